@@ -1,0 +1,1 @@
+"""Curate reasoning traces by how their steps would train a model."""

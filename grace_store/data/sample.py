@@ -1,0 +1,78 @@
+"""A sample: one record understood. Knows nothing of files, formats, tokens or models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from grace_store.errors import Unusable
+from grace_store.metadata import Reason
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRef:
+    """Where an image is to be found: a path or data URL as written in the record, or its encoded bytes."""
+
+    source: str | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of the conversation before the response: text and images in reading order."""
+
+    role: Role
+    parts: tuple[str | ImageRef, ...]
+
+    @property
+    def text(self) -> str:
+        return "".join(part for part in self.parts if isinstance(part, str))
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A conversation and its response, cut into K steps and one answer without gaps.
+
+    bounds has K+2 entries, from 0 to len(response); segment i is response[bounds[i]:bounds[i+1]] and the
+    answer is the last one.
+    """
+
+    sample_id: str
+    turns: tuple[Turn, ...]
+    response: str
+    bounds: tuple[int, ...]
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.bounds) - 2
+
+    @property
+    def num_segments(self) -> int:
+        return len(self.bounds) - 1
+
+    @property
+    def segments(self) -> list[str]:
+        return [self.response[a:b] for a, b in zip(self.bounds, self.bounds[1:], strict=False)]
+
+    @property
+    def images(self) -> list[ImageRef]:
+        return [part for turn in self.turns for part in turn.parts if isinstance(part, ImageRef)]
+
+
+def cover(response: str, step_starts: Sequence[int], answer_start: int) -> tuple[int, ...]:
+    """Return the bounds of segments that open at the given places and cover the response without gaps.
+
+    Text before the first step goes to the first step; each segment runs to where the next one opens, so a
+    separator belongs to the segment before it; text after the answer goes to the answer. Raises Unusable
+    for no steps or for a segment without a visible character.
+    """
+    if not step_starts:
+        raise Unusable(Reason.NO_STEPS)
+    bounds = (0, *step_starts[1:], answer_start, len(response))
+    for i, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        if start >= stop or not response[start:stop].strip():
+            name = "the answer" if i == len(bounds) - 2 else f"step {i + 1}"
+            raise Unusable(Reason.EMPTY_SEGMENT, f"{name} is empty")
+    return bounds

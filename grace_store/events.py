@@ -1,0 +1,76 @@
+"""What a long job tells whoever listens: plain events, one callback. The core never draws anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of everything a job reports."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"event": type(self).__name__, **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Note(Event):
+    """One sentence for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warned(Event):
+    """One sentence about something the user should look at."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned(Event):
+    """Planning progress: records and bytes read so far."""
+
+    num_records: int
+    num_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started(Event):
+    """A run begins: what is there to do and what was done before."""
+
+    signal: str
+    num_units: int
+    num_units_skipped: int
+    num_samples: int
+    num_samples_skipped: int
+    bytes_expected: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCommitted(Event):
+    """One unit is on disk for good."""
+
+    unit: int
+    num_samples: int
+    num_set_aside: int
+    num_tokens: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(Event):
+    """The run is over; seconds of wall time, units it computed."""
+
+    num_units: int
+    seconds: float
+
+
+Listener = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """Listen to nothing."""
