@@ -22,7 +22,7 @@ class Frozen(BaseModel):
     def canonical(self) -> bytes:
         return canonical_json(self.model_dump(mode="json"))
 
-    def sha256(self) -> str:
+    def digest(self) -> str:
         return hashlib.sha256(self.canonical()).hexdigest()
 
 
