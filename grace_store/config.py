@@ -89,6 +89,37 @@ class ExtractSpec(Frozen):
     """How vectors are kept. Grams, and so scores, are exact in all of them."""
 
 
+# ---------------------------------------------------------------- what a user asked for; None is "not said"
+
+
+class DataRequest(Frozen):
+    """Wishes about the data. What is not said comes from the plan, or else from DataSpec's defaults."""
+
+    format: str | None = None
+    splitter: str | None = None
+    answer: str | None = None
+    min_steps: int | None = Field(default=None, ge=1)
+    max_steps: int | None = Field(default=None, ge=1)
+
+
+class ExtractRequest(Frozen):
+    """Wishes about a signal. What is not said comes from the signal, or else from ExtractSpec's defaults."""
+
+    rendering: Rendering | None = None
+    system: str | None = None
+    include_eos: bool | None = None
+    max_length: int | None = Field(default=None, ge=2)
+    text_only: bool | None = None
+    dtype: Dtype | None = None
+    attention: Attention | None = None
+    storage: Storage | None = None
+
+
+def said(request: Frozen) -> dict[str, Any]:
+    """Return only the wishes that were expressed."""
+    return request.model_dump(exclude_none=True)
+
+
 # ---------------------------------------------------------------- what changes only the speed
 
 

@@ -51,6 +51,14 @@ class Started(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Rated(Event):
+    """How fast a trial on a few samples went: the estimate before the real work."""
+
+    samples_per_second: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
 class UnitCommitted(Event):
     """One unit is on disk for good."""
 

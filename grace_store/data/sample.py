@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from grace_store.errors import Unusable
@@ -30,6 +31,10 @@ class Turn:
     def text(self) -> str:
         return "".join(part for part in self.parts if isinstance(part, str))
 
+    @property
+    def has_image(self) -> bool:
+        return any(isinstance(part, ImageRef) for part in self.parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -54,7 +59,7 @@ class Sample:
 
     @property
     def segments(self) -> list[str]:
-        return [self.response[a:b] for a, b in zip(self.bounds, self.bounds[1:], strict=False)]
+        return [self.response[a:b] for a, b in pairwise(self.bounds)]
 
     @property
     def images(self) -> list[ImageRef]:
@@ -71,7 +76,7 @@ def cover(response: str, step_starts: Sequence[int], answer_start: int) -> tuple
     if not step_starts:
         raise Unusable(Reason.NO_STEPS)
     bounds = (0, *step_starts[1:], answer_start, len(response))
-    for i, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for i, (start, stop) in enumerate(pairwise(bounds)):
         if start >= stop or not response[start:stop].strip():
             name = "the answer" if i == len(bounds) - 2 else f"step {i + 1}"
             raise Unusable(Reason.EMPTY_SEGMENT, f"{name} is empty")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+from grace_store.config import ExtractRequest, ExtractSpec, RunOptions
 from grace_store.data.sample import Sample
-from grace_store.unit import SetAside, UnitSignals
+from grace_store.unit import UnitSignals
 
 
 class PendingUnit(Protocol):
@@ -32,4 +34,22 @@ class Extractor(Protocol):
         ...
 
 
-__all__ = ["Extractor", "PendingUnit", "SetAside", "UnitSignals"]
+class ModelDoor(Protocol):
+    """A module that knows a model library: what a job asks of it."""
+
+    def resolve_spec(self, model: str, request: ExtractRequest, options: RunOptions) -> ExtractSpec:
+        """Return the full spec for a model folder, its content fingerprints included, without loading weights."""
+        ...
+
+    def open_extractor(self, model: str, spec: ExtractSpec, options: RunOptions) -> Extractor:
+        """Load the model; raise if its content is not what the spec says."""
+        ...
+
+
+PROXY = "grace_store.model.extractor"
+"""The door to the real models."""
+
+
+def model_door(module: str = PROXY) -> ModelDoor:
+    """Import a door by its module's name, so that nothing heavy is loaded before it is needed."""
+    return cast(ModelDoor, importlib.import_module(module))

@@ -1,0 +1,1 @@
+"""Values to subsets, and subsets to files in the users' formats."""

@@ -1,0 +1,44 @@
+"""The on-disk format: the only package that knows zarr. Imports nothing of the program above it."""
+
+from grace_store.store.backend import Backend, LocalBackend, open_backend, run_log_path
+from grace_store.store.check import Problem, check_plan, check_signal, check_strays
+from grace_store.store.layout import check_signal_name, unit_range
+from grace_store.store.lock import Shard, hold
+from grace_store.store.plan_writer import PlannedSample, PlanWriter
+from grace_store.store.store import SampleRows, SignalView, Store, UnitGrams, is_committed
+from grace_store.store.unit_writer import (
+    UnitWriter,
+    complete_signal,
+    count_set_aside,
+    create_signal,
+    rewrite_signal_metadata,
+    withdraw_units,
+)
+
+__all__ = [
+    "Backend",
+    "LocalBackend",
+    "PlanWriter",
+    "PlannedSample",
+    "Problem",
+    "SampleRows",
+    "Shard",
+    "SignalView",
+    "Store",
+    "UnitGrams",
+    "UnitWriter",
+    "check_plan",
+    "check_signal",
+    "check_signal_name",
+    "check_strays",
+    "complete_signal",
+    "count_set_aside",
+    "create_signal",
+    "hold",
+    "is_committed",
+    "open_backend",
+    "rewrite_signal_metadata",
+    "run_log_path",
+    "unit_range",
+    "withdraw_units",
+]

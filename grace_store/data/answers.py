@@ -1,0 +1,142 @@
+"""Where the answer of a response begins: pure functions from text to a place, or None. Knows no formats.
+
+The answer opens at its marker and runs to the end. A marker with nothing after it opens nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+
+from grace_store.data.splitters import STEP_MARKER, compile_marker, paragraph_starts
+from grace_store.errors import SettingError
+
+AnswerFinder = Callable[[str], int | None]
+
+# Each optional part before a marker is bound to the start of a line, so these are linear on any text.
+_DAGGER = re.compile(r"(?:^[ \t]*[*#]+[ \t]*)?†[ \t]?Answer\**[ \t]?:", re.MULTILINE)
+_HASHES = re.compile(r"^[ \t]*####(?!#)", re.MULTILINE)
+_CONCLUSION = re.compile(r"<CONCLUSION>")
+_ANSWER_LINE = re.compile(
+    r"^[ \t]*(?:[*#]+[ \t]*)?(?:(?:therefore|thus|so|hence),?[ \t]+)?"
+    r"(?:the[ \t]+)?(?:final[ \t]+)?answer\**[ \t]*(?::|is\b)",
+    re.MULTILINE | re.IGNORECASE,
+)
+_MARKUP = " \t\r\n*#_:."
+_MAX_BOXED_TRIED = 64  # each looks for its closing brace up to the end of the response
+_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
+
+
+def dagger_answer(response: str) -> int | None:
+    """The last ``†Answer:``, anywhere in a line."""
+    return _last(_DAGGER, response)
+
+
+def hashes_answer(response: str) -> int | None:
+    """The last ``####`` at the start of a line, as GSM8K writes it."""
+    return _last(_HASHES, response)
+
+
+def conclusion_answer(response: str) -> int | None:
+    """The last ``<CONCLUSION>``, as LLaVA-CoT writes it."""
+    return _last(_CONCLUSION, response)
+
+
+def answer_line(response: str) -> int | None:
+    """The last line that begins with ``Answer:``, ``Final answer:``, ``The answer is`` and the like."""
+    return _last(_ANSWER_LINE, response)
+
+
+def after_think(response: str) -> int | None:
+    """The text after the last ``</think>``; the tag itself closes the last step."""
+    tag = response.rfind("</think>")
+    if tag < 0:
+        return None
+    after = tag + len("</think>")
+    text = response[after:].lstrip()
+    return len(response) - len(text) if text else None
+
+
+def boxed_answer(response: str, *, by_paragraph: bool = False) -> int | None:
+    r"""The line, or the paragraph, that holds the last ``\boxed{...}`` with balanced braces and something in them.
+
+    A line that opens a formula on its own (``\[`` or ``$$``) goes with it. Where the paragraph is the whole
+    response, the line is taken.
+    """
+    at = _last_boxed(response)
+    if at is None:
+        return None
+    if by_paragraph:
+        paragraph = max((start for start in paragraph_starts(response) if start <= at), default=0)
+        if response[:paragraph].strip():
+            return paragraph
+    line = response.rfind("\n", 0, at) + 1
+    opener = response.rfind("\n", 0, max(line - 1, 0)) + 1
+    return opener if response[opener:line].strip() in (r"\[", "$$") else line
+
+
+def _last_boxed(response: str) -> int | None:
+    at = len(response)
+    for _ in range(_MAX_BOXED_TRIED):
+        at = response.rfind(r"\boxed{", 0, at)
+        if at < 0:
+            return None
+        if _braced(response, at + len(r"\boxed")).strip():
+            return at
+    return None
+
+
+def _braced(text: str, at: int) -> str:
+    """Return what lies between the brace at a place and the one that closes it; empty when none does."""
+    depth = 0
+    for match in _BRACES.finditer(text, at):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if depth == 0:
+            return text[at + 1 : match.start()]
+    return ""
+
+
+def natural_answer(response: str) -> int | None:
+    r"""The answer of a response whose way of writing is not known beforehand.
+
+    Tried in this order: the last ``†Answer:``; a ``####`` line, if it is the last line; the text after
+    ``</think>``; ``<CONCLUSION>``; the last ``\boxed{}``; a line that begins with "Answer:" or the like.
+    """
+    for find in (dagger_answer, _last_line_hashes, after_think, conclusion_answer, _natural_boxed, answer_line):
+        if (start := find(response)) is not None:
+            return start
+    return None
+
+
+def _last_line_hashes(response: str) -> int | None:
+    # "#### Solution" is also a heading of the fourth level; GSM8K's marker stands on the last line.
+    start = hashes_answer(response)
+    return start if start is not None and "\n" not in response[start:].strip() else None
+
+
+def _natural_boxed(response: str) -> int | None:
+    return boxed_answer(response, by_paragraph=STEP_MARKER.search(response) is None)
+
+
+@lru_cache(maxsize=64)
+def named_answer(name: str, *, by_paragraph: bool) -> AnswerFinder:
+    """Return the finder that a setting names: boxed, or marker:REGEX (its last match, anywhere in the response)."""
+    if name == "boxed":
+        return lambda response: boxed_answer(response, by_paragraph=by_paragraph)
+    kind, _, expression = name.partition(":")
+    if kind == "marker" and expression:
+        pattern = compile_marker("--answer", expression)
+        return lambda response: _last(pattern, response, may_end=True)
+    raise SettingError(f"--answer {name!r} is none of format, last, boxed, marker:REGEX.")
+
+
+def _last(pattern: re.Pattern[str], response: str, *, may_end: bool = False) -> int | None:
+    last = None
+    for last in pattern.finditer(response):  # noqa: B007 - the last one is what is wanted
+        pass
+    if last is None or not last[0].strip():
+        return None
+    if not may_end and response[last.end() :].strip(_MARKUP) in ("", "</CONCLUSION>"):
+        return None
+    return last.start()

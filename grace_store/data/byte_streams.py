@@ -1,0 +1,100 @@
+"""Files as streams of blocks: digested while they are read, decompressed in bounded memory. Knows no records."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import zstandard
+
+from grace_store.errors import DataError
+
+Compression = Literal["", "gz", "zst"]
+
+BLOCK_BYTES = 2**18
+_ZSTD_INPUT_BYTES = 2**10  # zstandard gives no bound on its output; a kilobyte of it makes at most about 32 MB
+
+
+class RawBlocks:
+    """A file's bytes as they lie on disk, block by block, with their digest and number so far."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._hash = hashlib.sha256()
+        self.num_bytes = 0
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+    def __iter__(self) -> Generator[bytes, None, None]:
+        try:
+            with open(self._path, "rb") as stream:
+                while block := stream.read(BLOCK_BYTES):
+                    self._hash.update(block)
+                    self.num_bytes += len(block)
+                    yield block
+        except OSError as error:
+            raise DataError(f"{self._path}: cannot be read: {error.strerror}") from error
+
+
+def text_blocks(raw: Iterable[bytes], compression: Compression, name: str) -> Iterator[bytes]:
+    """Yield the decompressed text of a file; DataError naming it when it is damaged or cut short."""
+    if compression == "gz":
+        return _gunzip(raw, name)
+    if compression == "zst":
+        return _unzstd(raw, name)
+    return iter(raw)
+
+
+def drop_bytes(blocks: Iterable[bytes], count: int) -> Iterator[bytes]:
+    """Yield the blocks without the first count bytes."""
+    for block in blocks:
+        if count:
+            dropped = min(count, len(block))
+            block, count = block[dropped:], count - dropped
+        if block:
+            yield block
+
+
+def _gunzip(raw: Iterable[bytes], name: str) -> Iterator[bytes]:
+    member = zlib.decompressobj(wbits=31)
+    try:
+        for block in raw:
+            while block:
+                if member.eof:
+                    block = block.lstrip(b"\0")  # gzip files may be padded, and may be several in a row
+                    if not block:
+                        break
+                    member = zlib.decompressobj(wbits=31)
+                yield member.decompress(block, BLOCK_BYTES)
+                block = member.unused_data if member.eof else member.unconsumed_tail
+        while not member.eof and (text := member.decompress(b"", BLOCK_BYTES)):
+            yield text
+    except zlib.error as error:
+        raise DataError(f"{name}: damaged gzip data ({error}). Copy or compress the file again.") from None
+    if not member.eof:
+        raise DataError(f"{name}: the gzip data ends too early; the file was cut short. Copy it again.")
+
+
+def _unzstd(raw: Iterable[bytes], name: str) -> Iterator[bytes]:
+    decompressor = zstandard.ZstdDecompressor()
+    frame = decompressor.decompressobj()
+    fed = False
+    try:
+        for block in raw:
+            for start in range(0, len(block), _ZSTD_INPUT_BYTES):
+                piece = block[start : start + _ZSTD_INPUT_BYTES]
+                while piece:
+                    if frame.eof:
+                        frame = decompressor.decompressobj()
+                    yield frame.decompress(piece)
+                    fed = True
+                    piece = frame.unused_data if frame.eof else b""
+    except zstandard.ZstdError as error:
+        raise DataError(f"{name}: damaged zstd data ({error}). Copy or compress the file again.") from None
+    if fed and not frame.eof:
+        raise DataError(f"{name}: the zstd data ends too early; the file was cut short. Copy it again.")

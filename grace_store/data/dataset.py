@@ -1,0 +1,249 @@
+"""A dataset: files of records, read once in order or anywhere at any time. Knows nothing of what records say."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from grace_store.data.byte_streams import RawBlocks, drop_bytes, text_blocks
+from grace_store.data.cursors import CursorPool
+from grace_store.data.files import KINDS_IN_WORDS, RecordFile, examine_file
+from grace_store.data.folders import expand_paths, name_files
+from grace_store.data.json_scan import Span, scan_array, scan_lines
+from grace_store.data.record import MAX_RECORD_BYTES, Record, digest_bytes
+from grace_store.data.tables import TableReader, open_table
+from grace_store.errors import DataError, DatasetChanged
+from grace_store.metadata import DataFile
+
+Progress = Callable[[int, int], None]
+"""Called with the records, and the bytes on disk, read so far."""
+
+_PROGRESS_RECORDS = 1024
+
+
+class Dataset:
+    """Files of records.
+
+    ``scan`` goes through everything once, in flat memory. ``read`` gives one record again: at once from plain text
+    and Arrow files; from .gz, .zst and Parquet by going forward from one of a few places kept open, so ascending
+    reads (of up to four readers side by side) are cheap and going back starts the file, or the row group, again.
+    Several threads may call ``read``; a lock makes them take turns.
+    """
+
+    def __init__(self, files: Sequence[RecordFile]) -> None:
+        self.files = tuple(files)
+        self._readers: dict[int, _Reader] = {}
+        self._lock = threading.Lock()
+        self._summary: tuple[DataFile, ...] | None = None
+
+    @classmethod
+    def open(cls, paths: Sequence[str | Path]) -> Dataset:
+        """Find the files at the given paths (folders are expanded) and what kind each is; read nothing else."""
+        found = expand_paths(paths)
+        files = [examine_file(path, name) for path, name in zip(found, name_files(found), strict=True)]
+        if not any(file.num_bytes for file in files):
+            raise DataError(f"{', '.join(map(str, found))}: empty; {KINDS_IN_WORDS} with records is wanted.")
+        return cls(files)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all files on disk."""
+        return sum(file.num_bytes for file in self.files)
+
+    def scan(self, progress: Progress | None = None) -> Iterator[Record]:
+        """Yield every record in order. When it ends, ``summary`` has every file's digest."""
+        row = num_bytes_before = 0
+        summary = []
+        for index, file in enumerate(self.files):
+            raw = RawBlocks(file.path)
+            row_in_file = 0
+            for span in _spans(file, raw):
+                yield Record(row, index, span.offset, span.length, span.raw, row_in_file, span.large_digest)
+                row += 1
+                row_in_file += 1
+                if progress is not None and row % _PROGRESS_RECORDS == 0:
+                    progress(row, num_bytes_before + raw.num_bytes)
+            num_bytes_before += raw.num_bytes
+            summary.append(
+                DataFile(
+                    path=str(file.path),
+                    kind=file.kind,
+                    num_bytes=raw.num_bytes,
+                    num_records=row_in_file,
+                    sha256=raw.sha256,
+                )
+            )
+        if progress is not None:
+            progress(row, num_bytes_before)
+        self._summary = tuple(summary)
+
+    def summary(self) -> tuple[DataFile, ...]:
+        """Return what the last complete scan found of each file."""
+        if self._summary is None:
+            raise DataError("The dataset was not scanned to its end yet, so its files have no digests.")
+        return self._summary
+
+    def read(self, file: int, offset: int, length: int) -> bytes:
+        """Return the raw bytes of the record at a place that a scan gave."""
+        with self._lock:
+            reader = self._readers.get(file)
+            if reader is None:
+                reader = self._readers[file] = _open_reader(self.files[file])
+            return reader.read(offset, length)
+
+    def read_many(self, locators: Iterable[tuple[int, int, int]]) -> Iterator[bytes]:
+        """Yield the raw bytes at each (file, offset, length), in the order asked for; ascending is fastest."""
+        for file, offset, length in locators:
+            yield self.read(file, offset, length)
+
+    def close(self) -> None:
+        with self._lock:
+            while self._readers:
+                self._readers.popitem()[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _spans(file: RecordFile, raw: RawBlocks) -> Iterator[Span]:
+    if file.is_table:
+        yield from _table_spans(file, raw)
+        return
+    blocks = drop_bytes(text_blocks(raw, file.compression, str(file.path)), file.skip_bytes)
+    if file.is_array:
+        yield from scan_array(blocks, str(file.path), file.skip_bytes)
+    else:
+        yield from scan_lines(blocks, file.skip_bytes)
+
+
+def _table_spans(file: RecordFile, raw: RawBlocks) -> Iterator[Span]:
+    for _ in raw:  # its digest; the table is then read through pyarrow
+        pass
+    table = open_table(file.path, file.kind)
+    try:
+        for number, text in enumerate(table.rows()):
+            if len(text) > MAX_RECORD_BYTES:
+                yield Span(number, 0, b"", digest_bytes(text))
+            else:
+                yield Span(number, 0, text, None)
+    finally:
+        table.close()
+
+
+class _Reader(Protocol):
+    """One file open for random access."""
+
+    def read(self, offset: int, length: int) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+def _open_reader(file: RecordFile) -> _Reader:
+    if file.is_table:
+        return _TableRows(file)
+    return _CompressedText(file) if file.compression else _PlainText(file)
+
+
+def _changed(file: RecordFile, offset: int) -> DatasetChanged:
+    return DatasetChanged(
+        f"{file.path}: ends before the record at {offset}; it is not the file that was planned. "
+        "Put that file back, or plan a new store."
+    )
+
+
+class _PlainText:
+    def __init__(self, file: RecordFile) -> None:
+        self._file = file
+        try:
+            self._stream = open(file.path, "rb")  # noqa: SIM115 - kept open until close()
+        except OSError as error:
+            raise DataError(f"{file.path}: cannot be read: {error.strerror}") from error
+
+    def read(self, offset: int, length: int) -> bytes:
+        self._stream.seek(offset)
+        raw = self._stream.read(length)
+        if len(raw) < length:
+            raise _changed(self._file, offset)
+        return raw
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _TextCursor:
+    """Goes forward through decompressed text; the block it is in can be read again."""
+
+    def __init__(self, file: RecordFile) -> None:
+        self._raw = iter(RawBlocks(file.path))
+        self._blocks = text_blocks(self._raw, file.compression, str(file.path))
+        self._block = b""
+        self.position = 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes there, fewer when the text ends before."""
+        while self.position + len(self._block) <= offset and self._next():
+            pass
+        pieces = [self._block[offset - self.position :][:length]]
+        missing = length - len(pieces[0])
+        while missing and self._next():
+            pieces.append(self._block[:missing])
+            missing -= len(pieces[-1])
+        return b"".join(pieces)
+
+    def _next(self) -> bool:
+        self.position += len(self._block)
+        self._block = next(self._blocks, b"")
+        while not self._block:
+            following = next(self._blocks, None)
+            if following is None:
+                return False
+            self._block = following
+        return True
+
+    def close(self) -> None:
+        self._raw.close()
+
+
+class _CompressedText:
+    def __init__(self, file: RecordFile) -> None:
+        self._file = file
+        self._cursors = CursorPool(lambda _: _TextCursor(file))
+
+    def read(self, offset: int, length: int) -> bytes:
+        cursor = self._cursors.at(offset)
+        try:
+            raw = cursor.read(offset, length)
+        except DataError:
+            self._cursors.discard(cursor)
+            raise
+        if len(raw) < length:
+            raise _changed(self._file, offset)
+        return raw
+
+    def close(self) -> None:
+        self._cursors.close()
+
+
+class _TableRows:
+    def __init__(self, file: RecordFile) -> None:
+        self._file = file
+        self._table: TableReader = open_table(file.path, file.kind)
+
+    def read(self, offset: int, length: int) -> bytes:
+        if offset >= self._table.num_rows:
+            raise _changed(self._file, offset)
+        return self._table.row(offset)
+
+    def close(self) -> None:
+        self._table.close()
+
+
+__all__ = ["Dataset", "Progress"]

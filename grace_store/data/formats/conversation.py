@@ -1,0 +1,90 @@
+"""Conversations as lists of turns, for the formats that hold one.
+
+The last assistant turn is the response and everything before it the prompt; turns after it are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from grace_store.data.formats.trace import Fields, Trace, wrong_field
+from grace_store.data.images import EMPTY_PLACE, Draft, Part, image_ref, place_images, record_images
+from grace_store.data.sample import Role
+from grace_store.errors import Unusable
+from grace_store.metadata import Reason
+
+_ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
+}
+
+
+def read_turns(record: Fields, key: str, role_key: str, text_key: str) -> list[Draft]:
+    """Return the turns of a conversation; a "system" field of the record counts as its first turn."""
+    turns = record.get(key)
+    if not isinstance(turns, list) or not turns:
+        raise wrong_field(record, key, "a list of turns")
+    drafts: list[Draft] = []
+    for number, turn in enumerate(turns, start=1):
+        if not isinstance(turn, dict) or not isinstance(turn.get(role_key), str):
+            raise Unusable(Reason.UNKNOWN_RECORD, f"turn {number} of {key!r} has no {role_key!r}")
+        role = _ROLES.get(turn[role_key].strip().lower())
+        if role is None:
+            raise Unusable(
+                Reason.UNKNOWN_RECORD,
+                f"turn {number} of {key!r} is from {turn[role_key][:40]!r}; known are {', '.join(_ROLES)}",
+            )
+        drafts.append((role, _content_parts(turn.get(text_key), f"turn {number} of {key!r}")))
+    system = record.get("system")
+    if isinstance(system, str) and system and drafts[0][0] != "system":
+        drafts.insert(0, ("system", [system]))
+    return drafts
+
+
+def _content_parts(content: Any, where: str) -> list[Part]:
+    """Return a turn's text, or the parts of OpenAI's [{"type": "text"}, {"type": "image_url"}] lists."""
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, list):
+        raise Unusable(Reason.UNKNOWN_RECORD, f"{where} holds a {type(content).__name__}; text is wanted")
+    parts: list[Part] = []
+    for item in content:
+        kind = item.get("type") if isinstance(item, dict) else None
+        if isinstance(item, str):
+            parts.append(item)
+        elif kind == "text" and isinstance(item.get("text"), str):
+            parts.append(item["text"])
+        elif kind in ("image", "image_url"):
+            source = item.get("image") or item.get("image_url") or item.get("url") or item.get("path")
+            parts.append(image_ref(source) if source else EMPTY_PLACE)
+        else:
+            raise Unusable(
+                Reason.UNKNOWN_RECORD, f"{where} has a part of type {str(kind)[:40]!r}; text or image is wanted"
+            )
+    return parts
+
+
+def finish_conversation(record: Fields, drafts: Sequence[Draft]) -> Trace:
+    """Return the trace whose response is the last assistant turn, the record's images in their places."""
+    last = max((i for i, (role, _) in enumerate(drafts) if role == "assistant"), default=None)
+    if last is None:
+        raise Unusable(Reason.NO_RESPONSE, "no turn is the assistant's")
+    response = "".join(part for part in drafts[last][1] if isinstance(part, str))
+    return Trace(place_images(drafts[:last], record_images(record)), response)
+
+
+def holds_turns(record: Fields, key: str, role_key: str, text_key: str) -> bool:
+    """Whether a field holds a list of turns with these two keys."""
+    turns = record.get(key)
+    return (
+        isinstance(turns, list) and bool(turns) and isinstance(turns[0], dict) and {role_key, text_key} <= set(turns[0])
+    )

@@ -1,0 +1,107 @@
+"""Images of a record, and where in the conversation they stand. Reads no image: that is the model's side."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from grace_store.data.sample import ImageRef, Role, Turn
+from grace_store.errors import Unusable
+from grace_store.metadata import Reason
+
+PLACEHOLDER = "<image>"
+EMPTY_PLACE = ImageRef("")
+"""Stands where a turn says that an image is, without saying which: the next of the record's own."""
+IMAGE_KEYS = ("images", "image", "image_url")
+"""Where a record's images are looked for; the first that is not empty counts."""
+
+Part = str | ImageRef
+Draft = tuple[Role, Sequence[Part]]
+"""A turn before the record's images are put in their places."""
+
+
+def record_images(record: Mapping[str, Any]) -> list[ImageRef]:
+    """Return the record's images: strings, {"path", "bytes"} or {"bytes_base64"} objects, one or a list of them."""
+    for key in IMAGE_KEYS:
+        value = record.get(key)
+        if images := [image_ref(item) for item in (value if isinstance(value, list) else [value]) if item]:
+            return images
+    return []
+
+
+def image_ref(value: Any) -> ImageRef:
+    """Return one image as the record writes it. Bytes count before a path, which is then only where they came from."""
+    if isinstance(value, str) and value:
+        return ImageRef(value)
+    if isinstance(value, bytes):
+        return ImageRef(value)
+    if isinstance(value, Mapping):
+        if isinstance(encoded := value.get("bytes_base64"), str):
+            return ImageRef(_decode(encoded))
+        content = value.get("bytes")
+        if isinstance(content, Mapping):
+            content = content.get("bytes_base64")
+        if isinstance(content, str) and content:
+            return ImageRef(_decode(content))
+        for key in ("path", "url", "image", "image_url"):
+            if value.get(key):
+                return image_ref(value[key])
+    raise Unusable(
+        Reason.IMAGE_UNREADABLE,
+        f"an image is a {type(value).__name__} without a path or bytes; a path, a URL, "
+        '{"path": ...} or {"bytes_base64": ...} is wanted',
+    )
+
+
+def _decode(encoded: str) -> bytes:
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Unusable(Reason.IMAGE_UNREADABLE, f"an image's bytes are not base64: {error}") from None
+
+
+def place_images(drafts: Sequence[Draft], images: Sequence[ImageRef]) -> tuple[Turn, ...]:
+    """Return the turns with the record's images where ``<image>`` stands in their text.
+
+    Without any placeholder they go before the text of the first user turn. Without any image ``<image>`` is
+    text like any other. Placeholders and images that differ in number make the record unusable.
+    """
+    all_parts = [part for _, parts in drafts for part in parts]
+    num_places = all_parts.count(EMPTY_PLACE)
+    if not images and not num_places:
+        return tuple(Turn(role, _joined(parts)) for role, parts in drafts)
+    num_places += sum(part.count(PLACEHOLDER) for part in all_parts if isinstance(part, str))
+    if num_places not in (0, len(images)):
+        raise Unusable(Reason.IMAGE_COUNT, f"{len(images)} images for {num_places} {PLACEHOLDER} in the prompt")
+    remaining = iter(images)
+    if num_places:
+        return tuple(Turn(role, _joined(_filled(parts, remaining))) for role, parts in drafts)
+    first_user = next((i for i, (role, _) in enumerate(drafts) if role == "user"), 0)
+    return tuple(
+        Turn(role, _joined([*(remaining if i == first_user else ()), *parts])) for i, (role, parts) in enumerate(drafts)
+    )
+
+
+def _filled(parts: Sequence[Part], images: Iterator[ImageRef]) -> Iterator[Part]:
+    for part in parts:
+        if isinstance(part, ImageRef):
+            yield part if part.source else next(images)
+            continue
+        before, *after = part.split(PLACEHOLDER)
+        yield before
+        for text in after:
+            yield next(images)
+            yield text
+
+
+def _joined(parts: Sequence[Part] | Iterator[Part]) -> tuple[Part, ...]:
+    """Return the parts with neighbouring texts made one and empty ones left out."""
+    joined: list[Part] = []
+    for part in parts:
+        if isinstance(part, str) and joined and isinstance(joined[-1], str):
+            joined[-1] += part
+        elif part != "":
+            joined.append(part)
+    return tuple(joined)

@@ -1,0 +1,89 @@
+"""A record: one row of the user's dataset, untouched. Knows nothing of what is in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from grace_store.errors import Unusable
+from grace_store.metadata import Reason
+
+MAX_RECORD_BYTES = 32 * 2**20
+"""A record longer than this is set aside, and never held in memory whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One row: where it lies and its exact bytes.
+
+    raw is the JSON text without the newline; of a Parquet or Arrow row it is the canonical JSON that
+    ``tables.row_json`` makes. A record over MAX_RECORD_BYTES has raw b"", its true length, and its digest in
+    large_digest.
+    """
+
+    row: int
+    """Number over all files, from 0, counting every record, bad ones too."""
+    file: int
+    """Index of the file in the dataset."""
+    offset: int
+    """Byte offset in the decompressed file; the row's number in a Parquet or Arrow file."""
+    length: int
+    """Length in bytes; 0 for a row of a Parquet or Arrow file."""
+    raw: bytes
+    row_in_file: int = 0
+    """Number in its own file, from 0."""
+    large_digest: bytes | None = None
+
+    @property
+    def digest(self) -> bytes:
+        """The first 16 bytes of the SHA-256 of the record's bytes."""
+        return digest_bytes(self.raw) if self.large_digest is None else self.large_digest
+
+    def parse(self) -> dict[str, Any]:
+        """Return the record as an object, or raise Unusable saying why it is none."""
+        if self.large_digest is not None:
+            size = f"{self.length} bytes" if self.length else "a row"
+            raise Unusable(Reason.RECORD_TOO_LARGE, f"{size}, at most {MAX_RECORD_BYTES} bytes are read")
+        return parse_object(self.raw)
+
+
+def digest_bytes(raw: bytes) -> bytes:
+    """Return the first 16 bytes of the SHA-256 of raw."""
+    return hashlib.sha256(raw).digest()[:16]
+
+
+def parse_object(raw: bytes) -> dict[str, Any]:
+    """Return the JSON object that raw is the text of; Unusable(BAD_JSON or NOT_AN_OBJECT) otherwise.
+
+    Stricter than the json module: the text must be UTF-8, and NaN and Infinity are refused.
+    """
+    try:
+        value = _DECODER.decode(raw.decode())
+    except UnicodeDecodeError as error:
+        raise Unusable(Reason.BAD_JSON, f"not UTF-8 at byte {error.start} of the record") from None
+    except RecursionError:
+        raise Unusable(Reason.BAD_JSON, "nested too deep") from None
+    except ValueError as error:  # JSONDecodeError, and integers with thousands of digits
+        raise Unusable(Reason.BAD_JSON, str(error)) from None
+    if not isinstance(value, dict):
+        raise Unusable(Reason.NOT_AN_OBJECT, f"a JSON {_json_type(value)}, not an object")
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _json_type(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, str):
+        return "string"
+    return "array" if isinstance(value, list) else "number"

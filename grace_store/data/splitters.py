@@ -1,0 +1,152 @@
+"""Where the steps of a response begin: pure functions from text to places. Knows no formats and no answers.
+
+Each takes the text of the steps (the response up to its answer) and returns where each step opens, ascending.
+Every step opens at the start of a line that is not blank, so no step is empty. A line or paragraph that is nothing
+but tags (``<think>``, ``</REASONING>``) is no step: an opening tag goes to what follows it, a closing one to what
+it closes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+from grace_store.errors import SettingError
+
+Splitter = Callable[[str], list[int]]
+
+# A step's marker as MMathCoT writes it, plain, bold or as a heading. Each repeat is closed by another character,
+# so it is linear on any text.
+STEP_MARKER = re.compile(r"^[ \t]*(?:[*#]+[ \t]*)?Step[ \t]+\d+\**[ \t]*:", re.MULTILINE)
+
+_TAGS_ONLY = re.compile(
+    r"\s*(?P<tag></?(?:think|thinking|summary|caption|reasoning|conclusion|solution|answer)>\s*)+", re.IGNORECASE
+)
+_SECTION = re.compile(r"<(SUMMARY|CAPTION|REASONING)>")
+_MARKER_CHARS = 256
+_REPEATED_REPEAT = re.compile(r"\((?:\?:)?(?:\\.|\[[^\]]*\]|[^()\\\[\]])[+*]\)[+*{]")
+
+
+def line_starts(text: str) -> list[int]:
+    """Return where every line opens that is not blank."""
+    return _without_tags(text, list(_lines(text)))
+
+
+def paragraph_starts(text: str) -> list[int]:
+    """Return where every paragraph opens; paragraphs are parted by blank lines."""
+    paragraphs: list[tuple[int, int]] = []
+    previous_stop = -1
+    for start, stop in _lines(text):
+        if paragraphs and text.count("\n", previous_stop, start) < 2:
+            paragraphs[-1] = (paragraphs[-1][0], stop)
+        else:
+            paragraphs.append((start, stop))
+        previous_stop = stop
+    return _without_tags(text, paragraphs)
+
+
+def step_starts(text: str) -> list[int]:
+    """Return where every line opens that begins with ``Step N:``, plain, bold or as a heading."""
+    return [match.start() for match in STEP_MARKER.finditer(text)]
+
+
+def section_starts(text: str) -> list[int]:
+    """Return where LLaVA-CoT's sections open, and the paragraphs inside ``<REASONING>``."""
+    sections = list(_SECTION.finditer(text))
+    starts = []
+    for section, following in zip(sections, [*sections[1:], None], strict=True):
+        stop = following.start() if following else len(text)
+        starts.append(section.start())
+        if section[1] == "REASONING":
+            starts += [section.start() + start for start in paragraph_starts(text[section.start() : stop])[1:]]
+    return starts
+
+
+def natural_starts(text: str) -> list[int]:
+    """Return the steps of a response whose way of writing is not known beforehand.
+
+    Tried in this order: two or more ``Step N:`` markers, LLaVA-CoT sections, two or more paragraphs (inside
+    ``<think>`` or not), lines.
+    """
+    starts = step_starts(text)
+    if len(starts) >= 2:
+        return starts
+    if "<REASONING>" in text:
+        return section_starts(text)
+    starts = paragraph_starts(text)
+    return starts if len(starts) >= 2 else line_starts(text)
+
+
+def marker_splitter(pattern: re.Pattern[str]) -> Splitter:
+    """Return a splitter whose steps open at lines that begin with the pattern, indentation aside.
+
+    Only a line's first 256 characters are looked at, which bounds the cost of a slow pattern.
+    """
+
+    def starts(text: str) -> list[int]:
+        found = []
+        for start, stop in _lines(text):
+            visible = stop - len(text[start:stop].lstrip())
+            end = min(stop, visible + _MARKER_CHARS)
+            if pattern.match(text, visible, end) or pattern.match(text, start, end):
+                found.append(start)
+        return found
+
+    return starts
+
+
+@lru_cache(maxsize=64)
+def compile_marker(setting: str, expression: str) -> re.Pattern[str]:
+    """Return the user's regular expression ready for use; SettingError, naming the setting, when it is bad.
+
+    Repeats of repeats such as ``(a+)+``, which can take forever and mean no more than ``a+``, are refused; other
+    patterns of exponential cost are not recognised. ``^`` and ``$`` match at lines.
+    """
+    where = f"{setting} marker:{expression}"
+    try:
+        pattern = re.compile(expression, re.MULTILINE)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise SettingError(f"{where}: not a regular expression: {error}.") from None
+    if pattern.match("") is not None:
+        raise SettingError(f"{where}: matches empty text, so every line. Write what a marker must contain.")
+    if _REPEATED_REPEAT.search(expression):
+        raise SettingError(f"{where}: a repeat of a repeat can take forever. Write (a+)+ as a+.")
+    return pattern
+
+
+@lru_cache(maxsize=64)
+def named_splitter(name: str) -> Splitter:
+    """Return the splitter that a setting names: lines, paragraphs or marker:REGEX."""
+    if name == "lines":
+        return line_starts
+    if name == "paragraphs":
+        return paragraph_starts
+    kind, _, expression = name.partition(":")
+    if kind == "marker" and expression:
+        return marker_splitter(compile_marker("--splitter", expression))
+    raise SettingError(f"--splitter {name!r} is none of format, lines, paragraphs, marker:REGEX.")
+
+
+def _lines(text: str) -> Iterator[tuple[int, int]]:
+    start = 0
+    for line in text.split("\n"):
+        stop = start + len(line)
+        if line and not line.isspace():
+            yield start, stop
+        start = stop + 1
+
+
+def _without_tags(text: str, spans: list[tuple[int, int]]) -> list[int]:
+    starts: list[int] = []
+    opened: int | None = None
+    for start, stop in spans:
+        match = _TAGS_ONLY.fullmatch(text, start, stop)
+        if match is None:
+            starts.append(start if opened is None else opened)
+            opened = None
+        elif opened is None and not match["tag"].startswith("</"):
+            opened = start
+    if opened is not None and not starts:
+        starts.append(opened)
+    return starts

@@ -1,0 +1,162 @@
+"""Records to samples: which format, which parts, where the segments lie. Knows no files and no models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grace_store.config import DataSpec
+from grace_store.data.answers import named_answer
+from grace_store.data.formats import FORMATS, Format, Trace
+from grace_store.data.formats.trace import shown_keys
+from grace_store.data.record import Record
+from grace_store.data.sample import Sample, cover
+from grace_store.data.splitters import STEP_MARKER, named_splitter
+from grace_store.errors import SettingError, UnknownFormat, Unusable
+from grace_store.metadata import Reason
+
+ID_KEYS = ("id", "sample_id", "uuid")
+"""Fields that name a record, the first that holds a string or an integer."""
+
+_EXAMPLE_CHARS = 300
+
+
+def understand(record: Record, spec: DataSpec, file_name: str, row_in_file: int) -> Sample:
+    """Return the sample that a record holds, or raise Unusable saying why it holds none.
+
+    Its id is the record's own, else file_name (unique in the dataset, as RecordFile.name) and the row.
+    """
+    fields = record.parse()
+    format = chosen_format(spec)
+    trace = format.read(fields)
+    _check_text(trace)
+    if not any(turn.role == "user" and (turn.text.strip() or turn.has_image) for turn in trace.turns):
+        raise Unusable(Reason.NO_PROMPT, "nothing is asked before the response")
+    if not trace.response.strip():
+        raise Unusable(Reason.NO_RESPONSE, "the response is empty")
+    bounds = _segment(trace, format, spec)
+    _check_num_steps(len(bounds) - 2, spec)
+    return Sample(sample_id(fields, file_name, row_in_file), trace.turns, trace.response, bounds)
+
+
+def sample_id(fields: Mapping[str, Any], file_name: str, row_in_file: int) -> str:
+    """Return the record's own id, else "file name:row"."""
+    for key in ID_KEYS:
+        value = fields.get(key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, str) and value.strip():
+            _check_encodable(value, f"{key!r}")
+            return value
+    return f"{file_name}:{row_in_file}"
+
+
+def check_spec(spec: DataSpec) -> None:
+    """Raise UnknownFormat or SettingError for settings that no record could be read with."""
+    chosen_format(spec)
+    if spec.splitter != "format":
+        named_splitter(spec.splitter)
+    if spec.answer not in ("format", "last"):
+        named_answer(spec.answer, by_paragraph=False)
+    if spec.min_steps > spec.max_steps:
+        raise SettingError(f"--min-steps {spec.min_steps} is more than --max-steps {spec.max_steps}.")
+
+
+def chosen_format(spec: DataSpec) -> Format:
+    """Return the format that the settings name."""
+    if spec.format not in FORMATS:
+        raise UnknownFormat(f"--format {spec.format!r} is none of {', '.join(FORMATS)}.")
+    return FORMATS[spec.format]
+
+
+def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return the name of the format that more than half of the records are of; UnknownFormat when there is none."""
+    if not records:
+        raise UnknownFormat("No record to tell the format by: every one looked at is broken. Look at the file.")
+    counts = {name: sum(map(format.recognises, records)) for name, format in FORMATS.items()}
+    best = max(counts, key=lambda name: counts[name])
+    rivals = [name for name, count in counts.items() if count == counts[best]]
+    if counts[best] * 2 > len(records) and len(rivals) == 1:
+        return best
+    seen = ", ".join(f"{count} as {name}" for name, count in counts.items() if count) or "none of them"
+    known = "\n".join(f"  {name:<10}{format.description}" for name, format in FORMATS.items())
+    example = json.dumps(records[0])
+    if len(example) > _EXAMPLE_CHARS:
+        example = example[:_EXAMPLE_CHARS] + "..."
+    raise UnknownFormat(
+        f"The records' format is not clear: of {len(records)} looked at, recognised {seen}.\n"
+        f"Keys of the first: {shown_keys(records[0])}.\nIt begins: {example}\n"
+        f"Give --format, or convert the records to one of:\n{known}"
+    )
+
+
+def _segment(trace: Trace, format: Format, spec: DataSpec) -> tuple[int, ...]:
+    if spec.answer == "last":
+        *starts, answer_start = _all_starts(trace, format, spec) or [0]
+        return _covered(trace.response, starts, answer_start, spec)
+    answer_start = _answer_start(trace, format, spec)
+    starts = [start for start in _all_starts(trace, format, spec, answer_start) if start < answer_start]
+    return _covered(trace.response, starts, answer_start, spec)
+
+
+def _answer_start(trace: Trace, format: Format, spec: DataSpec) -> int:
+    if spec.answer == "format":
+        if trace.answer_start is not None:
+            return trace.answer_start
+        start, wanted = format.find_answer(trace.response), format.answer_marks
+    else:
+        by_paragraph = spec.splitter == "paragraphs" or (
+            spec.splitter == "format" and STEP_MARKER.search(trace.response) is None
+        )
+        start, wanted = named_answer(spec.answer, by_paragraph=by_paragraph)(trace.response), f"--answer {spec.answer}"
+    if start is None:
+        raise Unusable(
+            Reason.NO_ANSWER,
+            f"looked for {wanted}; --answer says how else to find it: last, boxed or marker:REGEX",
+        )
+    return start
+
+
+def _all_starts(trace: Trace, format: Format, spec: DataSpec, stop: int | None = None) -> list[int]:
+    """Return where segments open before stop; without one, in the whole response."""
+    if spec.splitter != "format":
+        return named_splitter(spec.splitter)(trace.response[:stop])
+    if trace.step_starts is None:
+        return format.split(trace.response[:stop])
+    return [*trace.step_starts, *([] if stop is not None or trace.answer_start is None else [trace.answer_start])]
+
+
+def _covered(response: str, starts: Sequence[int], answer_start: int, spec: DataSpec) -> tuple[int, ...]:
+    if not starts:
+        how = "" if spec.splitter == "format" else f" --splitter {spec.splitter}"
+        raise Unusable(Reason.NO_STEPS, f"no step found before the answer{how}; see --splitter")
+    return cover(response, starts, answer_start)
+
+
+def _check_num_steps(num_steps: int, spec: DataSpec) -> None:
+    if num_steps < spec.min_steps:
+        raise Unusable(Reason.TOO_FEW_STEPS, f"{num_steps} steps, at least {spec.min_steps} wanted")
+    if num_steps > spec.max_steps:
+        raise Unusable(Reason.TOO_MANY_STEPS, f"{num_steps} steps, at most {spec.max_steps} wanted")
+
+
+def _check_text(trace: Trace) -> None:
+    _check_encodable(trace.response, "the response")
+    for turn in trace.turns:
+        for part in turn.parts:
+            text = part if isinstance(part, str) else part.source
+            if isinstance(text, str):
+                _check_encodable(text, f"the {turn.role} turn")
+
+
+def _check_encodable(text: str, where: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = f"U+{ord(text[error.start]):04X}"
+        raise Unusable(
+            Reason.BAD_TEXT, f"half a surrogate pair ({found}) at character {error.start} of {where}"
+        ) from None

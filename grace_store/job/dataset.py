@@ -1,0 +1,130 @@
+"""The dataset of a planned store: is it still the same, and the samples of one unit. Knows no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_store.data import Dataset, Record, Sample, understand
+from grace_store.errors import DatasetChanged, Unusable
+from grace_store.fingerprint import file_sha256
+from grace_store.store import Store, unit_range
+
+CHANGES_SHOWN = 3
+
+
+def open_dataset(store: Store, paths: Sequence[str | Path] | None = None) -> Dataset:
+    """Open the files the store was planned from, or the same content at other paths."""
+    wanted = list(paths) if paths else [file.path for file in store.plan.files]
+    missing = [str(path) for path in wanted if not Path(path).exists()]
+    if missing:
+        raise DatasetChanged(
+            f"{store.location} was planned from {', '.join(missing)}, which is no longer there. "
+            "Give the files' new place with --data."
+        )
+    dataset = Dataset.open(wanted)
+    check_files(store, dataset)
+    return dataset
+
+
+def check_files(store: Store, dataset: Dataset) -> None:
+    """Raise DatasetChanged, naming files and the first changed records, unless content is what was planned."""
+    planned = store.plan.files
+    if len(planned) != len(dataset.files):
+        raise DatasetChanged(
+            f"{store.location} was planned from {len(planned)} file(s), {len(dataset.files)} given: "
+            f"{', '.join(Path(file.path).name for file in dataset.files)}. Give the same data, or choose a new --store."
+        )
+    changed = [
+        index
+        for index, (then, now) in enumerate(zip(planned, dataset.files, strict=True))
+        if then.num_bytes != now.num_bytes or then.sha256 != file_sha256(Path(now.path))
+    ]
+    if changed:
+        lines = [_describe_change(store, dataset, index) for index in changed]
+        raise DatasetChanged(
+            f"The data differs from what {store.location} was planned from:\n  "
+            + "\n  ".join(lines)
+            + "\nRestore the files, or choose a new --store and plan again."
+        )
+
+
+def _describe_change(store: Store, dataset: Dataset, index: int) -> str:
+    """Say what changed in a file, down to the first few records."""
+    then, now = store.plan.files[index], dataset.files[index]
+    text = f"{then.path}: planned {then.num_bytes} bytes, now {now.num_bytes}"
+    start = sum(file.num_records for file in store.plan.files[:index])
+    rows = store.column("sample_row")
+    digests = store.column("sample_digest")
+    planned = {int(row): digest.tobytes() for row, digest in zip(rows, digests, strict=True)}
+    found: list[str] = []
+    first: int | None = None
+    with Dataset.open([now.path]) as single:
+        for record in single.scan():
+            first = record.row
+            digest = planned.get(start + record.row)
+            if digest is not None and digest != record.digest:
+                found.append(str(record.row))
+                if len(found) > CHANGES_SHOWN:
+                    break
+    if found:
+        more = " and more" if len(found) > CHANGES_SHOWN else ""
+        return f"{text}; changed records: row {', '.join(found[:CHANGES_SHOWN])}{more}"
+    count = 0 if first is None else first + 1
+    return f"{text}; planned {then.num_records} records, now {count}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedUnit:
+    """The samples of a unit and their segments' character spans, shape (rows, 2)."""
+
+    unit: int
+    samples: list[Sample]
+    spans: npt.NDArray[np.int32]
+
+
+class UnitLoader:
+    """Reads and understands the records of one unit at a time; any number of threads may call it."""
+
+    def __init__(self, store: Store, dataset: Dataset) -> None:
+        self._store = store
+        self._dataset = dataset
+        self._names = [Path(file.path).name for file in store.plan.files]
+        self._file_start = list(accumulate((file.num_records for file in store.plan.files), initial=0))
+
+    def load(self, unit: int) -> LoadedUnit:
+        start, stop = unit_range(self._store.plan, unit)
+        samples = self.read(start, stop)
+        spans = [span for sample in samples for span in zip(sample.bounds, sample.bounds[1:], strict=False)]
+        return LoadedUnit(unit, samples, np.array(spans, dtype=np.int32).reshape(-1, 2))
+
+    def read(self, start: int, stop: int) -> list[Sample]:
+        """Return samples start..stop, each checked against the digest and step count that were planned."""
+        rows = self._store.samples(start, stop)
+        locators = list(zip(rows.file.tolist(), rows.offset.tolist(), rows.length.tolist(), strict=True))
+        samples = []
+        for i, raw in enumerate(self._dataset.read_many(locators)):
+            record = Record(int(rows.row[i]), *locators[i], raw)
+            if record.digest != rows.digest[i].tobytes():
+                raise self._changed(record)
+            row_in_file = record.row - self._file_start[record.file]
+            try:
+                sample = understand(record, self._store.plan.spec, self._names[record.file], row_in_file)
+            except Unusable as why:
+                raise self._changed(record) from why
+            if sample.num_steps != int(rows.num_steps[i]) or sample.sample_id != rows.sample_id[i]:
+                raise self._changed(record)
+            samples.append(sample)
+        return samples
+
+    def _changed(self, record: Record) -> DatasetChanged:
+        name = self._store.plan.files[record.file].path
+        return DatasetChanged(
+            f"Row {record.row} ({name}) is not what it was when {self._store.location} was planned. "
+            "Restore the file, or choose a new --store and plan again."
+        )

@@ -1,0 +1,170 @@
+"""The extraction job: plan if needed, open the signal, run what is missing, complete. The same call resumes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grace_store.config import DataRequest, ExtractRequest, RunOptions
+from grace_store.data import Dataset
+from grace_store.errors import Interrupted, SettingError
+from grace_store.events import Event, Finished, Listener, Note, Started, UnitCommitted, ignore
+from grace_store.job.dataset import UnitLoader, open_dataset
+from grace_store.job.estimate import expected_bytes, trial_rate
+from grace_store.job.extractor import PROXY, model_door
+from grace_store.job.pipeline import ListFeed, run_pipeline
+from grace_store.job.planning import check_request, plan
+from grace_store.job.processes import ProcessEngine
+from grace_store.job.run_log import logged
+from grace_store.job.signals import open_signal
+from grace_store.job.worker import WorkerJob
+from grace_store.store import LocalBackend, Shard, SignalView, Store, complete_signal, hold, is_committed, open_backend
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractJob:
+    """Everything `grace-store extract` was asked for."""
+
+    location: str
+    model: str | None = None
+    data: tuple[str, ...] = ()
+    signal: str = "base"
+    data_request: DataRequest = field(default_factory=DataRequest)
+    request: ExtractRequest = field(default_factory=ExtractRequest)
+    options: RunOptions = field(default_factory=RunOptions)
+    samples_per_unit: int | None = None
+    shard: Shard = (0, 1)
+    devices: tuple[str, ...] = ()
+    """One worker process for each; none means in this process."""
+    break_lock: bool = False
+    door: str = PROXY
+
+
+def extract(job: ExtractJob, listener: Listener = ignore, stop: threading.Event | None = None) -> SignalView:
+    """Do what is missing of a signal and return it; raise Interrupted if asked to stop before the end."""
+    stop = stop or threading.Event()
+    store = _planned(job, listener)
+    dataset = open_dataset(store, job.data or None)
+    try:
+        return _extract(job, store, dataset, listener, stop)
+    finally:
+        dataset.close()
+
+
+def _planned(job: ExtractJob, listener: Listener) -> Store:
+    """Return the store, planned now if it was not and data was given."""
+    if open_backend(job.location).read("zarr.json") is not None:
+        store = Store.open(job.location)
+        check_request(store.plan, job.data_request, store.location, job.samples_per_unit)
+        return store
+    if not job.data:
+        raise SettingError(f"{job.location} has no plan yet; give the dataset with --data, or run `grace-store plan`.")
+    return plan(
+        job.data, job.location, job.data_request, samples_per_unit=job.samples_per_unit, listener=listener
+    )  # fmt: skip
+
+
+def _extract(
+    job: ExtractJob, store: Store, dataset: Dataset, listener: Listener, stop: threading.Event
+) -> SignalView:  # fmt: skip
+    view, model = open_signal(store, job.signal, job.model, job.request, job.options, model_door(job.door))
+    units = missing_units(view, job.shard)
+    if not units:
+        listener(_started(view, job.shard, units))
+        return _completed(view, listener)
+    with hold(store.backend, view.name, job.shard, break_lock=job.break_lock), logged(store, listener) as tell:
+        units = missing_units(view, job.shard)  # another run may have done some before this one got the lock
+        tell(_started(view, job.shard, units))
+        began = time.monotonic()
+        if job.devices:
+            _run_in_workers(job, view, model, dataset, units, tell, stop)
+        else:
+            _run_here(job, view, model, dataset, units, tell, stop)
+        if stop.is_set() and missing_units(view, job.shard):
+            raise Interrupted(
+                f"Stopped. {len(view.committed_units())} of {store.plan.num_units} units are committed; run the same "
+                "command again to go on from there."
+            )
+        tell(Finished(len(units), time.monotonic() - began))
+        return _completed(view, tell)
+
+
+def missing_units(view: SignalView, shard: Shard = (0, 1)) -> list[int]:
+    """Return the shard's units that have no commit yet."""
+    committed = set(view.committed_units())
+    i, n = shard
+    return [unit for unit in range(i, view.store.plan.num_units, n) if unit not in committed]
+
+
+def _completed(view: SignalView, listener: Listener) -> SignalView:
+    """Write the totals once every shard's units are there; whoever comes last does it."""
+    if missing_units(view):
+        listener(Note("This shard is done; other shards still have units to do."))
+    elif view.completion() is None:
+        complete_signal(view)
+    return view
+
+
+def _started(view: SignalView, shard: Shard, units: Sequence[int]) -> Event:
+    plan_ = view.store.plan
+    mine = range(shard[0], plan_.num_units, shard[1])
+    samples = {unit: min(plan_.samples_per_unit, plan_.num_samples - unit * plan_.samples_per_unit) for unit in mine}
+    to_do = sum(samples[unit] for unit in units)
+    return Started(
+        signal=view.name,
+        num_units=len(units),
+        num_units_skipped=len(mine) - len(units),
+        num_samples=to_do,
+        num_samples_skipped=sum(samples.values()) - to_do,
+        bytes_expected=expected_bytes(view, to_do),
+    )
+
+
+def _run_here(
+    job: ExtractJob, view: SignalView, model: str, dataset: Dataset, units: list[int], tell: Listener,
+    stop: threading.Event,
+) -> None:  # fmt: skip
+    tell(Note(f"Loading {Path(model).name}."))
+    extractor = model_door(job.door).open_extractor(model, view.signal.spec, job.options)
+    loader = UnitLoader(view.store, dataset)
+    tell(trial_rate(view, loader, extractor, units))
+
+    def on_commit(event: UnitCommitted) -> None:
+        tell(event)
+
+    run_pipeline(view, ListFeed(units, stop), loader, extractor, job.options, on_commit)
+
+
+def _run_in_workers(
+    job: ExtractJob, view: SignalView, model: str, dataset: Dataset, units: list[int], tell: Listener,
+    stop: threading.Event,
+) -> None:  # fmt: skip
+    backend = view.store.backend
+    worker_job = WorkerJob(
+        location=view.store.location,
+        signal=view.name,
+        data=tuple(str(file.path) for file in dataset.files),
+        extractor=job.door,
+        model=model,
+        options=job.options,
+        tmp_label=backend.tmp_label if isinstance(backend, LocalBackend) else "",
+        parent=os.getpid(),
+    )
+    tell(Note(f"Starting {len(job.devices)} workers on {', '.join(job.devices)}."))
+    engine = ProcessEngine(
+        job=worker_job,
+        environments=[device_environment(device) for device in job.devices],
+        is_committed=lambda unit: is_committed(view, unit),
+        listener=tell,
+        stop=stop,
+    )
+    engine.run(units)
+
+
+def device_environment(device: str) -> dict[str, str]:
+    """Return the environment in which a worker sees one device only: "cpu", or a GPU's number."""
+    return {} if device == "cpu" else {"CUDA_VISIBLE_DEVICES": device}

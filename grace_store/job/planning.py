@@ -1,0 +1,154 @@
+"""From files of records to a plan: scan, understand, freeze. Needs no model."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from grace_store import __version__
+from grace_store.config import DataRequest, DataSpec, said
+from grace_store.data import Dataset, Record, detect_format, understand
+from grace_store.errors import NothingUsable, ResumeMismatch, Unusable
+from grace_store.events import Listener, Scanned, ignore
+from grace_store.job.dataset import check_files
+from grace_store.metadata import Plan, Reason
+from grace_store.store import Backend, PlannedSample, PlanWriter, Store, hold, open_backend
+
+RECORDS_TO_DETECT_FORMAT = 64
+RECORDS_PER_EVENT = 1000
+PLAN_WAIT_SECONDS = 24 * 3600.0
+"""How long the other ranks of a job wait while one of them plans."""
+
+
+def plan(
+    paths: Sequence[str | Path],
+    location: str | Path,
+    request: DataRequest | None = None,
+    *,
+    samples_per_unit: int | None = None,
+    listener: Listener = ignore,
+) -> Store:
+    """Plan a store, or check that the one that is there was planned from the same data and settings."""
+    request = request or DataRequest()
+    backend = open_backend(location)
+    with Dataset.open(paths) as dataset:
+        if backend.read("zarr.json") is None:
+            with hold(backend, "plan", wait_seconds=PLAN_WAIT_SECONDS):
+                if backend.read("zarr.json") is None:
+                    _write_plan(dataset, backend, request, samples_per_unit, listener)
+                    return Store.open(backend)
+        store = Store.open(backend)
+        check_request(store.plan, request, store.location, samples_per_unit)
+        check_files(store, dataset)
+        return store
+
+
+def check_request(plan: Plan, request: DataRequest, location: str, samples_per_unit: int | None = None) -> None:
+    """Raise ResumeMismatch if a wish differs from what was frozen."""
+    frozen = plan.spec.model_dump()
+    wrong = [
+        f"{name.replace('_', '-')}: planned {frozen[name]!r}, now {wish!r}"
+        for name, wish in said(request).items()
+        if frozen[name] != wish and not (name == "format" and wish == "auto")
+    ]
+    if samples_per_unit not in (None, plan.samples_per_unit):
+        wrong.append(f"unit-samples: planned {plan.samples_per_unit}, now {samples_per_unit}")
+    if wrong:
+        raise ResumeMismatch(
+            f"{location} was planned with other settings:\n  "
+            + "\n  ".join(wrong)
+            + "\nLeave those options out to use the plan, or choose a new --store."
+        )
+
+
+def _write_plan(
+    dataset: Dataset, backend: Backend, request: DataRequest, samples_per_unit: int | None, listener: Listener
+) -> None:
+    total_bytes = sum(file.num_bytes for file in dataset.files)
+    num_records = 0
+
+    def progress(bytes_done: int, bytes_total: int) -> None:
+        listener(Scanned(num_records, bytes_done, bytes_total))
+
+    records = dataset.scan(progress)
+    head = list(itertools.islice(records, RECORDS_TO_DETECT_FORMAT))
+    spec = _resolve(head, request)
+    writer = PlanWriter(backend)
+    scanner = _Scanner(dataset, spec, writer)
+    for record in itertools.chain(head, records):
+        scanner.take(record)
+        num_records += 1
+        if num_records % RECORDS_PER_EVENT == 0:
+            listener(Scanned(num_records, 0, total_bytes))
+    if writer.num_samples == 0:
+        writer.discard()
+        raise NothingUsable(scanner.nothing_usable())
+    writer.finish(spec, dataset.summary(), samples_per_unit, f"grace-store {__version__}")
+
+
+def _resolve(head: Sequence[Record], request: DataRequest) -> DataSpec:
+    wishes = said(request)
+    if wishes.get("format", "auto") == "auto":
+        wishes["format"] = detect_format(list(_parsed(head)))
+    return DataSpec(**wishes)
+
+
+def _parsed(records: Sequence[Record]) -> Iterator[dict[str, object]]:
+    for record in records:
+        try:
+            yield record.parse()
+        except Unusable:
+            continue
+
+
+class _Scanner:
+    """Understands records one after the other and remembers what a person would want to see if all fail."""
+
+    def __init__(self, dataset: Dataset, spec: DataSpec, writer: PlanWriter) -> None:
+        self._names = [Path(file.path).name for file in dataset.files]
+        self._spec = spec
+        self._writer = writer
+        self._seen: set[bytes] = set()
+        self._file, self._file_start = 0, 0
+        self._example: tuple[Record, Unusable] | None = None
+
+    def take(self, record: Record) -> None:
+        if record.file != self._file:
+            self._file, self._file_start = record.file, record.row
+        try:
+            sample = understand(record, self._spec, self._names[record.file], record.row - self._file_start)
+            fingerprint = hashlib.blake2b(sample.sample_id.encode(), digest_size=16).digest()
+            if fingerprint in self._seen:
+                raise Unusable(Reason.DUPLICATE_ID, f"id {sample.sample_id!r} was used before")
+        except Unusable as why:
+            self._example = self._example or (record, why)
+            self._writer.add_set_aside(record.row, why.reason, why.detail)
+            return
+        self._seen.add(fingerprint)
+        self._writer.add(
+            PlannedSample(
+                sample_id=sample.sample_id,
+                row=record.row,
+                file=record.file,
+                offset=record.offset,
+                length=record.length,
+                digest=record.digest,
+                num_steps=sample.num_steps,
+            )
+        )
+
+    def nothing_usable(self) -> str:
+        counts = ", ".join(f"{reason} {count}" for reason, count in sorted(self._writer.set_aside.items()))
+        if self._example is None:
+            return f"There are no records in {', '.join(self._names)}."
+        record, why = self._example
+        example = record.raw[:400].decode(errors="replace")
+        return (
+            f"No record of {', '.join(self._names)} can be used ({counts}).\n"
+            f"Read as format {self._spec.format!r}, steps by {self._spec.splitter!r}, answer by {self._spec.answer!r}, "
+            f"at least {self._spec.min_steps} steps.\n"
+            f"First record, set aside because of {why}:\n  {example!r}\n"
+            "Name another --format, --splitter or --answer, or lower --min-steps."
+        )

@@ -1,0 +1,93 @@
+"""How far a store is: counts that add up, from the plan and the commits alone."""
+
+from __future__ import annotations
+
+from grace_store.config import Frozen
+from grace_store.store import SignalView, Store, count_set_aside
+
+
+class SignalStatus(Frozen):
+    """The state of every sample in one signal."""
+
+    num_units: int
+    num_units_done: int
+    num_planned: int
+    num_done: int
+    set_aside: dict[str, int]
+    num_tokens: int
+    num_bytes: int
+
+    @property
+    def is_complete(self) -> bool:
+        return self.num_units == self.num_units_done
+
+
+class Status(Frozen):
+    """The state of every record: planned, done, or set aside, in the least finished signal."""
+
+    store: str
+    num_records: int
+    num_planned: int
+    num_done: int
+    num_set_aside: int
+    set_aside: dict[str, int]
+    num_units: int
+    num_units_done: int
+    num_bytes: int
+    signal: str | None
+    signals: dict[str, SignalStatus]
+    is_complete: bool
+
+
+def status(store: Store, signal: str | None = None) -> Status:
+    """Return the counts of a store: those of the named signal, or else of the least finished one."""
+    plan = store.plan
+    signals = {name: signal_status(store.signal(name)) for name in store.signal_names}
+    if signal is not None:
+        store.signal(signal)  # says which there are if there is no such one
+    chosen = signal or min(signals, key=lambda name: (signals[name].num_units_done, name), default=None)
+    at = signals[chosen] if chosen else None
+    aside = dict(plan.set_aside)
+    for reason, count in (at.set_aside if at else {}).items():
+        aside[reason] = aside.get(reason, 0) + count
+    return Status(
+        store=store.location,
+        num_records=plan.num_records,
+        num_planned=at.num_planned if at else plan.num_samples,
+        num_done=at.num_done if at else 0,
+        num_set_aside=sum(aside.values()),
+        set_aside=dict(sorted(aside.items())),
+        num_units=plan.num_units,
+        num_units_done=at.num_units_done if at else 0,
+        num_bytes=sum(each.num_bytes for each in signals.values()),
+        signal=chosen,
+        signals=signals,
+        is_complete=bool(signals) and all(each.is_complete for each in signals.values()),
+    )
+
+
+def signal_status(view: SignalView) -> SignalStatus:
+    """Return the counts of one signal: one small file if it is complete, else its commits added up."""
+    plan = view.store.plan
+    units = view.committed_units()
+    completion = view.completion() if len(units) == plan.num_units else None
+    if completion is not None:
+        return SignalStatus(
+            num_units=plan.num_units,
+            num_units_done=plan.num_units,
+            num_planned=0,
+            num_done=completion.num_done,
+            set_aside=completion.set_aside,
+            num_tokens=completion.num_tokens,
+            num_bytes=completion.num_bytes,
+        )
+    commits = [view.commit(unit) for unit in units]
+    return SignalStatus(
+        num_units=plan.num_units,
+        num_units_done=len(units),
+        num_planned=plan.num_samples - sum(commit.num_samples for commit in commits),
+        num_done=sum(commit.num_done for commit in commits),
+        set_aside=count_set_aside(commits),
+        num_tokens=sum(commit.num_tokens for commit in commits),
+        num_bytes=sum(chunk.num_bytes for commit in commits for chunk in commit.chunks.values()),
+    )

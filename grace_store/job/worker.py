@@ -1,0 +1,111 @@
+"""One worker process: gets unit numbers on stdin, runs them, says what it committed on stdout, JSON line by line.
+
+    parent -> worker   first the WorkerJob, then a unit number a line; end of file means no more
+    worker -> parent   {"event": "Ready", ...}, {"event": "UnitCommitted", ...}, {"event": "Failed", "text": ...}
+
+Run as ``python -m grace_store.job.worker`` by the process engine, never by people.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+from typing import Any, TextIO
+
+from grace_store.config import Frozen, RunOptions
+from grace_store.data import Dataset
+from grace_store.errors import GraceStoreError
+from grace_store.events import Event, UnitCommitted
+from grace_store.job.dataset import UnitLoader
+from grace_store.job.extractor import model_door
+from grace_store.job.pipeline import QueueFeed, run_pipeline
+from grace_store.store import LocalBackend, SignalView, Store
+
+_PR_SET_PDEATHSIG = 1
+
+class WorkerJob(Frozen):
+    """All a worker must know."""
+
+    location: str
+    signal: str
+    data: tuple[str, ...]
+    extractor: str
+    """Module with the functions of ModelDoor."""
+    model: str
+    options: RunOptions
+    tmp_label: str
+    parent: int
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies, so that no orphan writes to the store."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise SystemExit(1)
+
+
+def main() -> int:
+    # Whatever a library prints must not end up in the protocol.
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    job = WorkerJob.model_validate_json(sys.stdin.readline())
+    die_with_parent(job.parent)
+    say = _Speaker(out)
+    try:
+        _run(job, say)
+    except GraceStoreError as error:
+        say({"event": "Failed", "text": str(error)})
+        return 1
+    except OSError as error:
+        say({"event": "Failed", "text": f"{error.strerror or error} ({error.filename or job.location})"})
+        return 1
+    return 0
+
+
+class _Speaker:
+    """Writes events as lines; called from more than one thread."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._lock = threading.Lock()
+
+    def __call__(self, message: dict[str, Any]) -> None:
+        with self._lock:
+            self._out.write(json.dumps(message) + "\n")
+            self._out.flush()
+
+    def event(self, event: Event) -> None:
+        self(event.to_json())
+
+
+def _run(job: WorkerJob, say: _Speaker) -> None:
+    store = Store.open(job.location)
+    if isinstance(store.backend, LocalBackend):
+        store.backend.tmp_label = job.tmp_label
+    view: SignalView = store.signal(job.signal)
+    extractor = model_door(job.extractor).open_extractor(job.model, view.signal.spec, job.options)
+    feed = QueueFeed()
+    threading.Thread(target=_read_units, args=(feed,), daemon=True).start()
+    say({"event": "Ready", "pid": os.getpid()})
+
+    def on_commit(event: UnitCommitted) -> None:
+        say.event(event)
+
+    with Dataset.open(list(job.data)) as dataset:
+        run_pipeline(view, feed, UnitLoader(store, dataset), extractor, job.options, on_commit)
+
+
+def _read_units(feed: QueueFeed) -> None:
+    for line in sys.stdin:
+        feed.units.put(int(line))
+    feed.units.put(None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

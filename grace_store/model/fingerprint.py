@@ -1,0 +1,59 @@
+"""Who a model is, by content: digests of its configuration, weights, tokenizer and chat template."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from grace_store.config import ModelIdentity, canonical_json
+from grace_store.fingerprint import files_sha256
+from grace_store.model.folder import ModelFolder
+
+_VOLATILE = frozenset(
+    {"_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "_commit_hash"}
+)
+"""Keys of config.json that say where a model came from or how to hold it, not what it computes."""
+
+
+def identify(
+    folder: ModelFolder, tokenizer: Any, *, architecture: str, hidden_size: int, vocab_size: int
+) -> ModelIdentity:
+    """Return the identity of a model on disk. Reads the weight files but loads nothing."""
+    weights = files_sha256(folder.weight_files)
+    return ModelIdentity(
+        architecture=architecture,
+        hidden_size=hidden_size,
+        vocab_size=vocab_size,
+        # A GGUF carries its configuration inside the weights' file.
+        config=weights if folder.gguf_file else _digest(_without_volatile(folder.config)),
+        weights=weights,
+        tokenizer=tokenizer_digest(tokenizer),
+        template=template_digest(tokenizer),
+    )
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """Return a digest of everything that decides which ids a text gets."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    # Left over from whoever used the tokenizer last; neither is in force here.
+    state["truncation"] = state["padding"] = None
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    return _digest({"tokenizer": state, "special": special, "split_special": bool(tokenizer.split_special_tokens)})
+
+
+def template_digest(tokenizer: Any) -> str | None:
+    """Return a digest of the chat template, or None without one."""
+    return _digest(tokenizer.chat_template) if tokenizer.chat_template else None
+
+
+def _without_volatile(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_volatile(entry) for key, entry in value.items() if key not in _VOLATILE}
+    if isinstance(value, list):
+        return [_without_volatile(entry) for entry in value]
+    return value
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(canonical_json(value)).hexdigest()

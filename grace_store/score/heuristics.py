@@ -1,0 +1,114 @@
+"""Values that need no vectors: random, longest, stepmax, loss, perplexity. The largest are kept, as with GRACE.
+
+Segments lie flat, K + 1 to a sample, as in the store.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, ValidationError, model_validator
+
+from grace_store.config import Frozen
+from grace_store.errors import SettingError
+from grace_store.score.gram import FloatArray, Numbers, offsets_of
+from grace_store.score.spec import one_sentence
+
+
+class HeuristicSpec(Frozen):
+    """Which heuristic makes the values."""
+
+    method: Literal["random", "longest", "stepmax", "loss", "perplexity"]
+    seed: int = Field(default=0, ge=0, lt=2**64)
+    """Which random values; for random only."""
+
+    @classmethod
+    def parse(cls, **settings: Any) -> Self:
+        """Make a spec, saying in one SettingError all that is wrong with it."""
+        try:
+            return cls(**settings)
+        except ValidationError as error:
+            raise SettingError(one_sentence(error)) from None
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> Self:
+        if self.method != "random" and self.seed != 0:
+            raise SettingError(f"method {self.method} has nothing random in it, so seed {self.seed} would be ignored")
+        return self
+
+
+def heuristic_values(
+    spec: HeuristicSpec, *, row: Numbers, num_steps: Numbers, num_tokens: Numbers, loss: Numbers
+) -> FloatArray:
+    """Return the values (n,) of samples by any heuristic; row is where each one's record stands in the dataset."""
+    if spec.method == "random":
+        return random_values(spec.seed, row)
+    if spec.method == "longest":
+        return longest_values(num_steps, num_tokens)
+    if spec.method == "stepmax":
+        return stepmax_values(num_steps)
+    if spec.method == "loss":
+        return loss_values(num_steps, num_tokens, loss)
+    return perplexity_values(num_steps, num_tokens, loss)
+
+
+def random_values(seed: int, row: Numbers) -> FloatArray:
+    """Return numbers in [0, 1) that depend on nothing but the seed and each sample's row.
+
+    Row i gets output number i of the SplitMix64 generator with that seed, its upper 53 bits.
+    """
+    mixed = _splitmix64(seed, row.astype(np.uint64))
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _splitmix64(seed: int, index: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    # Unsigned arrays wrap around silently, which is what is wanted here.
+    state = (index + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: npt.NDArray[np.uint64] = state ^ (state >> np.uint64(31))
+    return mixed
+
+
+def stepmax_values(num_steps: Numbers) -> FloatArray:
+    """Return the number of steps."""
+    return num_steps.astype(np.float64)
+
+
+def longest_values(num_steps: Numbers, num_tokens: Numbers) -> FloatArray:
+    """Return the number of tokens in the response.
+
+    >>> longest_values(np.array([1, 2]), np.array([5, 1, 7, 7, 2]))
+    array([ 6., 16.])
+    """
+    return _sum_by_sample(num_steps, num_tokens.astype(np.float64))
+
+
+def loss_values(num_steps: Numbers, num_tokens: Numbers, loss: Numbers) -> FloatArray:
+    """Return the mean loss of the response's tokens, from its segments' mean losses; NaN without tokens.
+
+    >>> loss_values(np.array([1]), np.array([3, 1]), np.array([1.0, 5.0]))
+    array([2.])
+    """
+    counts = num_tokens.astype(np.float64)
+    total = _sum_by_sample(num_steps, counts)
+    weighted = _sum_by_sample(num_steps, counts * loss.astype(np.float64))
+    return np.divide(weighted, total, out=np.full_like(total, np.nan), where=total > 0)
+
+
+def perplexity_values(num_steps: Numbers, num_tokens: Numbers, loss: Numbers) -> FloatArray:
+    """Return the perplexity of the response, exp of its mean loss; one too large for a float is infinite."""
+    with np.errstate(over="ignore"):
+        return np.exp(loss_values(num_steps, num_tokens, loss))
+
+
+def _sum_by_sample(num_steps: Numbers, segment: FloatArray) -> FloatArray:
+    offsets = offsets_of(num_steps + 1)
+    if segment.shape != (offsets[-1],):
+        raise ValueError(f"{len(num_steps)} samples have {offsets[-1]} segments, not {segment.shape}")
+    if len(num_steps) == 0:
+        return np.zeros(0)
+    sums: FloatArray = np.add.reduceat(segment, offsets[:-1])
+    return sums

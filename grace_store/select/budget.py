@@ -1,0 +1,84 @@
+"""Values to subsets: how many, and which. Knows values and rows, no files.
+
+Every subset is the beginning of one ranking, so a smaller one lies within a larger one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+
+import numpy as np
+
+from grace_store.errors import SettingError
+from grace_store.score.gram import FloatArray, IntArray, Numbers
+
+Ratio = str | Decimal | float
+
+
+def budget(ratio: Ratio, num_samples: int) -> int:
+    """Return ceil(ratio * num_samples), exactly as the ratio is written in decimal.
+
+    >>> budget("0.2", 15), budget(0.07, 100)
+    (3, 7)
+    """
+    return math.ceil(_exact(ratio) * num_samples)
+
+
+def _exact(ratio: Ratio) -> Fraction:
+    try:
+        # A float's text is the decimal its author wrote; its binary value is not.
+        written = Decimal(str(ratio))
+    except InvalidOperation:
+        written = Decimal("NaN")
+    if not (written.is_finite() and 0 < written <= 1):
+        raise SettingError(f"ratio {ratio} is not a number above 0 and at most 1, as 0.2 is")
+    return Fraction(written)
+
+
+def rank(values: FloatArray, row: Numbers | None = None) -> IntArray:
+    """Return the indices of all finite values, the largest first, ties by row (by place, without rows).
+
+    >>> rank(np.array([0.5, np.nan, 0.9, 0.5]))
+    array([2, 0, 3])
+    """
+    finite = np.flatnonzero(np.isfinite(values))
+    if row is None:
+        return finite[np.argsort(-values[finite], kind="stable")]
+    return finite[np.lexsort((row[finite], -values[finite]))]
+
+
+def top(values: FloatArray, count: int, row: Numbers | None = None) -> IntArray:
+    """Return the indices of the largest values in rank order; asking for more than have a value is refused.
+
+    >>> top(np.array([0.5, np.nan, 0.9, 0.5]), 2)
+    array([2, 0])
+    """
+    ranking = rank(values, row)
+    if not 0 <= count <= len(ranking):
+        raise SettingError(f"count {count} is not between 0 and {len(ranking)}, the samples that have a value")
+    return ranking[:count]
+
+
+def top_ratios(values: FloatArray, ratios: Sequence[Ratio], row: Numbers | None = None) -> list[IntArray]:
+    """Return one subset for each ratio of the samples that have a value, each in rank order.
+
+    >>> top_ratios(np.array([0.1, 0.3, np.nan, 0.2]), ["0.3", "1"])
+    [array([1]), array([1, 3, 0])]
+    """
+    ranking = rank(values, row)
+    return [ranking[: budget(ratio, len(ranking))] for ratio in ratios]
+
+
+def at_least(values: FloatArray, threshold: float, row: Numbers | None = None) -> IntArray:
+    """Return the indices of finite values that reach the threshold, in rank order.
+
+    >>> at_least(np.array([0.1, 0.3, np.inf, 0.2]), 0.2)
+    array([1, 3])
+    """
+    if math.isnan(threshold):
+        raise SettingError("threshold nan is not a number")
+    ranking = rank(values, row)
+    return ranking[values[ranking] >= threshold]

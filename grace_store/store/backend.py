@@ -1,0 +1,169 @@
+"""Bytes by key at one location: the only code that writes to a store. Knows nothing of what the bytes mean."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import zarr.storage
+from zarr.abc.store import Store as ZarrStore
+
+from grace_store.errors import SettingError
+from grace_store.store.layout import RUNS, TMP
+
+
+class Backend(Protocol):
+    """Where a store lives. A key is a relative path with forward slashes."""
+
+    location: str
+
+    def zarr_store(self) -> ZarrStore:
+        """Return a read-only view for zarr."""
+        ...
+
+    def read(self, key: str) -> bytes | None: ...
+
+    def write(self, key: str, value: bytes) -> None:
+        """Put the whole value under the key or, whatever happens, nothing."""
+        ...
+
+    def write_new(self, key: str, value: bytes) -> bool:
+        """Like write, but only if the key is free; False if it was taken."""
+        ...
+
+    def flush(self) -> None:
+        """Return when everything written so far would survive a power cut."""
+        ...
+
+    def size(self, key: str) -> int | None: ...
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the sorted names directly below a prefix."""
+        ...
+
+    def walk(self, prefix: str = "") -> Iterator[str]:
+        """Yield every key below a prefix."""
+        ...
+
+    def delete(self, key: str) -> None: ...
+
+    def delete_tree(self, prefix: str) -> None: ...
+
+
+class LocalBackend:
+    """A folder. Values are written beside their place, synced, then renamed into it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.location = str(root)
+        self.tmp_label = "0-of-1"
+        self._unsynced: set[Path] = set()
+
+    def zarr_store(self) -> ZarrStore:
+        return zarr.storage.LocalStore(self.root, read_only=True)
+
+    def read(self, key: str) -> bytes | None:
+        try:
+            return (self.root / key).read_bytes()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
+    def write(self, key: str, value: bytes) -> None:
+        tmp = self._write_tmp(value)
+        path = self._prepare(key)
+        os.replace(tmp, path)  # noqa: PTH105 - the tests count this call by its name
+
+    def write_new(self, key: str, value: bytes) -> bool:
+        tmp = self._write_tmp(value)
+        path = self._prepare(key)
+        try:
+            # link, unlike rename, refuses an existing name, also on NFS.
+            path.hardlink_to(tmp)
+        except FileExistsError:
+            return False
+        finally:
+            tmp.unlink()
+        return True
+
+    def flush(self) -> None:
+        while self._unsynced:
+            _sync_folder(self._unsynced.pop())
+
+    def size(self, key: str) -> int | None:
+        try:
+            return (self.root / key).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def names(self, prefix: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self.root / prefix))  # noqa: PTH208 - ten times faster than iterdir
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def walk(self, prefix: str = "") -> Iterator[str]:
+        for folder, subfolders, files in os.walk(self.root / prefix):
+            subfolders.sort()
+            for name in sorted(files):
+                yield (Path(folder) / name).relative_to(self.root).as_posix()
+
+    def delete(self, key: str) -> None:
+        path = self.root / key
+        path.unlink(missing_ok=True)
+        self._unsynced.add(path.parent)
+
+    def delete_tree(self, prefix: str) -> None:
+        shutil.rmtree(self.root / prefix, ignore_errors=True)
+
+    def _write_tmp(self, value: bytes) -> Path:
+        tmp = self.root / TMP / self.tmp_label / uuid.uuid4().hex
+        tmp.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(tmp, "wb") as stream:
+                stream.write(value)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                tmp.unlink(missing_ok=True)
+            raise
+        return tmp
+
+    def _prepare(self, key: str) -> Path:
+        path = self.root / key
+        folder = path.parent
+        if not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            # A new folder's own entry must survive too, all the way up.
+            self._unsynced.update(above for above in folder.parents if above.is_relative_to(self.root))
+        self._unsynced.add(folder)
+        return path
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        fd = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def open_backend(location: str | Path) -> Backend:
+    """Return the backend for a path or URL."""
+    text = str(location)
+    if "://" in text:
+        raise SettingError(f"{text}: object-store URLs cannot be opened yet; give a local path.")
+    return LocalBackend(Path(text).expanduser().absolute())
+
+
+def run_log_path(backend: Backend, name: str) -> Path | None:
+    """Return where the log of a run goes, or None where files cannot grow."""
+    return backend.root / RUNS / name if isinstance(backend, LocalBackend) else None

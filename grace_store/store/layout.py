@@ -1,0 +1,190 @@
+"""Where everything lies in a store: keys, shapes, chunks. Pure functions of the plan; schemas/FORMAT.md in code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_store.config import Storage
+from grace_store.errors import SettingError
+from grace_store.metadata import STATE_CODES, Plan
+
+SAMPLES = "samples"
+SIGNALS = "signals"
+LEDGER = "ledger"
+COMMITS = f"{LEDGER}/commits"
+COMPLETIONS = f"{LEDGER}/complete"
+RUNS = f"{LEDGER}/runs"
+LOCKS = f"{LEDGER}/locks"
+TMP = f"{LEDGER}/tmp"
+
+SAMPLES_PER_CHUNK = 16384
+"""Chunk length of the plan's arrays, which one process writes."""
+ROWS_PER_INNER_CHUNK = 128
+"""Rows of segment_vector that are compressed, checked and read together."""
+MAX_SAMPLES_PER_UNIT = 4096
+
+_SIGNAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """One array of the format."""
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    dtype: str
+    about: str
+    inner: tuple[int, ...] | None = None
+    """Shape of the chunks inside a shard, where a chunk is one."""
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_per_unit(self) -> bool:
+        return self.dims[0] in ("segment", "gram_entry", "sample")
+
+
+def check_signal_name(name: str) -> str:
+    """Return the name if it can be a folder's name everywhere, else raise."""
+    if not _SIGNAL_NAME.fullmatch(name):
+        raise SettingError(
+            f"{name!r} cannot be the name of a signal: use letters, digits and _ . = + - (up to 100, "
+            "starting with a letter or digit)."
+        )
+    return name
+
+
+def signal_key(signal: str) -> str:
+    return f"{SIGNALS}/{signal}"
+
+
+def commit_key(signal: str, unit: int) -> str:
+    return f"{COMMITS}/{signal}/{unit:08d}.json"
+
+
+def completion_key(signal: str) -> str:
+    return f"{COMPLETIONS}/{signal}.json"
+
+
+def chunk_key(array: str, num_dims: int, unit: int) -> str:
+    """Return the key, below the group's, of the chunk of an array that a unit fills."""
+    return "/".join([array, "c", str(unit), *["0"] * (num_dims - 1)])
+
+
+def default_samples_per_unit(num_samples: int) -> int:
+    """Return a power of two that makes about a thousand units: small enough to lose, large enough to list."""
+    wanted = max(16, -(-num_samples // 1024))
+    return min(MAX_SAMPLES_PER_UNIT, 1 << (wanted - 1).bit_length())
+
+
+def check_samples_per_unit(samples_per_unit: int) -> int:
+    if not 1 <= samples_per_unit <= MAX_SAMPLES_PER_UNIT or samples_per_unit & (samples_per_unit - 1):
+        raise SettingError(
+            f"samples per unit is {samples_per_unit}; it must be a power of two up to {MAX_SAMPLES_PER_UNIT}."
+        )
+    return samples_per_unit
+
+
+def unit_range(plan: Plan, unit: int) -> tuple[int, int]:
+    """Return the half-open range of samples in a unit."""
+    start = unit * plan.samples_per_unit
+    return start, min(start + plan.samples_per_unit, plan.num_samples)
+
+
+def num_packed(num_segments: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return how many entries the packed Grams of samples with so many segments have."""
+    return num_segments * (num_segments + 1) // 2
+
+
+def sample_arrays(num_samples: int, num_set_aside: int) -> list[ArraySpec]:
+    """Return the arrays of the plan, in the order their digest is taken."""
+
+    def per_sample(name: str, dtype: str, about: str, **attributes: Any) -> ArraySpec:
+        return ArraySpec(name, ("sample",), (num_samples,), (SAMPLES_PER_CHUNK,), dtype, about, None, attributes)
+
+    def per_set_aside(name: str, dtype: str, about: str, **attributes: Any) -> ArraySpec:
+        return ArraySpec(name, ("set_aside",), (num_set_aside,), (SAMPLES_PER_CHUNK,), dtype, about, None, attributes)
+
+    return [
+        per_sample("sample_id", "string", "the record's own id, or file name and row"),
+        per_sample("sample_row", "int64", "row of the record over all files of the dataset"),
+        per_sample("sample_file", "int32", "which of the plan's files holds the record"),
+        per_sample("sample_offset", "int64", "byte offset in the decompressed file; row number in Parquet and Arrow"),
+        per_sample("sample_length", "int64", "length of the record in bytes; 0 in Parquet and Arrow"),
+        ArraySpec(
+            name="sample_digest",
+            dims=("sample", "digest_byte"),
+            shape=(num_samples, 16),
+            chunks=(SAMPLES_PER_CHUNK, 16),
+            dtype="uint8",
+            about="first 16 bytes of the SHA-256 of the record",
+        ),
+        per_sample("sample_num_steps", "int32", "K, the number of steps; the sample has K+1 segments"),
+        per_sample("sample_segment_start", "int64", "first of the sample's K+1 rows in every segment_* array"),
+        per_sample("sample_gram_start", "int64", "first of the sample's (K+1)(K+2)/2 entries in sample_gram"),
+        per_set_aside("set_aside_row", "int64", "row of a record that is no sample"),
+        per_set_aside("set_aside_reason", "uint8", "why", **flag_attributes()),
+        per_set_aside("set_aside_detail", "string", "the reason in words"),
+    ]
+
+
+def flag_attributes() -> dict[str, Any]:
+    """Return the CF attributes that say what the codes of a state mean."""
+    return {"flag_values": list(STATE_CODES.values()), "flag_meanings": " ".join(STATE_CODES)}
+
+
+def vector_columns(vector_size: int, storage: Storage) -> int:
+    return -(-vector_size // 2) if storage == "int4" else vector_size
+
+
+def signal_arrays(plan: Plan, vector_size: int, storage: Storage) -> list[ArraySpec]:
+    """Return the arrays of a signal. Chunk u along the first dimension belongs to unit u."""
+    num_rows, rows = plan.num_units * plan.rows_per_unit, plan.rows_per_unit
+    columns = vector_columns(vector_size, storage)
+    inner = (min(ROWS_PER_INNER_CHUNK, rows), columns)
+    dtype = {"float32": "float32", "float16": "float16", "int8": "int8", "int4": "uint8"}[storage]
+
+    def per_segment(name: str, dtype: str, about: str) -> ArraySpec:
+        return ArraySpec(name, ("segment",), (num_rows,), (rows,), dtype, about)
+
+    arrays = [
+        ArraySpec(
+            "segment_vector", ("segment", "component"), (num_rows, columns), (rows, columns), dtype,
+            "the stored form of each segment's vector", inner, {"storage": storage, "vector_size": vector_size},
+        )
+    ]  # fmt: skip
+    if storage != "float32":
+        arrays.append(per_segment("segment_scale", "float32", "what the stored form is multiplied by"))
+    arrays += [
+        ArraySpec(
+            "segment_span", ("segment", "bound"), (num_rows, 2), (rows, 2), "int32",
+            "half-open character span of the segment in the response",
+        ),
+        per_segment("segment_num_tokens", "int32", "tokens in the segment"),
+        per_segment("segment_loss", "float32", "mean cross-entropy over the segment's tokens, in nats"),
+        per_segment("segment_entropy", "float32", "mean entropy of the model's prediction, in nats"),
+        per_segment("segment_hit_rate", "float32", "share of tokens that were the model's first choice"),
+        ArraySpec(
+            "sample_gram", ("gram_entry",), (plan.num_units * plan.gram_per_unit,), (plan.gram_per_unit,), "float32",
+            "inner products of a sample's vectors before compression: lower triangle, row by row, answer last",
+        ),
+        ArraySpec(
+            "sample_state", ("sample",), (plan.num_samples,), (plan.samples_per_unit,), "uint8",
+            "0 planned, 1 done, otherwise why it was set aside", None, flag_attributes(),
+        ),
+    ]  # fmt: skip
+    if storage == "int4":
+        arrays += [
+            ArraySpec("rotation_sign", ("rotation_round", "coordinate"), (2, vector_size), (2, vector_size), "int8",
+                      "signs before each round of the rotation"),
+            ArraySpec("rotation_order", ("coordinate",), (vector_size,), (vector_size,), "int32",
+                      "permutation between the rounds"),
+            ArraySpec("vector_codebook", ("code",), (16,), (16,), "float32", "value of each 4-bit code"),
+        ]  # fmt: skip
+    return arrays

@@ -1,0 +1,207 @@
+"""Write a plan: samples stream in, the root group's metadata goes last and makes the store exist."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_store.config import DataSpec
+from grace_store.errors import NotAStore
+from grace_store.metadata import STATE_CODES, DataFile, Plan, Reason
+from grace_store.store import layout
+from grace_store.store.backend import Backend
+from grace_store.store.encode import ArrayEncoder
+from grace_store.store.layout import LEDGER, SAMPLES, SAMPLES_PER_CHUNK, SIGNALS, sample_arrays
+from grace_store.store.sealed import group_bytes
+
+_UNBOUNDED = 1 << 40
+"""Stands for the number of samples while it is not known; chunk bytes do not depend on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSample:
+    """One usable record: where it lies and how many steps it has."""
+
+    sample_id: str
+    row: int
+    file: int
+    offset: int
+    length: int
+    digest: bytes
+    num_steps: int
+
+
+class PlanWriter:
+    """Collects samples and records set aside, a chunk of memory at a time."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._specs = {spec.name: spec for spec in sample_arrays(_UNBOUNDED, _UNBOUNDED)}
+        self._encoder = ArrayEncoder(list(self._specs.values()))
+        self._hashes = {name: hashlib.sha256() for name in self._specs}
+        self._samples: list[PlannedSample] = []
+        self._asides: list[tuple[int, Reason, str]] = []
+        self._num_steps = array("i")
+        self._num_asides = 0
+        self._counts: dict[str, int] = {}
+        claim_empty(backend)
+
+    @property
+    def num_samples(self) -> int:
+        return len(self._num_steps)
+
+    @property
+    def set_aside(self) -> dict[str, int]:
+        return dict(self._counts)
+
+    def add(self, sample: PlannedSample) -> None:
+        self._samples.append(sample)
+        self._num_steps.append(sample.num_steps)
+        if len(self._samples) == SAMPLES_PER_CHUNK:
+            self._flush_samples()
+
+    def add_set_aside(self, row: int, reason: Reason, detail: str) -> None:
+        self._asides.append((row, reason, detail))
+        self._num_asides += 1
+        self._counts[reason.value] = self._counts.get(reason.value, 0) + 1
+        if len(self._asides) == SAMPLES_PER_CHUNK:
+            self._flush_asides()
+
+    def discard(self) -> None:
+        """Leave nothing behind: the plan will not be."""
+        for group in (SAMPLES, SIGNALS):
+            self._backend.delete_tree(group)
+
+    def finish(self, spec: DataSpec, files: Iterable[DataFile], samples_per_unit: int | None, created_by: str) -> Plan:
+        """Write what is left and, last of all, the plan itself."""
+        self._flush_samples()
+        self._flush_asides()
+        num_steps = np.frombuffer(self._num_steps, dtype=np.int32)
+        num_samples = len(num_steps)
+        per_unit = samples_per_unit or layout.default_samples_per_unit(num_samples)
+        layout.check_samples_per_unit(per_unit)
+        rows_per_unit, gram_per_unit = self._place(num_steps, per_unit)
+        final = sample_arrays(num_samples, self._num_asides)
+        files = tuple(files)
+        plan = Plan(
+            spec=spec,
+            files=files,
+            num_records=sum(file.num_records for file in files),
+            num_samples=num_samples,
+            set_aside=dict(sorted(self._counts.items())),
+            samples_per_unit=per_unit,
+            num_units=-(-num_samples // per_unit),
+            rows_per_unit=rows_per_unit,
+            gram_per_unit=gram_per_unit,
+            samples_sha256=combined_digest([self._hashes[array.name].hexdigest() for array in final]),
+            created_by=created_by,
+        )
+        for key, value in ArrayEncoder(final).metadata.items():
+            self._backend.write(f"{SAMPLES}/{key}", value)
+        for group in (SAMPLES, SIGNALS, LEDGER):
+            self._backend.write(f"{group}/zarr.json", group_bytes())
+        self._backend.flush()
+        self._backend.write("zarr.json", group_bytes(plan))
+        self._backend.flush()
+        return plan
+
+    def _place(self, num_steps: npt.NDArray[np.int32], per_unit: int) -> tuple[int, int]:
+        """Write every sample's starts; return the room a unit needs."""
+        num_units = -(-len(num_steps) // per_unit)
+        padded = np.full(num_units * per_unit, -1, dtype=np.int64)  # -1 steps: no segments
+        padded[: len(num_steps)] = num_steps
+        rows = (padded + 1).reshape(num_units, per_unit)
+        grams = layout.num_packed(rows)
+        inner = layout.ROWS_PER_INNER_CHUNK
+        rows_per_unit = int(rows.sum(axis=1).max())
+        if rows_per_unit > inner:
+            rows_per_unit = -(-rows_per_unit // inner) * inner
+        gram_per_unit = int(grams.sum(axis=1).max())
+        unit = np.arange(num_units)[:, None]
+        segment_start = unit * rows_per_unit + np.cumsum(rows, axis=1) - rows
+        gram_start = unit * gram_per_unit + np.cumsum(grams, axis=1) - grams
+        for start in range(0, len(num_steps), SAMPLES_PER_CHUNK):
+            stop = min(start + SAMPLES_PER_CHUNK, len(num_steps))
+            self._write(
+                start,
+                {
+                    "sample_segment_start": segment_start.reshape(-1)[start:stop],
+                    "sample_gram_start": gram_start.reshape(-1)[start:stop],
+                },
+            )
+        return rows_per_unit, gram_per_unit
+
+    def _flush_samples(self) -> None:
+        if not self._samples:
+            return
+        block, self._samples = self._samples, []
+        digests = np.frombuffer(b"".join(sample.digest for sample in block), dtype=np.uint8)
+        self._write(
+            self.num_samples - len(block),
+            {
+                "sample_id": text_array([sample.sample_id for sample in block]),
+                "sample_row": np.array([sample.row for sample in block], dtype=np.int64),
+                "sample_file": np.array([sample.file for sample in block], dtype=np.int32),
+                "sample_offset": np.array([sample.offset for sample in block], dtype=np.int64),
+                "sample_length": np.array([sample.length for sample in block], dtype=np.int64),
+                "sample_digest": digests.reshape(len(block), 16),
+                "sample_num_steps": np.array([sample.num_steps for sample in block], dtype=np.int32),
+            },
+        )
+
+    def _flush_asides(self) -> None:
+        if not self._asides:
+            return
+        block, self._asides = self._asides, []
+        self._write(
+            self._num_asides - len(block),
+            {
+                "set_aside_row": np.array([row for row, _, _ in block], dtype=np.int64),
+                "set_aside_reason": np.array([STATE_CODES[reason] for _, reason, _ in block], dtype=np.uint8),
+                "set_aside_detail": text_array([detail for _, _, detail in block]),
+            },
+        )
+
+    def _write(self, start: int, columns: dict[str, npt.NDArray[Any]]) -> None:
+        for name, values in columns.items():
+            update_digest(self._hashes[name], values)
+        chunks = self._encoder.encode({name: (start, values) for name, values in columns.items()})
+        for key, value in chunks.items():
+            self._backend.write(f"{SAMPLES}/{key}", value)
+
+
+def claim_empty(backend: Backend) -> None:
+    """Make sure that nothing but the remains of an unfinished plan lies at the location, and remove those."""
+    ours = {SAMPLES, SIGNALS, LEDGER}
+    strangers = [name for name in backend.names("") if name not in ours]
+    if strangers:
+        raise NotAStore(
+            f"{backend.location} is not empty and not a grace-store store (it holds {', '.join(strangers[:3])}). "
+            "Choose another --store, or empty that folder."
+        )
+    for group in (SAMPLES, SIGNALS):
+        backend.delete_tree(group)
+
+
+def text_array(values: list[str]) -> npt.NDArray[Any]:
+    return np.array(values, dtype=np.dtypes.StringDType())
+
+
+def update_digest(digest: hashlib._Hash, values: npt.NDArray[Any]) -> None:
+    """Add values to an array's digest: numbers as little-endian bytes, each text followed by the byte 0xFF."""
+    if values.dtype.kind in "TO":
+        for text in values.tolist():
+            digest.update(text.encode() + b"\xff")
+    else:
+        digest.update(np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
+
+
+def combined_digest(digests: Iterable[str]) -> str:
+    """Return the SHA-256 of hexadecimal digests, each followed by a newline."""
+    return hashlib.sha256("".join(f"{digest}\n" for digest in digests).encode()).hexdigest()

@@ -1,0 +1,62 @@
+"""JSON documents that carry the digest of their own content, so that a flipped bit cannot pass for data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from grace_store.config import Frozen, canonical_json
+from grace_store.errors import Corrupt
+
+DocumentT = TypeVar("DocumentT", bound=Frozen)
+
+SEAL = "grace_store_sha256"
+BODY = "grace_store"
+
+
+def seal(document: Frozen) -> dict[str, Any]:
+    """Return {body, digest of the body}."""
+    return {BODY: document.model_dump(mode="json"), SEAL: document.digest()}
+
+
+def unseal(sealed: Any, kind: type[DocumentT], where: str) -> DocumentT:
+    """Return the document of a sealed mapping, or raise Corrupt naming the place."""
+    if not isinstance(sealed, dict) or BODY not in sealed or SEAL not in sealed:
+        raise Corrupt(f"{where} is not a document of this format.")
+    if hashlib.sha256(canonical_json(sealed[BODY])).hexdigest() != sealed[SEAL]:
+        raise Corrupt(f"{where} does not match its own digest: it was damaged or edited.")
+    try:
+        return kind.model_validate_json(canonical_json(sealed[BODY]))
+    except ValidationError as error:
+        raise Corrupt(f"{where} was written by another version of the format: {error}") from error
+
+
+def to_bytes(value: Any) -> bytes:
+    """Return readable JSON that depends on the content only."""
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def from_bytes(raw: bytes | None, where: str) -> Any:
+    """Parse JSON bytes, or raise Corrupt naming the place."""
+    if raw is None:
+        raise Corrupt(f"{where} is missing.")
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise Corrupt(f"{where} is not valid JSON: {error}") from None
+
+
+def group_bytes(document: Frozen | None = None) -> bytes:
+    """Return the zarr.json of a group, with a sealed document as its attributes."""
+    return to_bytes({"zarr_format": 3, "node_type": "group", "attributes": seal(document) if document else {}})
+
+
+def group_document(raw: bytes | None, kind: type[DocumentT], where: str) -> DocumentT:
+    """Return the sealed document of a group's zarr.json."""
+    node = from_bytes(raw, where)
+    if not isinstance(node, dict) or node.get("zarr_format") != 3 or node.get("node_type") != "group":
+        raise Corrupt(f"{where} is not the metadata of a Zarr v3 group.")
+    return unseal(node.get("attributes"), kind, where)

@@ -1,0 +1,296 @@
+"""Read a store: its plan, its samples, its signals. Opening never writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.errors import ArrayNotFoundError
+
+from grace_store.errors import Corrupt, NotAStore, UnknownName
+from grace_store.metadata import STATE_CODES, Commit, Completion, Plan, Signal
+from grace_store.store import layout
+from grace_store.store.backend import Backend, open_backend
+from grace_store.store.layout import SAMPLES, SIGNALS
+from grace_store.store.sealed import from_bytes, group_document, unseal
+from grace_store.store.vectors import Rotation, decode
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRows:
+    """The plan's columns for a range of samples."""
+
+    start: int
+    sample_id: list[str]
+    row: npt.NDArray[np.int64]
+    file: npt.NDArray[np.int32]
+    offset: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64]
+    digest: npt.NDArray[np.uint8]
+    num_steps: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.sample_id)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitGrams:
+    """What scoring needs of one unit: only samples that are done, in order."""
+
+    sample: npt.NDArray[np.int64]
+    num_steps: npt.NDArray[np.int64]
+    gram: npt.NDArray[np.float32]
+    num_tokens: npt.NDArray[np.int64]
+
+
+class Group:
+    """Arrays of one Zarr group, opened when first asked for."""
+
+    def __init__(self, backend: Backend, path: str) -> None:
+        self._backend = backend
+        self._path = path
+        self._arrays: dict[str, zarr.Array[Any]] = {}
+
+    def __getitem__(self, name: str) -> zarr.Array[Any]:
+        if name not in self._arrays:
+            try:
+                self._arrays[name] = zarr.open_array(self._backend.zarr_store(), path=f"{self._path}/{name}", mode="r")
+            except (ArrayNotFoundError, FileNotFoundError, ValueError, KeyError, TypeError) as error:
+                raise Corrupt(
+                    f"{self._backend.location}: the array {self._path}/{name} cannot be opened ({error}). "
+                    "`grace-store verify` says what else is wrong."
+                ) from error
+        return self._arrays[name]
+
+    def read(self, name: str, start: int, stop: int) -> Array:
+        """Return rows start..stop; a chunk that fails its checksum raises Corrupt naming the array."""
+        try:
+            return np.asarray(self[name][start:stop])
+        except (ValueError, RuntimeError, OSError) as error:
+            raise Corrupt(
+                f"{self._backend.location}: rows {start}..{stop} of {self._path}/{name} cannot be read ({error}). "
+                "Run `grace-store verify --deep`, then `grace-store repair`."
+            ) from error
+
+
+class Store:
+    """A planned store, open for reading.
+
+    Use ``Store.open(path)``; ``store.plan`` says what was frozen, ``store.signal(name)`` reads vectors.
+    """
+
+    def __init__(self, backend: Backend, plan: Plan) -> None:
+        self.backend = backend
+        self.plan = plan
+        self._samples = Group(backend, SAMPLES)
+
+    @classmethod
+    def open(cls, location: str | Path | Backend) -> Store:
+        backend = open_backend(location) if isinstance(location, (str, Path)) else location
+        raw = backend.read("zarr.json")
+        if raw is None:
+            found = "nothing is there" if not backend.names("") else "it has no plan (planning may have been cut short)"
+            raise NotAStore(f"{backend.location} is not a grace-store store: {found}. `grace-store plan` makes one.")
+        node = from_bytes(raw, f"{backend.location}/zarr.json")
+        attributes = node.get("attributes") if isinstance(node, dict) else None
+        if not isinstance(attributes, dict) or "grace_store" not in attributes:
+            raise NotAStore(f"{backend.location} holds a Zarr group that grace-store did not make.")
+        return cls(backend, group_document(raw, Plan, f"{backend.location}/zarr.json"))
+
+    @property
+    def location(self) -> str:
+        return self.backend.location
+
+    @cached_property
+    def signal_names(self) -> list[str]:
+        """Names of the signals, sorted. A signal exists when its group's metadata does."""
+        names = self.backend.names(SIGNALS)
+        return [name for name in names if self.backend.size(f"{layout.signal_key(name)}/zarr.json") is not None]
+
+    def signal(self, name: str | None = None) -> SignalView:
+        """Return a signal by name; without a name, the only one there is."""
+        if name is None:
+            if len(self.signal_names) != 1:
+                known = ", ".join(self.signal_names) or "none yet: run `grace-store extract`"
+                raise UnknownName(f"{self.location}: say which signal is meant (there are: {known}).")
+            name = self.signal_names[0]
+        if name not in self.signal_names:
+            known = ", ".join(self.signal_names) or "none yet: run `grace-store extract`"
+            raise UnknownName(f"{self.location} has no signal {name!r} (there are: {known}).")
+        return SignalView(self, name)
+
+    def samples(self, start: int, stop: int) -> SampleRows:
+        """Return the plan's rows for samples start..stop."""
+        read = self._samples.read
+        return SampleRows(
+            start=start,
+            sample_id=read("sample_id", start, stop).tolist(),
+            row=read("sample_row", start, stop),
+            file=read("sample_file", start, stop),
+            offset=read("sample_offset", start, stop),
+            length=read("sample_length", start, stop),
+            digest=read("sample_digest", start, stop),
+            num_steps=read("sample_num_steps", start, stop),
+        )
+
+    def column(self, name: str, start: int = 0, stop: int | None = None) -> Array:
+        """Return one array of the plan, or a part of it."""
+        return self._samples.read(name, start, self._samples[name].shape[0] if stop is None else stop)
+
+    def find(self, sample: str) -> int:
+        """Return the position of a sample given by id, or by ``#row`` for its row in the dataset."""
+        by_row = sample.startswith("#") and sample[1:].isdigit()
+        name = "sample_row" if by_row else "sample_id"
+        wanted: Any = int(sample[1:]) if by_row else sample
+        for start in range(0, self.plan.num_samples, layout.SAMPLES_PER_CHUNK):
+            hits = np.flatnonzero(
+                self.column(name, start, min(start + layout.SAMPLES_PER_CHUNK, self.plan.num_samples)) == wanted
+            )
+            if len(hits):
+                return start + int(hits[0])
+        raise UnknownName(
+            f"{self.location} has no sample {sample!r}. Give an id as `score` lists them, or #ROW for a dataset row; "
+            "a record that was set aside is no sample (see `grace-store status`)."
+        )
+
+    def records_set_aside(self) -> Iterator[tuple[int, str, str]]:
+        """Yield (row, reason, detail) of every record that did not become a sample."""
+        names = {code: word for word, code in STATE_CODES.items()}
+        total = sum(self.plan.set_aside.values())
+        for start in range(0, total, layout.SAMPLES_PER_CHUNK):
+            stop = min(start + layout.SAMPLES_PER_CHUNK, total)
+            columns = [self.column(f"set_aside_{name}", start, stop).tolist() for name in ("row", "reason", "detail")]
+            for row, code, detail in zip(*columns, strict=True):
+                yield row, names.get(code, str(code)), detail
+
+
+class SignalView:
+    """One signal of a store, open for reading. Only committed units count."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.store = store
+        self.name = name
+        self.key = layout.signal_key(name)
+        where = f"{store.location}/{self.key}/zarr.json"
+        self.signal = group_document(store.backend.read(f"{self.key}/zarr.json"), Signal, where)
+        self._group = Group(store.backend, self.key)
+
+    @property
+    def vector_size(self) -> int:
+        return self.signal.spec.model.hidden_size
+
+    @property
+    def arrays(self) -> list[layout.ArraySpec]:
+        return layout.signal_arrays(self.store.plan, self.vector_size, self.signal.spec.storage)
+
+    def committed_units(self) -> list[int]:
+        """Return the units whose commit exists, in order; one listing, no reads."""
+        names = self.store.backend.names(f"{layout.COMMITS}/{self.name}")
+        return [int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdigit()]
+
+    def commit(self, unit: int) -> Commit:
+        """Return a unit's commit; Corrupt if it is missing, damaged or another signal's."""
+        key = layout.commit_key(self.name, unit)
+        commit = unseal(from_bytes(self.store.backend.read(key), key), Commit, key)
+        if commit.unit != unit or commit.signal_sha256 != self.signal.digest():
+            raise Corrupt(f"{key} belongs to another unit or signal.")
+        return commit
+
+    def completion(self) -> Completion | None:
+        """Return the totals if every unit was committed when they were written."""
+        key = layout.completion_key(self.name)
+        raw = self.store.backend.read(key)
+        return None if raw is None else unseal(from_bytes(raw, key), Completion, key)
+
+    def unit_array(self, name: str, unit: int) -> Array:
+        """Return the whole chunk that a unit fills in one of the signal's arrays, padding included."""
+        array = self._group[name]
+        key = f"{self.key}/{layout.chunk_key(name, array.ndim, unit)}"
+        if self.store.backend.size(key) is None:
+            # Zarr would answer with fill values, which look like data.
+            raise Corrupt(
+                f"{self.store.location}: {key} is missing, so unit {unit} of {self.name} is damaged. "
+                "Run `grace-store repair`."
+            )
+        length = array.shards[0] if array.shards else array.chunks[0]
+        return self._group.read(name, unit * length, min((unit + 1) * length, array.shape[0]))
+
+    def unit_grams(self, unit: int) -> UnitGrams:
+        """Return Grams and token counts of the unit's done samples, read without touching a vector."""
+        start, stop = layout.unit_range(self.store.plan, unit)
+        num_steps = self.store.column("sample_num_steps", start, stop).astype(np.int64)
+        done = self.unit_array("sample_state", unit) == STATE_CODES["done"]
+        num_segments = num_steps + 1
+        num_packed = layout.num_packed(num_segments)
+        gram = self.unit_array("sample_gram", unit)[: num_packed.sum()]
+        num_tokens = self.unit_array("segment_num_tokens", unit)[: num_segments.sum()]
+        return UnitGrams(
+            sample=np.arange(start, stop)[done],
+            num_steps=num_steps[done],
+            gram=gram[np.repeat(done, num_packed)],
+            num_tokens=num_tokens[np.repeat(done, num_segments)].astype(np.int64),
+        )
+
+    def segment_rows(self, sample: int) -> slice:
+        """Return the rows of a sample in every segment_* array."""
+        start = int(self.store.column("sample_segment_start", sample, sample + 1)[0])
+        return slice(start, start + int(self.store.column("sample_num_steps", sample, sample + 1)[0]) + 1)
+
+    def segments(self, name: str, sample: int) -> Array:
+        """Return one segment_* array's values for a sample, the answer last."""
+        rows = self.segment_rows(sample)
+        return self._group.read(name, rows.start, rows.stop)
+
+    def vectors(self, sample: int) -> npt.NDArray[np.float32]:
+        """Return a sample's K+1 vectors as float32, decoded from their stored form."""
+        return self.decode(
+            self.segments("segment_vector", sample),
+            None if self.signal.spec.storage == "float32" else self.segments("segment_scale", sample),
+        )
+
+    def unit_vectors(self, unit: int) -> npt.NDArray[np.float32]:
+        """Return every vector of a unit, padding included."""
+        has_scale = self.signal.spec.storage != "float32"
+        return self.decode(
+            self.unit_array("segment_vector", unit), self.unit_array("segment_scale", unit) if has_scale else None
+        )
+
+    def decode(self, stored: Array, scale: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32]:
+        if self.signal.spec.storage != "int4":
+            return decode(stored, scale, self.signal.spec.storage)
+        codebook = self._group.read("vector_codebook", 0, 16)
+        return decode(stored, scale, "int4", self._rotation, codebook)
+
+    def gram(self, sample: int) -> npt.NDArray[np.float64]:
+        """Return a sample's full (K+1, K+1) Gram."""
+        start = int(self.store.column("sample_gram_start", sample, sample + 1)[0])
+        m = int(self.store.column("sample_num_steps", sample, sample + 1)[0]) + 1
+        full = np.zeros((m, m))
+        full[np.tril_indices(m)] = self._group.read("sample_gram", start, start + m * (m + 1) // 2)
+        return np.asarray(full + np.tril(full, -1).T)
+
+    def state(self, sample: int) -> str:
+        """Return a sample's state: planned, done, or the reason it was set aside."""
+        unit = sample // self.store.plan.samples_per_unit
+        if not is_committed(self, unit):
+            return "planned"
+        code = int(self._group.read("sample_state", sample, sample + 1)[0])
+        return next((word for word, value in STATE_CODES.items() if value == code), str(code))
+
+    @cached_property
+    def _rotation(self) -> Rotation:
+        sign = self._group.read("rotation_sign", 0, 2)
+        return Rotation(sign, self._group.read("rotation_order", 0, self.vector_size))
+
+
+def is_committed(view: SignalView, unit: int) -> bool:
+    """Return whether a unit is done."""
+    return view.store.backend.size(layout.commit_key(view.name, unit)) is not None

@@ -1,0 +1,173 @@
+"""Write signals: create one, fill its units, complete it. A commit is written last and says what was written."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_store.errors import Corrupt
+from grace_store.metadata import (
+    STATE_CODES,
+    STATE_DONE,
+    ChunkDigest,
+    Commit,
+    Completion,
+    SampleSetAside,
+    Signal,
+)
+from grace_store.store import layout
+from grace_store.store.encode import ArrayEncoder
+from grace_store.store.plan_writer import combined_digest
+from grace_store.store.sealed import group_bytes, seal, to_bytes
+from grace_store.store.store import SignalView, Store
+from grace_store.store.vectors import CODEBOOK, Rotation, encode, packed_grams
+from grace_store.unit import UnitSignals
+
+
+def create_signal(store: Store, signal: Signal) -> SignalView:
+    """Write the empty arrays of a signal and, last, the metadata that makes it exist."""
+    layout.check_signal_name(signal.name)
+    _write_metadata(store, signal)
+    store.backend.write(f"{layout.signal_key(signal.name)}/zarr.json", group_bytes(signal))
+    store.backend.flush()
+    store.__dict__.pop("signal_names", None)
+    return store.signal(signal.name)
+
+
+def rewrite_signal_metadata(view: SignalView) -> None:
+    """Write again all that follows from a signal's spec: its arrays' metadata and the rotation."""
+    _write_metadata(view.store, view.signal)
+
+
+def _write_metadata(store: Store, signal: Signal) -> None:
+    arrays = layout.signal_arrays(store.plan, signal.spec.model.hidden_size, signal.spec.storage)
+    documents = ArrayEncoder(arrays).metadata
+    if signal.spec.storage == "int4":
+        documents |= rotation_chunks(arrays, signal.spec.model.hidden_size)
+    for name, value in documents.items():
+        store.backend.write(f"{layout.signal_key(signal.name)}/{name}", value)
+    store.backend.flush()
+
+
+def rotation_chunks(arrays: Sequence[layout.ArraySpec], vector_size: int) -> dict[str, bytes]:
+    """Return the chunks of the arrays that int4 vectors are decoded with."""
+    rotation = Rotation.for_size(vector_size)
+    return ArrayEncoder(arrays).encode(
+        {
+            "rotation_sign": (0, rotation.sign),
+            "rotation_order": (0, rotation.order),
+            "vector_codebook": (0, CODEBOOK),
+        }
+    )
+
+
+class UnitWriter:
+    """Encodes, digests, writes and commits units of one signal. Not thread-safe: one per writer thread."""
+
+    def __init__(self, view: SignalView) -> None:
+        self._view = view
+        self._plan = view.store.plan
+        self._encoder = ArrayEncoder(view.arrays)
+
+    def write(self, unit: int, signals: UnitSignals, spans: npt.NDArray[np.int32]) -> Commit:
+        """Write all chunks of a unit, make them durable, then commit. spans is (rows, 2)."""
+        start, stop = layout.unit_range(self._plan, unit)
+        num_segments = self._view.store.column("sample_num_steps", start, stop).astype(np.int64) + 1
+        if len(signals.segment_vector) != num_segments.sum() or len(spans) != num_segments.sum():
+            raise ValueError(f"unit {unit} has {num_segments.sum()} segments, got {len(signals.segment_vector)}")
+        chunks = self._encoder.encode(self._regions(unit, signals, spans, num_segments))
+        backend = self._view.store.backend
+        for name, value in chunks.items():
+            backend.write(f"{self._view.key}/{name}", value)
+        backend.flush()
+        commit = Commit(
+            unit=unit,
+            signal_sha256=self._view.signal.digest(),
+            num_samples=stop - start,
+            num_done=stop - start - len(signals.set_aside),
+            num_tokens=signals.num_tokens,
+            set_aside=tuple(
+                SampleSetAside(sample=start + position, reason=why.reason, detail=why.detail)
+                for position, why in sorted(signals.set_aside.items())
+            ),
+            chunks={name: digest_of(value) for name, value in chunks.items()},
+        )
+        backend.write(layout.commit_key(self._view.name, unit), to_bytes(seal(commit)))
+        backend.flush()
+        return commit
+
+    def _regions(
+        self, unit: int, signals: UnitSignals, spans: npt.NDArray[np.int32], num_segments: npt.NDArray[np.int64]
+    ) -> dict[str, tuple[int, npt.NDArray[Any]]]:
+        rows = self._plan.rows_per_unit
+        stored, scale = encode(signals.segment_vector, self._view.signal.spec.storage)
+        segments: dict[str, npt.NDArray[Any]] = {
+            "segment_vector": stored,
+            "segment_span": spans,
+            "segment_num_tokens": signals.segment_num_tokens,
+            "segment_loss": signals.segment_loss,
+            "segment_entropy": signals.segment_entropy,
+            "segment_hit_rate": signals.segment_hit_rate,
+        }
+        if scale is not None:
+            segments["segment_scale"] = scale
+        state = np.full(len(num_segments), STATE_DONE, dtype=np.uint8)
+        for position, why in signals.set_aside.items():
+            state[position] = STATE_CODES[why.reason]
+        gram = packed_grams(signals.segment_vector, num_segments)
+        return {
+            **{name: (unit * rows, _padded(values, rows)) for name, values in segments.items()},
+            "sample_gram": (unit * self._plan.gram_per_unit, _padded(gram, self._plan.gram_per_unit)),
+            "sample_state": (unit * self._plan.samples_per_unit, state),
+        }
+
+
+def digest_of(value: bytes) -> ChunkDigest:
+    return ChunkDigest(num_bytes=len(value), sha256=hashlib.sha256(value).hexdigest())
+
+
+def _padded(values: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
+    out = np.zeros((length, *values.shape[1:]), dtype=values.dtype)
+    out[: len(values)] = values
+    return out
+
+
+def complete_signal(view: SignalView) -> Completion:
+    """Add up all commits of a finished signal and write the totals."""
+    commits = [view.commit(unit) for unit in view.committed_units()]
+    if len(commits) != view.store.plan.num_units:
+        raise Corrupt(f"{view.name} has {len(commits)} of {view.store.plan.num_units} units; it is not complete.")
+    completion = Completion(
+        signal_sha256=view.signal.digest(),
+        num_units=len(commits),
+        num_done=sum(commit.num_done for commit in commits),
+        set_aside=count_set_aside(commits),
+        num_tokens=sum(commit.num_tokens for commit in commits),
+        num_bytes=sum(chunk.num_bytes for commit in commits for chunk in commit.chunks.values()),
+        commits_sha256=combined_digest(commit.digest() for commit in commits),
+    )
+    view.store.backend.write(layout.completion_key(view.name), to_bytes(seal(completion)))
+    view.store.backend.flush()
+    return completion
+
+
+def count_set_aside(commits: Sequence[Commit]) -> dict[str, int]:
+    """Return {reason: samples} over commits, sorted by reason."""
+    counts: dict[str, int] = {}
+    for commit in commits:
+        for why in commit.set_aside:
+            counts[why.reason.value] = counts.get(why.reason.value, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def withdraw_units(view: SignalView, units: Sequence[int]) -> None:
+    """Undo commits, so that the next run computes those units again."""
+    backend = view.store.backend
+    backend.delete(layout.completion_key(view.name))
+    for unit in units:
+        backend.delete(layout.commit_key(view.name, unit))
+    backend.flush()

@@ -1,0 +1,87 @@
+"""A model door without a model: vectors are a function of the text alone. For tests of jobs, without torch."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from grace_store.config import ExtractRequest, ExtractSpec, ModelIdentity, RunOptions, said
+from grace_store.data import Sample
+from grace_store.metadata import Reason
+from grace_store.unit import SetAside, UnitSignals
+
+HIDDEN_SIZE = 24
+CALLS_FILE = "FAKE_MODEL_CALLS"
+"""Environment variable naming a file that gets a line for every unit computed, from any process."""
+
+
+def make_fake_model(folder: Path, weights: str = "weights") -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "weights").write_text(weights)
+    return str(folder)
+
+
+def resolve_spec(model: str, request: ExtractRequest, options: RunOptions) -> ExtractSpec:
+    digest = hashlib.sha256((Path(model) / "weights").read_bytes()).hexdigest()
+    identity = ModelIdentity(
+        architecture="Fake", hidden_size=HIDDEN_SIZE, vocab_size=7, config="0", weights=digest, tokenizer="0"
+    )
+    return ExtractSpec(model=identity, **{"rendering": "plain", **said(request)})
+
+
+def open_extractor(model: str, spec: ExtractSpec, options: RunOptions) -> FakeExtractor:
+    assert resolve_spec(model, ExtractRequest(), options).model == spec.model
+    return FakeExtractor(spec)
+
+
+@dataclass
+class FakePending:
+    signals: UnitSignals
+
+    def result(self) -> UnitSignals:
+        return self.signals
+
+
+class FakeExtractor:
+    vector_size = HIDDEN_SIZE
+
+    def __init__(self, spec: ExtractSpec) -> None:
+        self.spec = spec
+
+    def prepare(self, samples: Sequence[Sample]) -> Sequence[Sample]:
+        return samples
+
+    def compute(self, prepared: Sequence[Sample]) -> FakePending:
+        if calls := os.environ.get(CALLS_FILE):
+            with open(calls, "a") as file:
+                file.write(prepared[0].sample_id + "\n")
+        if os.environ.get("FAKE_MODEL_KILLED_BY") in [sample.sample_id for sample in prepared]:
+            os.kill(os.getpid(), 9)
+        return FakePending(fake_signals(prepared, self.spec.max_length))
+
+
+def fake_signals(samples: Sequence[Sample], max_length: int) -> UnitSignals:
+    vectors, tokens, set_aside = [], [], {}
+    for position, sample in enumerate(samples):
+        if len(sample.response) > max_length:
+            set_aside[position] = SetAside(Reason.TOO_LONG, f"{len(sample.response)} characters")
+        for segment in sample.segments:
+            alive = position not in set_aside
+            seed = int.from_bytes(hashlib.sha256(segment.encode()).digest()[:8])
+            vectors.append(np.random.default_rng(seed).standard_normal(HIDDEN_SIZE) * alive)
+            tokens.append(len(segment.split()) * alive)
+    counts = np.array(tokens, dtype=np.int32)
+    return UnitSignals(
+        segment_vector=np.array(vectors, dtype=np.float32),
+        segment_num_tokens=counts,
+        segment_loss=(counts / 7).astype(np.float32),
+        segment_entropy=(counts / 5).astype(np.float32),
+        segment_hit_rate=(counts / 100).astype(np.float32),
+        set_aside=set_aside,
+        num_tokens=int(counts.sum()),
+    )
