@@ -17,7 +17,8 @@ CHATML = (
 TRIMMING = CHATML.replace("message.content", "message.content | trim")
 THINKING = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
-    "{% if message.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if message.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}"
+    "{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
 )
 DATED = "Today: {{ strftime_now('%d %b %Y') }} {{ date_string }}\n" + CHATML

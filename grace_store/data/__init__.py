@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from grace_store.data.dataset import Dataset, Progress
 from grace_store.data.files import RecordFile
+from grace_store.data.folders import name_files
 from grace_store.data.formats import FORMATS, Format, Trace
 from grace_store.data.record import MAX_RECORD_BYTES, Record
 from grace_store.data.sample import ImageRef, Role, Sample, Turn, cover
@@ -25,6 +26,7 @@ __all__ = [
     "check_spec",
     "cover",
     "detect_format",
+    "name_files",
     "sample_id",
     "understand",
 ]

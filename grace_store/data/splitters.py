@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import pairwise
 
 from grace_store.errors import SettingError
 
@@ -23,7 +24,7 @@ STEP_MARKER = re.compile(r"^[ \t]*(?:[*#]+[ \t]*)?Step[ \t]+\d+\**[ \t]*:", re.M
 _TAGS_ONLY = re.compile(
     r"\s*(?P<tag></?(?:think|thinking|summary|caption|reasoning|conclusion|solution|answer)>\s*)+", re.IGNORECASE
 )
-_SECTION = re.compile(r"<(SUMMARY|CAPTION|REASONING)>")
+_SECTION = re.compile(r"<(?:SUMMARY|CAPTION|REASONING)>")
 _MARKER_CHARS = 256
 _REPEATED_REPEAT = re.compile(r"\((?:\?:)?(?:\\.|\[[^\]]*\]|[^()\\\[\]])[+*]\)[+*{]")
 
@@ -53,13 +54,12 @@ def step_starts(text: str) -> list[int]:
 
 def section_starts(text: str) -> list[int]:
     """Return where LLaVA-CoT's sections open, and the paragraphs inside ``<REASONING>``."""
-    sections = list(_SECTION.finditer(text))
-    starts = []
-    for section, following in zip(sections, [*sections[1:], None], strict=True):
-        stop = following.start() if following else len(text)
-        starts.append(section.start())
-        if section[1] == "REASONING":
-            starts += [section.start() + start for start in paragraph_starts(text[section.start() : stop])[1:]]
+    starts: list[int] = []
+    openings = [match.start() for match in _SECTION.finditer(text)]
+    for start, stop in pairwise([*openings, len(text)]):
+        starts.append(start)
+        if text.startswith("<REASONING>", start):
+            starts += [start + inside for inside in paragraph_starts(text[start:stop])[1:]]
     return starts
 
 

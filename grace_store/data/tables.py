@@ -25,6 +25,7 @@ from grace_store.data.cursors import CursorPool
 from grace_store.errors import DataError
 
 _BATCH_ROWS = 256
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 class TableReader(Protocol):
@@ -172,6 +173,9 @@ class ArrowReader:
             file = pa.ipc.open_file(self._source)
             self._batches = [file.get_batch(i) for i in range(file.num_record_batches)]
         else:
+            self._source.seek(max(self._source.size() - len(_END_OF_STREAM), 0))
+            if self._source.read() != _END_OF_STREAM:  # pyarrow takes a stream cut between two batches for a whole one
+                raise pa.ArrowInvalid("the stream has no end mark")
             self._source.seek(0)
             self._batches = list(pa.ipc.open_stream(self._source))
         self._starts = [0]

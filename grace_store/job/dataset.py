@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.data import Dataset, Record, Sample, understand
+from grace_store.data import Dataset, Record, Sample, name_files, understand
 from grace_store.errors import DatasetChanged, Unusable
 from grace_store.fingerprint import file_sha256
 from grace_store.store import Store, unit_range
@@ -94,7 +94,8 @@ class UnitLoader:
     def __init__(self, store: Store, dataset: Dataset) -> None:
         self._store = store
         self._dataset = dataset
-        self._names = [Path(file.path).name for file in store.plan.files]
+        # By the planned paths: data that was moved keeps its ids.
+        self._names = name_files([Path(file.path) for file in store.plan.files])
         self._file_start = list(accumulate((file.num_records for file in store.plan.files), initial=0))
 
     def load(self, unit: int) -> LoadedUnit:

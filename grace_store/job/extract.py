@@ -22,7 +22,17 @@ from grace_store.job.processes import ProcessEngine
 from grace_store.job.run_log import logged
 from grace_store.job.signals import open_signal
 from grace_store.job.worker import WorkerJob
-from grace_store.store import LocalBackend, Shard, SignalView, Store, complete_signal, hold, is_committed, open_backend
+from grace_store.store import (
+    LocalBackend,
+    Shard,
+    SignalView,
+    Store,
+    clear_dead,
+    complete_signal,
+    hold,
+    is_committed,
+    open_backend,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,7 @@ def _extract(
     view, model = open_signal(store, job.signal, job.model, job.request, job.options, model_door(job.door))
     units = missing_units(view, job.shard)
     if not units:
+        clear_dead(store.backend)
         listener(_started(view, job.shard, units))
         return _completed(view, listener)
     with hold(store.backend, view.name, job.shard, break_lock=job.break_lock), logged(store, listener) as tell:

@@ -9,15 +9,14 @@ from pathlib import Path
 
 from grace_store import __version__
 from grace_store.config import DataRequest, DataSpec, said
-from grace_store.data import Dataset, Record, detect_format, understand
-from grace_store.errors import NothingUsable, ResumeMismatch, Unusable
+from grace_store.data import Dataset, Record, check_spec, detect_format, understand
+from grace_store.errors import DataError, NothingUsable, ResumeMismatch, Unusable
 from grace_store.events import Listener, Scanned, ignore
 from grace_store.job.dataset import check_files
 from grace_store.metadata import Plan, Reason
 from grace_store.store import Backend, PlannedSample, PlanWriter, Store, hold, open_backend
 
 RECORDS_TO_DETECT_FORMAT = 64
-RECORDS_PER_EVENT = 1000
 PLAN_WAIT_SECONDS = 24 * 3600.0
 """How long the other ranks of a job wait while one of them plans."""
 
@@ -35,10 +34,14 @@ def plan(
     backend = open_backend(location)
     with Dataset.open(paths) as dataset:
         if backend.read("zarr.json") is None:
-            with hold(backend, "plan", wait_seconds=PLAN_WAIT_SECONDS):
-                if backend.read("zarr.json") is None:
-                    _write_plan(dataset, backend, request, samples_per_unit, listener)
-                    return Store.open(backend)
+            try:
+                with hold(backend, "plan", wait_seconds=PLAN_WAIT_SECONDS):
+                    if backend.read("zarr.json") is None:
+                        _write_plan(dataset, backend, request, samples_per_unit, listener)
+                        return Store.open(backend)
+            except DataError:
+                backend.prune()
+                raise
         store = Store.open(backend)
         check_request(store.plan, request, store.location, samples_per_unit)
         check_files(store, dataset)
@@ -66,11 +69,8 @@ def check_request(plan: Plan, request: DataRequest, location: str, samples_per_u
 def _write_plan(
     dataset: Dataset, backend: Backend, request: DataRequest, samples_per_unit: int | None, listener: Listener
 ) -> None:
-    total_bytes = sum(file.num_bytes for file in dataset.files)
-    num_records = 0
-
-    def progress(bytes_done: int, bytes_total: int) -> None:
-        listener(Scanned(num_records, bytes_done, bytes_total))
+    def progress(num_records: int, num_bytes: int) -> None:
+        listener(Scanned(num_records, num_bytes, dataset.num_bytes))
 
     records = dataset.scan(progress)
     head = list(itertools.islice(records, RECORDS_TO_DETECT_FORMAT))
@@ -79,9 +79,6 @@ def _write_plan(
     scanner = _Scanner(dataset, spec, writer)
     for record in itertools.chain(head, records):
         scanner.take(record)
-        num_records += 1
-        if num_records % RECORDS_PER_EVENT == 0:
-            listener(Scanned(num_records, 0, total_bytes))
     if writer.num_samples == 0:
         writer.discard()
         raise NothingUsable(scanner.nothing_usable())
@@ -92,7 +89,9 @@ def _resolve(head: Sequence[Record], request: DataRequest) -> DataSpec:
     wishes = said(request)
     if wishes.get("format", "auto") == "auto":
         wishes["format"] = detect_format(list(_parsed(head)))
-    return DataSpec(**wishes)
+    spec = DataSpec(**wishes)
+    check_spec(spec)
+    return spec
 
 
 def _parsed(records: Sequence[Record]) -> Iterator[dict[str, object]]:
@@ -107,18 +106,15 @@ class _Scanner:
     """Understands records one after the other and remembers what a person would want to see if all fail."""
 
     def __init__(self, dataset: Dataset, spec: DataSpec, writer: PlanWriter) -> None:
-        self._names = [Path(file.path).name for file in dataset.files]
+        self._names = [file.name for file in dataset.files]
         self._spec = spec
         self._writer = writer
         self._seen: set[bytes] = set()
-        self._file, self._file_start = 0, 0
         self._example: tuple[Record, Unusable] | None = None
 
     def take(self, record: Record) -> None:
-        if record.file != self._file:
-            self._file, self._file_start = record.file, record.row
         try:
-            sample = understand(record, self._spec, self._names[record.file], record.row - self._file_start)
+            sample = understand(record, self._spec, self._names[record.file], record.row_in_file)
             fingerprint = hashlib.blake2b(sample.sample_id.encode(), digest_size=16).digest()
             if fingerprint in self._seen:
                 raise Unusable(Reason.DUPLICATE_ID, f"id {sample.sample_id!r} was used before")

@@ -28,6 +28,7 @@ class _Worker:
     process: subprocess.Popen[str]
     in_flight: set[int] = field(default_factory=set)
     is_ready: bool = False
+    listener: threading.Thread | None = None
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class ProcessEngine:
             for worker in self._workers:
                 worker.process.kill()
             for worker in self._workers:
-                worker.process.wait()
+                self._close(worker)
         if self._given_up:
             raise WorkerDied(
                 f"Workers died {DEATHS_PER_UNIT} times while units {self._given_up} were under way; all other units "
@@ -78,7 +79,8 @@ class ProcessEngine:
         worker = _Worker(number, process)
         self._workers.append(worker)
         self._send(worker, self.job.model_dump_json())
-        threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
+        worker.listener = threading.Thread(target=self._listen, args=(worker,), daemon=True)
+        worker.listener.start()
 
     def _listen(self, worker: _Worker) -> None:
         assert worker.process.stdout is not None
@@ -127,6 +129,7 @@ class ProcessEngine:
     def _buried(self, worker: _Worker) -> None:
         """Redo what a dead worker had under way, and replace it if there is work."""
         self._workers.remove(worker)
+        self._close(worker)
         lost = sorted(unit for unit in worker.in_flight if not self.is_committed(unit))
         code = worker.process.returncode
         if code == 0 and not lost:
@@ -149,6 +152,15 @@ class ProcessEngine:
         with contextlib.suppress(BrokenPipeError, ValueError):
             worker.process.stdin.write(line + "\n")
             worker.process.stdin.flush()
+
+    def _close(self, worker: _Worker) -> None:
+        """Wait for a worker that has ended and let go of its pipes."""
+        worker.process.wait()
+        self._end(worker)
+        assert worker.process.stdout is not None
+        if worker.listener is not None:
+            worker.listener.join()
+        worker.process.stdout.close()
 
     def _end(self, worker: _Worker) -> None:
         assert worker.process.stdin is not None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from grace_store.config import Frozen
 from grace_store.store import SignalView, Store, count_set_aside
 
@@ -64,6 +67,24 @@ def status(store: Store, signal: str | None = None) -> Status:
         signals=signals,
         is_complete=bool(signals) and all(each.is_complete for each in signals.values()),
     )
+
+
+def set_aside_rows(store: Store, signal: str | None) -> Iterator[dict[str, Any]]:
+    """Yield every record that was set aside, when planning or in a signal: its row, the reason, the detail."""
+    for row, reason, detail in store.records_set_aside():
+        yield {"row": row, "sample_id": None, "reason": reason, "detail": detail}
+    if signal is None:
+        return
+    view = store.signal(signal)
+    for unit in view.committed_units():
+        for why in view.commit(unit).set_aside:
+            rows = store.samples(why.sample, why.sample + 1)
+            yield {
+                "row": int(rows.row[0]),
+                "sample_id": rows.sample_id[0],
+                "reason": why.reason.value,
+                "detail": why.detail,
+            }
 
 
 def signal_status(view: SignalView) -> SignalStatus:

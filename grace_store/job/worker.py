@@ -27,6 +27,7 @@ from grace_store.store import LocalBackend, SignalView, Store
 
 _PR_SET_PDEATHSIG = 1
 
+
 class WorkerJob(Frozen):
     """All a worker must know."""
 

@@ -21,9 +21,7 @@ class Batch:
     members: tuple[int, ...]
     """Positions of the samples in their unit."""
     input_ids: Tensor
-    """(samples, longest), padded on the right."""
-    attention_mask: Tensor | None
-    """None where nothing is padded."""
+    """(samples, longest), padded on the right. No mask: a causal model does not see what follows."""
     predecessor: Tensor
     """For each response token, where in the flattened hidden states its prediction was made."""
     target: Tensor
@@ -48,12 +46,10 @@ def collate(members: Sequence[int], samples: Sequence[TokenizedSample], *, pin: 
     """Return the batch of some samples; members are their positions in the unit, samples their tokens."""
     longest = max(sample.num_tokens for sample in samples)
     ids = np.zeros((len(samples), longest), dtype=np.int64)
-    mask = np.zeros((len(samples), longest), dtype=np.int64)
     predecessor, target, segment, weight = [], [], [], []
     first_segment = 0
     for row, sample in enumerate(samples):
         ids[row, : sample.num_tokens] = sample.ids
-        mask[row, : sample.num_tokens] = 1
         # Segments follow each other in the text, but a token may be late (an end of turn): keep them in order.
         position = np.flatnonzero(sample.segment >= 0)
         position = position[np.argsort(sample.segment[position], kind="stable")]
@@ -66,7 +62,6 @@ def collate(members: Sequence[int], samples: Sequence[TokenizedSample], *, pin: 
     return Batch(
         tuple(members),
         _tensor(ids, pin=pin),
-        None if mask.all() else _tensor(mask, pin=pin),
         _tensor(np.concatenate(predecessor), pin=pin),
         _tensor(np.concatenate(target), pin=pin),
         _tensor(host_segment, pin=pin),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import logging
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,7 @@ from grace_store.config import Attention, Dtype, ModelIdentity
 from grace_store.errors import ModelError, SettingError, UnsafeModel
 from grace_store.model.fingerprint import identify
 from grace_store.model.folder import ModelFolder, open_folder
+from grace_store.model.head_vjp import run_backbone
 
 _LOG = logging.getLogger(__name__)
 # transformers annotates some of its functions and overloads others wrongly: not to be checked.
@@ -58,6 +63,15 @@ class LoadedModel:
 def describe(path: str | Path) -> ModelDescription:
     """Return what a model folder holds, without loading its weights."""
     folder = open_folder(path)
+    files = [entry for entry in folder.path.iterdir() if entry.is_file()]
+    stamp = tuple(sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in files))
+    return _describe(str(path), stamp)
+
+
+@lru_cache(maxsize=2)
+def _describe(path: str, _stamp: tuple[tuple[str, int, int], ...]) -> ModelDescription:
+    # A run asks first to settle its spec and then to load: reading a GGUF's tokenizer twice would cost seconds.
+    folder = open_folder(path)
     with _quiet():
         config = _read_config(folder)
         _refuse_unfit(folder, config)
@@ -87,6 +101,9 @@ def load_described(
     """Return a described model with its weights."""
     torch.set_num_threads(threads or default_threads())
     target = resolve_device(device)
+    if target.type == "cpu" and dtype == "bfloat16" and not _bfloat16_products_work():
+        _LOG.warning("this machine's matrix unit does not run here; bfloat16 goes without it, slowly")
+        torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]
     # Of the experts' implementations, the eager one is right in every dtype on every device; the grouped
     # product is much faster where it was made for, half precision on CUDA.
     experts = None if target.type == "cuda" and dtype != "float32" else "eager"
@@ -94,6 +111,8 @@ def load_described(
         model = _read_weights(described, _DTYPES[dtype], attention, experts, target)
     model.eval()
     model.requires_grad_(False)
+    # Batches go without an attention mask (see _check_causal), which some classes would warn of.
+    model.config.pad_token_id = None
     _check_causal(model)
     return LoadedModel(model, described.tokenizer, described.identity, target, described.max_positions)
 
@@ -116,6 +135,18 @@ def default_threads() -> int:
     """Return how many CPU threads to use: what this process may run on, at most 8."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(allowed, 8)
+
+
+@cache
+def _bfloat16_products_work() -> bool:
+    """Tell whether bfloat16 runs on this CPU, by trying it in another process.
+
+    Some virtual machines announce Intel's matrix unit, grant it when asked, and kill who uses it.
+    """
+    if not torch.cpu._is_amx_tile_supported():
+        return True
+    trial = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); torch.nn.functional.linear(a, a)"
+    return subprocess.run([sys.executable, "-c", trial], capture_output=True, check=False).returncode >= 0
 
 
 def _read_config(folder: ModelFolder) -> Any:
@@ -201,15 +232,18 @@ def _read_weights(
         options["experts_implementation"] = experts
     if device.type == "cuda" and importlib.util.find_spec("accelerate") and not folder.gguf_file:
         options["device_map"] = {"": device}  # straight to the device, without a copy in main memory
+    # The reader of GGUF files draws its bar whatever it was told.
+    silence = redirect_stderr(io.StringIO()) if folder.gguf_file else nullcontext()
     try:
-        model, report = _MODELS.from_pretrained(
-            folder.path,
-            dtype=dtype,
-            attn_implementation=attention,
-            use_safetensors=True,
-            output_loading_info=True,
-            **options,
-        )
+        with silence:
+            model, report = _MODELS.from_pretrained(
+                folder.path,
+                dtype=dtype,
+                attn_implementation=attention,
+                use_safetensors=True,
+                output_loading_info=True,
+                **options,
+            )
     except (ValueError, OSError, ImportError, RuntimeError, KeyError) as error:
         raise ModelError(f"The weights in {folder.path} cannot be loaded: {_first_line(error)}") from error
     _refuse_incomplete(folder, report)
@@ -239,16 +273,20 @@ def _max_positions(config: Any) -> int | None:
 
 
 def _check_causal(model: Any) -> None:
-    """Raise if an earlier hidden state depends on a later token: its loss would not be a prediction's."""
+    """Raise unless hidden states depend on nothing to their right.
+
+    Losses are predictions only then. Batches also rely on it: they are padded on the right and need no mask,
+    which leaves attention its fastest kernels.
+    """
     num_ids = model.get_input_embeddings().weight.shape[0]
-    ids = (torch.arange(1, 7) * 31 % num_ids).repeat(2, 1)
-    ids[1, -1] = (ids[1, -1] + 1) % num_ids
+    device = next(model.parameters()).device
+    ids = (torch.arange(1, 9, device=device) * 31 % num_ids).unsqueeze(0)
+    padded = torch.cat((ids[:, :5], torch.zeros_like(ids[:, 5:])), dim=1)
     with torch.inference_mode():
-        hidden = model.base_model(input_ids=ids.to(next(model.parameters()).device), use_cache=False).last_hidden_state
-        first, second = hidden[:, :-1].float()
-        tolerance = 1e-3 if hidden.dtype == torch.float32 else 5e-2
-        same = bool((first - second).norm() <= tolerance * first.norm())
-    if not same and bool(torch.isfinite(hidden).all()):
+        alone = run_backbone(model, input_ids=ids[:, :5]).last_hidden_state.float()
+        batched = run_backbone(model, input_ids=torch.cat((ids, padded))).last_hidden_state[:, :5].float()
+    tolerance = 1e-3 if next(model.parameters()).dtype == torch.float32 else 5e-2
+    if bool(torch.isfinite(alone).all()) and not bool((batched - alone).norm() <= tolerance * alone.norm()):
         raise ModelError(f"{type(model).__name__} lets tokens see what follows them. Give a causal language model.")
 
 

@@ -33,7 +33,7 @@ class Flag(IntFlag):
     NOT_FINITE = 2
     """The Gram holds NaN or infinity; everything about the sample is NaN."""
     NO_VALUE = 4
-    """The settings define no value for the sample, which is NaN: there is no step they give a score."""
+    """The settings define no value for the sample, which is NaN: it has no step, or token, that they count."""
 
 
 def flag_names(flags: int) -> list[str]:
@@ -134,12 +134,12 @@ def alignment_means(
     means = AlignmentMeans.empty(len(num_steps), len(histories))
     for chunk in block.chunks():
         answer = target_cosines(chunk.gram, target)
+        first, rest = _answer_means(chunk.gram, answer)
+        means.first[chunk.sample], means.answer[chunk.sample] = first[1:], rest[1:]
         for index, history in enumerate(histories):
             past = history_cosines(chunk.gram, history)
-            first, rest, before = _step_means(chunk.gram, answer, past)
-            means.history[index, chunk.sample] = before[1:]
+            means.history[index, chunk.sample] = _history_mean(chunk.gram, past)[1:]
             means.flags[index, chunk.sample] = _flags(answer, past)
-        means.first[chunk.sample], means.answer[chunk.sample] = first[1:], rest[1:]
     means.first[block.not_finite] = np.nan
     means.flags[:, block.not_finite] = Flag.NOT_FINITE
     return means
@@ -194,12 +194,13 @@ def _flags(answer: Cosines, past: Cosines) -> FlagArray:
     return (answer.met_zero | past.met_zero)[1:] * np.uint8(Flag.ZERO_VECTOR)
 
 
-def _step_means(gram: GramColumns, answer: Cosines, past: Cosines) -> tuple[FloatArray, FloatArray, FloatArray]:
-    return (
-        answer.value[0] / gram.num_steps,
-        answer.value[1:].sum(axis=0) / gram.num_steps,
-        past.value.sum(axis=0) / gram.num_steps,
-    )
+def _answer_means(gram: GramColumns, answer: Cosines) -> tuple[FloatArray, FloatArray]:
+    return answer.value[0] / gram.num_steps, answer.value[1:].sum(axis=0) / gram.num_steps
+
+
+def _history_mean(gram: GramColumns, past: Cosines) -> FloatArray:
+    mean: FloatArray = past.value.sum(axis=0) / gram.num_steps
+    return mean
 
 
 def _step_scores(answer: Cosines, past: Cosines, spec: ScoreSpec) -> FloatArray:
@@ -211,7 +212,7 @@ def _step_scores(answer: Cosines, past: Cosines, spec: ScoreSpec) -> FloatArray:
 def _values(gram: GramColumns, answer: Cosines, past: Cosines, step_score: FloatArray, spec: ScoreSpec) -> FloatArray:
     aggregation = parse_aggregation(spec.aggregation)
     if aggregation.kind == "mean" and not spec.without_answer:
-        return _balance(*_step_means(gram, answer, past), spec.alpha)
+        return _balance(*_answer_means(gram, answer), _history_mean(gram, past), spec.alpha)
     first = 1 if spec.without_answer else 0
     return aggregate(step_score[first:], gram.num_steps - first, gram.step_tokens[first:], aggregation)
 

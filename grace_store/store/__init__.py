@@ -3,7 +3,7 @@
 from grace_store.store.backend import Backend, LocalBackend, open_backend, run_log_path
 from grace_store.store.check import Problem, check_plan, check_signal, check_strays
 from grace_store.store.layout import check_signal_name, unit_range
-from grace_store.store.lock import Shard, hold
+from grace_store.store.lock import Shard, clear_dead, hold
 from grace_store.store.plan_writer import PlannedSample, PlanWriter
 from grace_store.store.store import SampleRows, SignalView, Store, UnitGrams, is_committed
 from grace_store.store.unit_writer import (
@@ -31,6 +31,7 @@ __all__ = [
     "check_signal",
     "check_signal_name",
     "check_strays",
+    "clear_dead",
     "complete_signal",
     "count_set_aside",
     "create_signal",

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +15,8 @@ from zarr.abc.store import Store as ZarrStore
 
 from grace_store.errors import SettingError
 from grace_store.store.layout import RUNS, TMP
+
+_ATTEMPTS = 4
 
 
 class Backend(Protocol):
@@ -54,6 +56,10 @@ class Backend(Protocol):
 
     def delete_tree(self, prefix: str) -> None: ...
 
+    def prune(self) -> None:
+        """Remove the location itself if nothing is left in it."""
+        ...
+
 
 class LocalBackend:
     """A folder. Values are written beside their place, synced, then renamed into it."""
@@ -74,20 +80,20 @@ class LocalBackend:
             return None
 
     def write(self, key: str, value: bytes) -> None:
-        tmp = self._write_tmp(value)
-        path = self._prepare(key)
-        os.replace(tmp, path)  # noqa: PTH105 - the tests count this call by its name
+        def rename(tmp: Path) -> None:
+            os.replace(tmp, self._prepare(key))  # noqa: PTH105 - the tests count this call by its name
+
+        self._place(value, rename)
 
     def write_new(self, key: str, value: bytes) -> bool:
-        tmp = self._write_tmp(value)
-        path = self._prepare(key)
-        try:
+        def link(tmp: Path) -> None:
             # link, unlike rename, refuses an existing name, also on NFS.
-            path.hardlink_to(tmp)
+            self._prepare(key).hardlink_to(tmp)
+
+        try:
+            self._place(value, link)
         except FileExistsError:
             return False
-        finally:
-            tmp.unlink()
         return True
 
     def flush(self) -> None:
@@ -119,6 +125,28 @@ class LocalBackend:
 
     def delete_tree(self, prefix: str) -> None:
         shutil.rmtree(self.root / prefix, ignore_errors=True)
+
+    def prune(self) -> None:
+        for folder, _, _ in os.walk(self.root, topdown=False):
+            with contextlib.suppress(OSError):  # not empty: it stays
+                Path(folder).rmdir()
+
+    def _place(self, value: bytes, place: Callable[[Path], None]) -> None:
+        """Write a temporary file and put it in its place; it is gone afterwards, whatever happens."""
+        for attempt in range(_ATTEMPTS):
+            tmp: Path | None = None
+            try:
+                tmp = self._write_tmp(value)
+                place(tmp)
+                return
+            except FileNotFoundError:
+                # Every run that starts sweeps the temporary files of runs without a lock; one that is
+                # just taking its lock has none yet.
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            finally:
+                if tmp is not None:
+                    tmp.unlink(missing_ok=True)
 
     def _write_tmp(self, value: bytes) -> Path:
         tmp = self.root / TMP / self.tmp_label / uuid.uuid4().hex

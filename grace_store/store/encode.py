@@ -55,4 +55,3 @@ def _create(store: MemoryStore, spec: ArraySpec) -> zarr.Array[Any]:
         # A unit is done when all its chunks are there, so an empty chunk is written like any other.
         config={"write_empty_chunks": True},
     )
-

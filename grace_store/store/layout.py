@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,10 +53,10 @@ class ArraySpec:
 
 def check_signal_name(name: str) -> str:
     """Return the name if it can be a folder's name everywhere, else raise."""
-    if not _SIGNAL_NAME.fullmatch(name):
+    if not _SIGNAL_NAME.fullmatch(name) or name == "zarr.json":
         raise SettingError(
             f"{name!r} cannot be the name of a signal: use letters, digits and _ . = + - (up to 100, "
-            "starting with a letter or digit)."
+            "starting with a letter or digit; not zarr.json)."
         )
     return name
 
@@ -75,6 +76,14 @@ def completion_key(signal: str) -> str:
 def chunk_key(array: str, num_dims: int, unit: int) -> str:
     """Return the key, below the group's, of the chunk of an array that a unit fills."""
     return "/".join([array, "c", str(unit), *["0"] * (num_dims - 1)])
+
+
+def array_keys(arrays: Sequence[ArraySpec]) -> Iterator[str]:
+    """Yield every key, below the group's, that arrays have once all their chunks are written."""
+    for array in arrays:
+        yield f"{array.name}/zarr.json"
+        for number in range(-(-array.shape[0] // array.chunks[0])):
+            yield chunk_key(array.name, len(array.dims), number)
 
 
 def default_samples_per_unit(num_samples: int) -> int:

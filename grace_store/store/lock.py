@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from math import gcd
 from pathlib import Path
@@ -31,51 +32,83 @@ def hold(
     deadline = time.monotonic() + wait_seconds
     while True:
         try:
-            key = _take(backend, name, shard, break_lock=break_lock)
+            key, mine = _take(backend, name, shard, break_lock=break_lock)
             break
         except StoreBusy:
             if time.monotonic() >= deadline:
                 raise
             time.sleep(_POLL_SECONDS)
     try:
-        _clear_remains(backend)
+        clear_dead(backend)
         yield
     finally:
-        backend.delete_tree(f"{TMP}/{_label(name, shard)}")
-        backend.delete(key)
+        if backend.read(key) == mine:  # else it was broken, and what lies there is another run's
+            backend.delete_tree(f"{TMP}/{_label(name, shard)}")
+            backend.delete(key)
 
 
 def _label(name: str, shard: Shard) -> str:
     return f"{name}.{shard[0]}-of-{shard[1]}"
 
 
-def _take(backend: Backend, name: str, shard: Shard, *, break_lock: bool) -> str:
+def _take(backend: Backend, name: str, shard: Shard, *, break_lock: bool) -> tuple[str, bytes]:
+    """Return the key and the content of a lock that is now ours."""
     label = _label(name, shard)
     key = f"{LOCKS}/{label}.json"
-    _clear_stale(backend, name, shard, break_lock=break_lock)
+    mine = json.dumps(_me()).encode()
     if isinstance(backend, LocalBackend):
         backend.tmp_label = label
-    if not backend.write_new(key, json.dumps(_me()).encode()):
+    _clear_stale(backend, name, shard, break_lock=break_lock)
+    if not backend.write_new(key, mine):
         raise StoreBusy(_busy_text(backend, key, _owner(backend, key)))
     for other_key, owner in _overlapping(backend, name, shard):
         if other_key != key:
             # Both took their lock at once; whoever sees the other steps back.
             backend.delete(key)
             raise StoreBusy(_busy_text(backend, other_key, owner))
-    return key
+    return key, mine
 
 
 def _clear_stale(backend: Backend, name: str, shard: Shard, *, break_lock: bool) -> None:
     for key, owner in _overlapping(backend, name, shard):
-        if break_lock or is_dead(owner):
+        if not (break_lock or is_dead(owner)):
+            raise StoreBusy(_busy_text(backend, key, owner))
+        _bury(backend, key, break_lock=break_lock)
+
+
+def _bury(backend: Backend, key: str, *, break_lock: bool = False) -> None:
+    """Delete a dead run's lock.
+
+    Many runs may find it at once, and one that is slow must not delete the lock that a quicker one has put in
+    its place: so who deletes first takes a claim, named for the lock's content, and looks again.
+    """
+    found = backend.read(key)
+    if found is None:
+        return
+    claim = f"{key}.{hashlib.sha256(found).hexdigest()[:16]}.dead"
+    if not backend.write_new(claim, json.dumps(_me()).encode()):
+        owner = _owner(backend, claim)
+        if not (break_lock or is_dead(owner)):
+            raise StoreBusy(_busy_text(backend, claim, owner))
+    try:
+        if backend.read(key) == found and (break_lock or is_dead(_parsed(found))):
+            backend.delete(key)
+    finally:
+        backend.delete(claim)
+
+
+def clear_dead(backend: Backend) -> None:
+    """Delete what runs that are gone left behind: locks and half-written files. Those of live runs stay."""
+    live = set()
+    for name in backend.names(LOCKS):
+        key = f"{LOCKS}/{name}"
+        if not is_dead(_owner(backend, key)):
+            live.add(name.removesuffix(".json"))
+        elif name.endswith(".dead"):
             backend.delete(key)
         else:
-            raise StoreBusy(_busy_text(backend, key, owner))
-
-
-def _clear_remains(backend: Backend) -> None:
-    """Delete half-written files of runs that are gone; those of other live runs stay."""
-    live = {name.removesuffix(".json") for name in backend.names(LOCKS)}
+            with suppress(StoreBusy):  # another run is at it
+                _bury(backend, key)
     for label in backend.names(TMP):
         if label not in live:
             backend.delete_tree(f"{TMP}/{label}")
@@ -92,8 +125,12 @@ def _overlapping(backend: Backend, name: str, shard: Shard) -> Iterator[tuple[st
 
 
 def _owner(backend: Backend, key: str) -> dict[str, Any]:
+    return _parsed(backend.read(key))
+
+
+def _parsed(raw: bytes | None) -> dict[str, Any]:
     try:
-        owner = json.loads(backend.read(key) or b"{}")
+        owner = json.loads(raw or b"{}")
     except ValueError:
         return {}
     return owner if isinstance(owner, dict) else {}
@@ -105,7 +142,8 @@ def is_dead(owner: dict[str, Any]) -> bool:
         return False
     if owner.get("boot") != _boot_id():
         return True
-    return process_started(int(owner.get("pid", -1))) != owner.get("process_started")
+    pid = owner.get("pid")
+    return isinstance(pid, int) and process_started(pid) != owner.get("process_started")
 
 
 def process_started(pid: int) -> str | None:

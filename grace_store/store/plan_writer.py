@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from grace_store.metadata import STATE_CODES, DataFile, Plan, Reason
 from grace_store.store import layout
 from grace_store.store.backend import Backend
 from grace_store.store.encode import ArrayEncoder
-from grace_store.store.layout import LEDGER, SAMPLES, SAMPLES_PER_CHUNK, SIGNALS, sample_arrays
+from grace_store.store.layout import COMMITS, LEDGER, SAMPLES, SIGNALS, sample_arrays
 from grace_store.store.sealed import group_bytes
 
 _UNBOUNDED = 1 << 40
@@ -63,14 +64,14 @@ class PlanWriter:
     def add(self, sample: PlannedSample) -> None:
         self._samples.append(sample)
         self._num_steps.append(sample.num_steps)
-        if len(self._samples) == SAMPLES_PER_CHUNK:
+        if len(self._samples) == layout.SAMPLES_PER_CHUNK:
             self._flush_samples()
 
     def add_set_aside(self, row: int, reason: Reason, detail: str) -> None:
         self._asides.append((row, reason, detail))
         self._num_asides += 1
         self._counts[reason.value] = self._counts.get(reason.value, 0) + 1
-        if len(self._asides) == SAMPLES_PER_CHUNK:
+        if len(self._asides) == layout.SAMPLES_PER_CHUNK:
             self._flush_asides()
 
     def discard(self) -> None:
@@ -126,8 +127,8 @@ class PlanWriter:
         unit = np.arange(num_units)[:, None]
         segment_start = unit * rows_per_unit + np.cumsum(rows, axis=1) - rows
         gram_start = unit * gram_per_unit + np.cumsum(grams, axis=1) - grams
-        for start in range(0, len(num_steps), SAMPLES_PER_CHUNK):
-            stop = min(start + SAMPLES_PER_CHUNK, len(num_steps))
+        for start in range(0, len(num_steps), layout.SAMPLES_PER_CHUNK):
+            stop = min(start + layout.SAMPLES_PER_CHUNK, len(num_steps))
             self._write(
                 start,
                 {
@@ -178,8 +179,16 @@ class PlanWriter:
 
 def claim_empty(backend: Backend) -> None:
     """Make sure that nothing but the remains of an unfinished plan lies at the location, and remove those."""
-    ours = {SAMPLES, SIGNALS, LEDGER}
-    strangers = [name for name in backend.names("") if name not in ours]
+    arrays = "|".join(spec.name for spec in sample_arrays(1, 1))
+    ours = re.compile(rf"{SAMPLES}/(({arrays})/(zarr\.json|c/[0-9/]+)|zarr\.json)|{SIGNALS}/zarr\.json|{LEDGER}/.*")
+    strangers = [name for name in backend.names("") if name not in (SAMPLES, SIGNALS, LEDGER)]
+    if not strangers:
+        if backend.names(COMMITS):
+            raise NotAStore(
+                f"{backend.location} holds units of a store whose plan (zarr.json) is gone. Put that file back from "
+                "a copy, or choose another --store."
+            )
+        strangers = [key for key in backend.walk() if not ours.fullmatch(key)]
     if strangers:
         raise NotAStore(
             f"{backend.location} is not empty and not a grace-store store (it holds {', '.join(strangers[:3])}). "

@@ -22,14 +22,24 @@ def seal(document: Frozen) -> dict[str, Any]:
     return {BODY: document.model_dump(mode="json"), SEAL: document.digest()}
 
 
-def unseal(sealed: Any, kind: type[DocumentT], where: str) -> DocumentT:
-    """Return the document of a sealed mapping, or raise Corrupt naming the place."""
+def sealed_body(sealed: Any, where: str) -> bytes:
+    """Return the canonical JSON that a sealed mapping vouches for, or raise Corrupt naming the place."""
     if not isinstance(sealed, dict) or BODY not in sealed or SEAL not in sealed:
         raise Corrupt(f"{where} is not a document of this format.")
-    if hashlib.sha256(canonical_json(sealed[BODY])).hexdigest() != sealed[SEAL]:
-        raise Corrupt(f"{where} does not match its own digest: it was damaged or edited.")
     try:
-        return kind.model_validate_json(canonical_json(sealed[BODY]))
+        body = canonical_json(sealed[BODY])
+    except ValueError:  # NaN, or half a surrogate pair
+        body = b""
+    if hashlib.sha256(body).hexdigest() != sealed[SEAL]:
+        raise Corrupt(f"{where} does not match its own digest: it was damaged or edited.")
+    return body
+
+
+def unseal(sealed: Any, kind: type[DocumentT], where: str) -> DocumentT:
+    """Return the document of a sealed mapping, or raise Corrupt naming the place."""
+    body = sealed_body(sealed, where)
+    try:
+        return kind.model_validate_json(body)
     except ValidationError as error:
         raise Corrupt(f"{where} was written by another version of the format: {error}") from error
 
@@ -44,7 +54,7 @@ def from_bytes(raw: bytes | None, where: str) -> Any:
     if raw is None:
         raise Corrupt(f"{where} is missing.")
     try:
-        return json.loads(raw)
+        return json.loads(raw.decode())  # strictly UTF-8; json itself lets surrogates pass
     except (ValueError, RecursionError) as error:
         raise Corrupt(f"{where} is not valid JSON: {error}") from None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,12 +15,12 @@ import numpy.typing as npt
 import zarr
 from zarr.errors import ArrayNotFoundError
 
-from grace_store.errors import Corrupt, NotAStore, UnknownName
-from grace_store.metadata import STATE_CODES, Commit, Completion, Plan, Signal
+from grace_store.errors import Corrupt, NotAStore, StoreError, Unfinished, UnknownName
+from grace_store.metadata import FORMAT_VERSION, STATE_CODES, Commit, Completion, Plan, Signal
 from grace_store.store import layout
 from grace_store.store.backend import Backend, open_backend
 from grace_store.store.layout import SAMPLES, SIGNALS
-from grace_store.store.sealed import from_bytes, group_document, unseal
+from grace_store.store.sealed import from_bytes, group_document, sealed_body, unseal
 from grace_store.store.vectors import Rotation, decode
 
 Array = npt.NDArray[Any]
@@ -52,33 +54,57 @@ class UnitGrams:
 
 
 class Group:
-    """Arrays of one Zarr group, opened when first asked for."""
+    """Arrays of one Zarr group, opened when first asked for and held against what the plan implies."""
 
-    def __init__(self, backend: Backend, path: str) -> None:
+    def __init__(self, backend: Backend, path: str, arrays: Sequence[layout.ArraySpec]) -> None:
         self._backend = backend
         self._path = path
+        self._specs = {spec.name: spec for spec in arrays}
         self._arrays: dict[str, zarr.Array[Any]] = {}
 
     def __getitem__(self, name: str) -> zarr.Array[Any]:
         if name not in self._arrays:
             try:
-                self._arrays[name] = zarr.open_array(self._backend.zarr_store(), path=f"{self._path}/{name}", mode="r")
-            except (ArrayNotFoundError, FileNotFoundError, ValueError, KeyError, TypeError) as error:
-                raise Corrupt(
-                    f"{self._backend.location}: the array {self._path}/{name} cannot be opened ({error}). "
-                    "`grace-store verify` says what else is wrong."
-                ) from error
+                array = zarr.open_array(self._backend.zarr_store(), path=f"{self._path}/{name}", mode="r")
+            except (ArrayNotFoundError, FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise self._unreadable(name, f"cannot be opened ({error})") from error
+            spec = self._specs[name]
+            if (array.shape, array.shards or array.chunks) != (spec.shape, spec.chunks) or not _has_dtype(array, spec):
+                raise self._unreadable(
+                    name,
+                    f"is {array.dtype} {array.shape} in chunks of {array.shards or array.chunks}, the plan implies "
+                    f"{spec.dtype} {spec.shape} in chunks of {spec.chunks}",
+                )
+            self._arrays[name] = array
         return self._arrays[name]
 
+    def _unreadable(self, name: str, why: str) -> Corrupt:
+        return Corrupt(
+            f"{self._backend.location}: the array {self._path}/{name} {why}. "
+            "`grace-store verify` says what else is wrong."
+        )
+
     def read(self, name: str, start: int, stop: int) -> Array:
-        """Return rows start..stop; a chunk that fails its checksum raises Corrupt naming the array."""
+        """Return rows start..stop; a chunk that is missing or fails its checksum raises Corrupt."""
+        array, spec = self[name], self._specs[name]
+        for number in range(start // spec.chunks[0], -(-stop // spec.chunks[0])):
+            key = f"{self._path}/{layout.chunk_key(name, len(spec.dims), number)}"
+            if self._backend.size(key) is None:
+                # Zarr would answer with fill values, which look like data.
+                raise Corrupt(
+                    f"{self._backend.location}: {key} is missing. Run `grace-store verify`, then `grace-store repair`."
+                )
         try:
-            return np.asarray(self[name][start:stop])
+            return np.asarray(array[start:stop])
         except (ValueError, RuntimeError, OSError) as error:
             raise Corrupt(
                 f"{self._backend.location}: rows {start}..{stop} of {self._path}/{name} cannot be read ({error}). "
                 "Run `grace-store verify --deep`, then `grace-store repair`."
             ) from error
+
+
+def _has_dtype(array: zarr.Array[Any], spec: layout.ArraySpec) -> bool:
+    return array.dtype.kind in "TO" if spec.dtype == "string" else array.dtype == np.dtype(spec.dtype)
 
 
 class Store:
@@ -90,7 +116,9 @@ class Store:
     def __init__(self, backend: Backend, plan: Plan) -> None:
         self.backend = backend
         self.plan = plan
-        self._samples = Group(backend, SAMPLES)
+        self._samples = Group(
+            backend, SAMPLES, layout.sample_arrays(plan.num_samples, sum(plan.set_aside.values()))
+        )  # fmt: skip
 
     @classmethod
     def open(cls, location: str | Path | Backend) -> Store:
@@ -103,6 +131,7 @@ class Store:
         attributes = node.get("attributes") if isinstance(node, dict) else None
         if not isinstance(attributes, dict) or "grace_store" not in attributes:
             raise NotAStore(f"{backend.location} holds a Zarr group that grace-store did not make.")
+        check_version(sealed_body(attributes, f"{backend.location}/zarr.json"), backend.location)
         return cls(backend, group_document(raw, Plan, f"{backend.location}/zarr.json"))
 
     @property
@@ -181,20 +210,20 @@ class SignalView:
         self.key = layout.signal_key(name)
         where = f"{store.location}/{self.key}/zarr.json"
         self.signal = group_document(store.backend.read(f"{self.key}/zarr.json"), Signal, where)
-        self._group = Group(store.backend, self.key)
+        self._group = Group(store.backend, self.key, self.arrays)
 
     @property
     def vector_size(self) -> int:
         return self.signal.spec.model.hidden_size
 
-    @property
+    @cached_property
     def arrays(self) -> list[layout.ArraySpec]:
         return layout.signal_arrays(self.store.plan, self.vector_size, self.signal.spec.storage)
 
     def committed_units(self) -> list[int]:
         """Return the units whose commit exists, in order; one listing, no reads."""
         names = self.store.backend.names(f"{layout.COMMITS}/{self.name}")
-        return [int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdigit()]
+        return [int(name[:-5]) for name in names if is_commit_name(name)]
 
     def commit(self, unit: int) -> Commit:
         """Return a unit's commit; Corrupt if it is missing, damaged or another signal's."""
@@ -212,16 +241,13 @@ class SignalView:
 
     def unit_array(self, name: str, unit: int) -> Array:
         """Return the whole chunk that a unit fills in one of the signal's arrays, padding included."""
-        array = self._group[name]
-        key = f"{self.key}/{layout.chunk_key(name, array.ndim, unit)}"
-        if self.store.backend.size(key) is None:
-            # Zarr would answer with fill values, which look like data.
-            raise Corrupt(
-                f"{self.store.location}: {key} is missing, so unit {unit} of {self.name} is damaged. "
-                "Run `grace-store repair`."
-            )
-        length = array.shards[0] if array.shards else array.chunks[0]
-        return self._group.read(name, unit * length, min((unit + 1) * length, array.shape[0]))
+        spec = next(array for array in self.arrays if array.name == name)
+        length = spec.chunks[0]
+        return self._group.read(name, unit * length, min((unit + 1) * length, spec.shape[0]))
+
+    def constant(self, name: str) -> Array:
+        """Return one of the arrays that have nothing to do with units."""
+        return self._group.read(name, 0, next(array.shape[0] for array in self.arrays if array.name == name))
 
     def unit_grams(self, unit: int) -> UnitGrams:
         """Return Grams and token counts of the unit's done samples, read without touching a vector."""
@@ -246,6 +272,7 @@ class SignalView:
 
     def segments(self, name: str, sample: int) -> Array:
         """Return one segment_* array's values for a sample, the answer last."""
+        self._require_unit_of(sample)
         rows = self.segment_rows(sample)
         return self._group.read(name, rows.start, rows.stop)
 
@@ -266,11 +293,11 @@ class SignalView:
     def decode(self, stored: Array, scale: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32]:
         if self.signal.spec.storage != "int4":
             return decode(stored, scale, self.signal.spec.storage)
-        codebook = self._group.read("vector_codebook", 0, 16)
-        return decode(stored, scale, "int4", self._rotation, codebook)
+        return decode(stored, scale, "int4", self._rotation, self.constant("vector_codebook"))
 
     def gram(self, sample: int) -> npt.NDArray[np.float64]:
         """Return a sample's full (K+1, K+1) Gram."""
+        self._require_unit_of(sample)
         start = int(self.store.column("sample_gram_start", sample, sample + 1)[0])
         m = int(self.store.column("sample_num_steps", sample, sample + 1)[0]) + 1
         full = np.zeros((m, m))
@@ -285,10 +312,35 @@ class SignalView:
         code = int(self._group.read("sample_state", sample, sample + 1)[0])
         return next((word for word, value in STATE_CODES.items() if value == code), str(code))
 
+    def _require_unit_of(self, sample: int) -> None:
+        unit = sample // self.store.plan.samples_per_unit
+        if not is_committed(self, unit):
+            raise Unfinished(
+                f"{self.store.location}: sample {sample} is in unit {unit} of {self.name}, which is not done yet. "
+                "Run `grace-store extract` again to finish it."
+            )
+
     @cached_property
     def _rotation(self) -> Rotation:
-        sign = self._group.read("rotation_sign", 0, 2)
-        return Rotation(sign, self._group.read("rotation_order", 0, self.vector_size))
+        return Rotation(self.constant("rotation_sign"), self.constant("rotation_order"))
+
+
+def check_version(plan: bytes, location: str) -> None:
+    """Raise StoreError unless the plan, as canonical JSON, is of a version of the format that this code knows."""
+    body = json.loads(plan)
+    version = str(body.get("format_version")) if isinstance(body, dict) else ""
+    number = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})", version)
+    ours = tuple(int(part) for part in FORMAT_VERSION.split("."))
+    if number is None or int(number[1]) != ours[0] or int(number[2]) > ours[1]:
+        raise StoreError(
+            f"{location} has version {version} of the format; this grace-store reads {ours[0]}.0 to {FORMAT_VERSION}. "
+            "Use the release that made it, or a newer one."
+        )
+
+
+def is_commit_name(name: str) -> bool:
+    """Return whether a file's name is that of a unit's commit."""
+    return re.fullmatch(r"[0-9]{8}[.]json", name) is not None
 
 
 def is_committed(view: SignalView, unit: int) -> bool:

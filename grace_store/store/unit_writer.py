@@ -39,30 +39,27 @@ def create_signal(store: Store, signal: Signal) -> SignalView:
 
 
 def rewrite_signal_metadata(view: SignalView) -> None:
-    """Write again all that follows from a signal's spec: its arrays' metadata and the rotation."""
+    """Write again all that follows from a signal's spec: its group's and arrays' metadata and the rotation."""
     _write_metadata(view.store, view.signal)
+    view.store.backend.write(f"{view.key}/zarr.json", group_bytes(view.signal))
+    view.store.backend.flush()
 
 
 def _write_metadata(store: Store, signal: Signal) -> None:
     arrays = layout.signal_arrays(store.plan, signal.spec.model.hidden_size, signal.spec.storage)
     documents = ArrayEncoder(arrays).metadata
     if signal.spec.storage == "int4":
-        documents |= rotation_chunks(arrays, signal.spec.model.hidden_size)
+        constants = rotation_arrays(signal.spec.model.hidden_size)
+        documents |= ArrayEncoder(arrays).encode({name: (0, values) for name, values in constants.items()})
     for name, value in documents.items():
         store.backend.write(f"{layout.signal_key(signal.name)}/{name}", value)
     store.backend.flush()
 
 
-def rotation_chunks(arrays: Sequence[layout.ArraySpec], vector_size: int) -> dict[str, bytes]:
-    """Return the chunks of the arrays that int4 vectors are decoded with."""
+def rotation_arrays(vector_size: int) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays that int4 vectors are decoded with; they follow from the vectors' size alone."""
     rotation = Rotation.for_size(vector_size)
-    return ArrayEncoder(arrays).encode(
-        {
-            "rotation_sign": (0, rotation.sign),
-            "rotation_order": (0, rotation.order),
-            "vector_codebook": (0, CODEBOOK),
-        }
-    )
+    return {"rotation_sign": rotation.sign, "rotation_order": rotation.order, "vector_codebook": CODEBOOK}
 
 
 class UnitWriter:
@@ -77,8 +74,7 @@ class UnitWriter:
         """Write all chunks of a unit, make them durable, then commit. spans is (rows, 2)."""
         start, stop = layout.unit_range(self._plan, unit)
         num_segments = self._view.store.column("sample_num_steps", start, stop).astype(np.int64) + 1
-        if len(signals.segment_vector) != num_segments.sum() or len(spans) != num_segments.sum():
-            raise ValueError(f"unit {unit} has {num_segments.sum()} segments, got {len(signals.segment_vector)}")
+        _check_rows(unit, int(num_segments.sum()), signals, spans)
         chunks = self._encoder.encode(self._regions(unit, signals, spans, num_segments))
         backend = self._view.store.backend
         for name, value in chunks.items():
@@ -126,6 +122,19 @@ class UnitWriter:
         }
 
 
+def _check_rows(unit: int, num_rows: int, signals: UnitSignals, spans: npt.NDArray[np.int32]) -> None:
+    """Raise ValueError for what the format cannot hold; a sample with such vectors should have been set aside."""
+    columns = {"segment_span": spans} | {
+        name: getattr(signals, name)
+        for name in ("segment_vector", "segment_num_tokens", "segment_loss", "segment_entropy", "segment_hit_rate")
+    }
+    for name, values in columns.items():
+        if len(values) != num_rows:
+            raise ValueError(f"unit {unit} has {num_rows} segments, {name} has {len(values)} rows")
+    if not np.isfinite(signals.segment_vector).all():
+        raise ValueError(f"unit {unit} has vectors that are not finite")
+
+
 def digest_of(value: bytes) -> ChunkDigest:
     return ChunkDigest(num_bytes=len(value), sha256=hashlib.sha256(value).hexdigest())
 
@@ -138,10 +147,18 @@ def _padded(values: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
 
 def complete_signal(view: SignalView) -> Completion:
     """Add up all commits of a finished signal and write the totals."""
-    commits = [view.commit(unit) for unit in view.committed_units()]
-    if len(commits) != view.store.plan.num_units:
-        raise Corrupt(f"{view.name} has {len(commits)} of {view.store.plan.num_units} units; it is not complete.")
-    completion = Completion(
+    units = view.committed_units()
+    if units != list(range(view.store.plan.num_units)):
+        raise Corrupt(f"{view.name} has {len(units)} of {view.store.plan.num_units} units; it is not complete.")
+    completion = totals(view, [view.commit(unit) for unit in units])
+    view.store.backend.write(layout.completion_key(view.name), to_bytes(seal(completion)))
+    view.store.backend.flush()
+    return completion
+
+
+def totals(view: SignalView, commits: Sequence[Commit]) -> Completion:
+    """Return the sums over all commits of a signal, in the order of their units."""
+    return Completion(
         signal_sha256=view.signal.digest(),
         num_units=len(commits),
         num_done=sum(commit.num_done for commit in commits),
@@ -150,9 +167,6 @@ def complete_signal(view: SignalView) -> Completion:
         num_bytes=sum(chunk.num_bytes for commit in commits for chunk in commit.chunks.values()),
         commits_sha256=combined_digest(commit.digest() for commit in commits),
     )
-    view.store.backend.write(layout.completion_key(view.name), to_bytes(seal(completion)))
-    view.store.backend.flush()
-    return completion
 
 
 def count_set_aside(commits: Sequence[Commit]) -> dict[str, int]:

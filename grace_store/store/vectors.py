@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ CODEBOOK: Float32 = np.array(
 )  # fmt: skip
 """The 16 levels with the least mean squared error for a standard normal (Lloyd-Max)."""
 
-ROTATION_SEED = 20260
+_ROTATION_SEED = b"grace-store rotation of size %d"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,13 @@ class Rotation:
 
     @classmethod
     def for_size(cls, size: int) -> Rotation:
-        rng = np.random.Generator(np.random.Philox(ROTATION_SEED))
-        sign = (rng.integers(0, 2, size=(2, size)) * 2 - 1).astype(np.int8)
-        return cls(sign, rng.permutation(size).astype(np.int32))
+        """Return the rotation of that size: from SHAKE-256, which no release of a library will ever change."""
+        stream = hashlib.shake_256(_ROTATION_SEED % size).digest(10 * size)
+        bits = np.unpackbits(np.frombuffer(stream, dtype=np.uint8, count=2 * size))[: 2 * size]
+        keys = np.frombuffer(stream, dtype="<u8", offset=2 * size)
+        return cls(
+            (1 - 2 * bits.astype(np.int8)).reshape(2, size), np.argsort(keys, kind="stable").astype(np.int32)
+        )  # fmt: skip
 
     def forward(self, vectors: Float32) -> Float32:
         turned = hadamard_blocks(vectors * self.sign[0].astype(np.float32))
@@ -79,11 +84,11 @@ def encode(vectors: Float32, storage: Storage) -> tuple[npt.NDArray[np.generic],
     largest = np.abs(vectors).max(axis=1, initial=0.0)
     if storage == "float16":
         # A power of two: no precision is lost, and small gradients do not fall out of the range of float16.
-        scale = np.exp2(np.frexp(largest)[1]).astype(np.float32) * (largest > 0)
-        return (vectors * _inverse(scale)[:, None]).astype(np.float16), scale
+        scale = np.exp2(np.frexp(largest)[1].clip(-126, 127)).astype(np.float32) * (largest > 0)
+        return _divided(vectors, scale).astype(np.float16), scale
     if storage == "int8":
         scale = (largest / np.float32(127)).astype(np.float32)
-        return np.rint(vectors * _inverse(scale)[:, None]).clip(-127, 127).astype(np.int8), scale
+        return np.rint(_divided(vectors, scale)).clip(-127, 127).astype(np.int8), scale
     return _encode_int4(vectors)
 
 
@@ -91,9 +96,9 @@ def _encode_int4(vectors: Float32) -> tuple[npt.NDArray[np.generic], Float32]:
     size = vectors.shape[1]
     # Normalise first: the sums of squares of tiny gradients underflow in float32.
     largest = np.abs(vectors).max(axis=1, initial=0.0).astype(np.float32)
-    turned = Rotation.for_size(size).forward(vectors * _inverse(largest)[:, None])
+    turned = Rotation.for_size(size).forward(_divided(vectors, largest))
     spread = np.sqrt(np.mean(turned.astype(np.float64) ** 2, axis=1)).astype(np.float32)
-    codes = np.searchsorted((CODEBOOK[1:] + CODEBOOK[:-1]) / 2, turned * _inverse(spread)[:, None]).astype(np.uint8)
+    codes = np.searchsorted((CODEBOOK[1:] + CODEBOOK[:-1]) / 2, _divided(turned, spread)).astype(np.uint8)
     levels = CODEBOOK[codes]
     fit = (turned * levels).sum(axis=1) / (levels * levels).sum(axis=1)
     if size % 2:
@@ -119,8 +124,10 @@ def decode(
     return np.asarray(rotation.backward(codebook[codes[:, :size]]) * scale[:, None], dtype=np.float32)
 
 
-def _inverse(scale: Float32) -> Float32:
-    return np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
+def _divided(vectors: Float32, scale: Float32) -> Float32:
+    """Return each row divided by its scale; zeros where that is zero."""
+    # Not times 1/scale: the inverse of the tiniest float32 is no float32.
+    return np.asarray(vectors / np.where(scale > 0, scale, np.float32(np.inf))[:, None], dtype=np.float32)
 
 
 def packed_grams(vectors: Float32, num_segments: npt.NDArray[np.int64]) -> Float32:
@@ -134,4 +141,5 @@ def packed_grams(vectors: Float32, num_segments: npt.NDArray[np.int64]) -> Float
         rows = vectors[start : start + m].astype(np.float64)
         out.append((rows @ rows.T)[np.tril_indices(m)])
         start += m
-    return np.concatenate(out).astype(np.float32) if out else np.zeros(0, np.float32)
+    with np.errstate(over="ignore"):  # vectors longer than 1e19 have an infinite Gram, which scoring reports
+        return np.concatenate(out).astype(np.float32) if out else np.zeros(0, np.float32)

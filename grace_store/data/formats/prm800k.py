@@ -37,12 +37,12 @@ def _read(record: Fields) -> Trace:
         raise Unusable(Reason.NO_STEPS, "no step has a chosen or a human completion")
     *before, last = steps
     header = last.rfind("# Answer")
+    if header < 0 and label.get("finish_reason") in _UNFINISHED:
+        raise Unusable(Reason.NO_ANSWER, f"the labeller ended with {label['finish_reason']!r}")
     lines = line_starts(last)
     cut = header if header >= 0 else lines[-1] if len(lines) > 1 else 0
     if header >= 0 or cut:
-        return _answer_inside(listed_trace(turns, before, last), cut)
-    if label.get("finish_reason") in _UNFINISHED:
-        raise Unusable(Reason.NO_ANSWER, f"the labeller ended with {label['finish_reason']!r}")
+        return _answer_inside(listed_trace(turns, before, last), cut if last[:cut].strip() else 0)
     answer = question.get("ground_truth_answer")
     if not isinstance(answer, str) or not answer.strip():
         raise Unusable(Reason.NO_ANSWER, "neither a last line nor 'ground_truth_answer'")

@@ -1,0 +1,205 @@
+"""What the user sees: progress and logs on stderr, results on stdout, errors as sentences, exit codes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import click
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from grace_store.errors import GraceStoreError, Interrupted
+from grace_store.events import Event, Finished, Note, Rated, Scanned, Started, UnitCommitted, Warned
+
+EXIT_INTERRUPTED = 130
+SECONDS_BETWEEN_LINES = 10.0
+
+log = Console(stderr=True, highlight=False)
+out = Console(highlight=False)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turn every expected error into one message and an exit code."""
+    try:
+        yield
+    except Interrupted as error:
+        click.echo(str(error), err=True)
+        raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+    except GraceStoreError as error:
+        notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", []))
+        raise click.ClickException(f"{error}{notes}") from None
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']!r})" for e in error.errors())
+        raise click.ClickException(wrong) from None
+    except OSError as error:
+        raise click.ClickException(_os_error(error)) from None
+
+
+def _os_error(error: OSError) -> str:
+    where = f" ({error.filename})" if error.filename else ""
+    text = f"{error.strerror or error}{where}."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{text} Everything committed is kept: make room and run the same command again."
+    return text
+
+
+@contextmanager
+def stoppable() -> Iterator[threading.Event]:
+    """Yield an event that Ctrl-C or SIGTERM sets; a second Ctrl-C stops at once."""
+    stop = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+        click.echo("\nStopping after the units under way; Ctrl-C again to stop at once.", err=True)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def print_json(value: Any) -> None:
+    """Write a result for machines to stdout."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def size(num_bytes: float) -> str:
+    """Return bytes for people: 1.2 GB."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if num_bytes < 1000 or unit == "TB":
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    raise AssertionError("unreachable")
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people: 3 h 20 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+class ProgressDisplay:
+    """Draws a job's events: a live bar on a terminal, a line now and then elsewhere. Called from any thread."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._lock = threading.Lock()
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._started: Started | None = None
+        self._began = 0.0
+        self._last_line = 0.0
+        self._samples = self._tokens = self._bytes = 0
+
+    def __enter__(self) -> ProgressDisplay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_bar()
+
+    def __call__(self, event: Event) -> None:
+        if self._quiet and not isinstance(event, Warned):
+            return
+        with self._lock:
+            self._show(event)
+
+    def _show(self, event: Event) -> None:
+        match event:
+            case Note(text=text):
+                log.print(text, markup=False)
+            case Warned(text=text):
+                log.print(f"Warning: {text}", style="yellow", markup=False)
+            case Scanned():
+                self._scanned(event)
+            case Started():
+                self._start(event)
+            case Rated():
+                self._rated(event)
+            case UnitCommitted():
+                self._committed(event)
+            case Finished(num_units=num_units, seconds=seconds):
+                self._end_bar()
+                log.print(f"Wrote {num_units} units, {size(self._bytes)}, in {duration(seconds)}.")
+
+    def _scanned(self, event: Scanned) -> None:
+        now = time.monotonic()
+        if now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            log.print(f"Planning: {event.num_records} records read.")
+
+    def _start(self, event: Started) -> None:
+        self._started = event
+        if event.num_units_skipped:
+            log.print(
+                f"Signal {event.signal}: {event.num_samples_skipped} samples in {event.num_units_skipped} units were "
+                "done before and are skipped.",
+                markup=False,
+            )
+        if event.num_units:
+            log.print(
+                f"Signal {event.signal}: {event.num_samples} samples in {event.num_units} units to do, "
+                f"about {size(event.bytes_expected)} to write.",
+                markup=False,
+            )
+        self._began = time.monotonic()
+
+    def _rated(self, event: Rated) -> None:
+        seconds = (self._started.num_samples if self._started else 0) / event.samples_per_second
+        log.print(
+            f"A trial ran at {event.samples_per_second:.1f} samples/s ({event.tokens_per_second:.0f} tokens/s): "
+            f"about {duration(seconds)} in all."
+        )
+        self._began = time.monotonic()
+
+    def _committed(self, event: UnitCommitted) -> None:
+        assert self._started is not None
+        self._samples += event.num_samples
+        self._tokens += event.num_tokens
+        self._bytes += event.num_bytes
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        speed = (
+            f"{self._samples / seconds:.1f} samples/s  {self._tokens / seconds:.0f} tokens/s  "
+            f"{size(self._bytes)} written"
+        )
+        if log.is_terminal:
+            self._draw(self._started.num_samples, speed)
+        elif time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            left = seconds * (self._started.num_samples - self._samples) / self._samples
+            log.print(f"{self._samples}/{self._started.num_samples} samples  {speed}  {duration(left)} left")
+
+    def _draw(self, total: int, speed: str) -> None:
+        if self._bar is None:
+            self._bar = Progress(
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total} samples"),
+                TextColumn("{task.fields[speed]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=log,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("extract", total=total, speed=speed)
+        assert self._task is not None
+        self._bar.update(self._task, completed=self._samples, speed=speed)
+
+    def _end_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

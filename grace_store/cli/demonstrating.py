@@ -1,0 +1,106 @@
+"""grace-store demo"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from grace_store.cli.console import log, out, print_json
+from grace_store.cli.options import as_json
+
+NUM_SHOWN = 5
+
+
+@click.command(epilog="\b\nExample:\n  grace-store demo --out demo-output")
+@click.option("--out", "folder", default="demo-output", show_default=True, type=click.Path(path_type=Path))
+@click.option("--model", type=click.Path(path_type=Path), help="Another model. [default: SmolLM2-135M-Instruct]")
+@click.option("--ratio", default="0.2", show_default=True, help="Share of the traces to keep.")
+@as_json
+@click.pass_context
+def demo(ctx: click.Context, folder: Path, model: Path | None, ratio: str, *, as_json: bool) -> None:
+    """Plan, extract, score and select on the traces that ship with grace-store.
+
+    64 worked problems of twelve kinds, half of them flawed in known ways, and a real language model on the CPU.
+    """
+    from grace_store.demo.model import demo_model
+    from grace_store.demo.traces import FOLDER
+
+    traces = FOLDER / "traces.jsonl"
+    store, scores, subset = folder / "demo.zarr", folder / "scores.parquet", folder / "subset.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
+    # The text of every problem says what its figure shows, so a text model can do without.
+    extract = ["--store", store, "--model", model or demo_model(), "--text-only"]
+    for arguments in (
+        ["plan", traces, "--store", store],
+        ["extract", *extract],
+        ["score", store, "--out", scores],
+        ["select", scores, "--ratio", ratio, "--out", subset],
+    ):
+        # What the steps print is for people; with --json, stdout belongs to the one result at the end.
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+            _run(ctx, arguments)
+    ranking = _ranking(scores, traces)
+    if as_json:
+        print_json({"store": str(store), "scores": str(scores), "subset": str(subset), "ranking": ranking})
+        return
+    _show(ranking)
+    best = ranking[0]["sample_id"]
+    out.print(f"Store   {store}\nScores  {scores}\nSubset  {subset}", markup=False)
+    out.print(f"Look closer: grace-store inspect {store} {best}", markup=False)
+
+
+def _run(ctx: click.Context, arguments: Sequence[Any]) -> None:
+    """Run a command as the user would type it, and show it as such."""
+    words = [str(argument) for argument in arguments]
+    log.print(f"\n$ grace-store {shlex.join(words)}", style="bold", markup=False, soft_wrap=True)
+    root = ctx.find_root().command
+    assert isinstance(root, click.Group)
+    command = root.get_command(ctx, words[0])
+    assert command is not None
+    with command.make_context(words[0], words[1:], parent=ctx) as sub:
+        command.invoke(sub)
+
+
+def _ranking(scores: Path, traces: Path) -> list[dict[str, Any]]:
+    """Return the samples from best to worst, with what the demo knows of each."""
+    from grace_store.select.budget import rank
+    from grace_store.select.table import read_scores
+
+    known: dict[str, dict[str, Any]] = {}
+    for line in traces.read_text(encoding="utf-8").splitlines():
+        if line.endswith("}"):
+            record = json.loads(line)
+            known.setdefault(record["id"], record)
+    table = read_scores(scores)
+    ids, values = table.sample_id, table.value
+    return [
+        {"sample_id": ids[i], "value": float(values[i]), "quality": known[ids[i]]["quality"],
+         "question": known[ids[i]]["instruction"]}
+        for i in rank(values, table.row).tolist()
+    ]  # fmt: skip
+
+
+def _show(ranking: list[dict[str, Any]]) -> None:
+    table = Table(title=f"\nThe best and the worst {NUM_SHOWN} of {len(ranking)} traces", title_justify="left")
+    for name, justify in (("rank", "right"), ("value", "right"), ("trace", "left"), ("quality", "left")):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("question", no_wrap=True, overflow="ellipsis", max_width=52)
+    for place, entry in enumerate(ranking, start=1):
+        if place <= NUM_SHOWN or place > len(ranking) - NUM_SHOWN:
+            cells = (str(place), f"{entry['value']:.4f}", entry["sample_id"], entry["quality"], entry["question"])
+            table.add_row(*cells, end_section=place == NUM_SHOWN)
+    out.print(table)
+    by_quality: dict[str, list[float]] = {}
+    for entry in ranking:
+        by_quality.setdefault(entry["quality"], []).append(entry["value"])
+    means = sorted(((sum(values) / len(values), name) for name, values in by_quality.items()), reverse=True)
+    out.print("Mean value by quality: " + ", ".join(f"{name} {mean:.3f}" for mean, name in means))
+    out.print("(A 135M model without warm-up is a weak judge of a wrong number: this shows the tool, not the method.)")

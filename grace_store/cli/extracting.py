@@ -1,0 +1,83 @@
+"""grace-store extract"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from grace_store.cli.console import ProgressDisplay, print_json, size, stoppable
+from grace_store.cli.options import as_json, data_options, pick, spec_options, speed_options
+
+EPILOG = """\b
+Examples:
+  grace-store extract --store traces.zarr --data traces.jsonl --model ./SmolLM2-135M-Instruct
+  grace-store extract --store traces.zarr                       # go on after any interruption
+  grace-store extract --store traces.zarr --shard 3/16 ...      # one of 16 independent jobs
+"""
+
+
+class ShardType(click.ParamType[tuple[int, int]]):
+    """i/n: the units whose number leaves remainder i when divided by n."""
+
+    name = "i/n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        i, slash, n = str(value).partition("/")
+        if not (slash and i.isdigit() and n.isdigit() and 0 <= int(i) < int(n)):
+            self.fail(f"{value!r} is not i/n with 0 <= i < n, such as 3/16", param, ctx)
+        return int(i), int(n)
+
+
+@click.command(epilog=EPILOG)
+@click.option("--store", required=True, type=click.Path(), help="The store; planned now if --data is given.")
+@click.option("--model", type=click.Path(), help="Model folder (safetensors) or .gguf file.")
+@click.option("--data", multiple=True, type=click.Path(), help="Dataset file or folder; may be repeated.")
+@click.option("--signal", default="base", show_default=True, help="Name of the signal to write.")
+@data_options
+@spec_options
+@speed_options
+@click.option("--workers", type=click.IntRange(1), help="Worker processes. [default: one per visible GPU]")
+@click.option("--shard", type=ShardType(), help="Do only every n-th unit. [default: from torchrun or Slurm]")
+@click.option("--break-lock", is_flag=True, help="Take the store from a run that you know is dead.")
+@as_json
+def extract(
+    store: str, model: str | None, data: tuple[str, ...], signal: str, unit_samples: int | None,
+    workers: int | None, shard: tuple[int, int] | None, break_lock: bool, *, as_json: bool, **wishes: Any,
+) -> None:  # fmt: skip
+    """Write every sample's step and answer vectors, Grams and statistics into a store.
+
+    Run the same command again after any interruption: it does only what is missing.
+    """
+    from grace_store.config import DataRequest, ExtractRequest, RunOptions
+    from grace_store.job.engines import choose_engine
+    from grace_store.job.extract import ExtractJob
+    from grace_store.job.extract import extract as run
+    from grace_store.job.status import status
+
+    engine = choose_engine(RunOptions(**pick(wishes, RunOptions.model_fields)), workers, shard)
+    job = ExtractJob(
+        location=store,
+        model=model,
+        data=data,
+        signal=signal,
+        data_request=DataRequest(**pick(wishes, DataRequest.model_fields)),
+        request=ExtractRequest(**pick(wishes, ExtractRequest.model_fields)),
+        options=engine.options,
+        samples_per_unit=unit_samples,
+        shard=engine.shard,
+        devices=engine.devices,
+        break_lock=break_lock,
+    )
+    with ProgressDisplay(quiet=as_json) as display, stoppable() as stop:
+        view = run(job, display, stop)
+    counts = status(view.store, signal)
+    if as_json:
+        print_json(counts.model_dump(mode="json"))
+        return
+    click.echo(
+        f"{store}: {counts.num_done} samples done in signal {signal}, {counts.num_set_aside} records set aside, "
+        f"{counts.num_planned} to do, {size(counts.signals[signal].num_bytes)}."
+    )
+    for reason, count in counts.set_aside.items():
+        click.echo(f"  {count} set aside: {reason}")

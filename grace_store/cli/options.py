@@ -1,0 +1,74 @@
+"""Options that several commands share, each written once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
+
+store_argument = click.argument("store", type=click.Path())
+
+
+def _stacked(*options: Callable[[FunctionT], FunctionT]) -> Callable[[FunctionT], FunctionT]:
+    def apply(function: FunctionT) -> FunctionT:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return apply
+
+
+def data_options(function: FunctionT) -> FunctionT:
+    """How records become samples; frozen in the plan."""
+    return _stacked(
+        click.option("--format", help="Record format; found out by itself if left out (see `plan --help`)."),
+        click.option("--splitter", help="Steps by: format, lines, paragraphs, or marker:REGEX. [default: format]"),
+        click.option("--answer", help="Answer by: format, last, boxed, or marker:REGEX. [default: format]"),
+        click.option("--min-steps", type=click.IntRange(1), help="Set aside traces with fewer steps. [default: 8]"),
+        click.option("--max-steps", type=click.IntRange(1), help="Set aside traces with more steps. [default: 512]"),
+        click.option("--unit-samples", type=click.IntRange(1), help="Samples in a unit, a power of two."),
+    )(function)
+
+
+def spec_options(function: FunctionT) -> FunctionT:
+    """What changes the numbers; frozen in the signal."""
+    return _stacked(
+        click.option(
+            "--rendering",
+            type=click.Choice(["template", "verbatim", "plain"]),
+            help="The chat template with the response in it; its prompt and the response as it stands; or plain "
+            "text. [default: template if there is one]",
+        ),
+        click.option("--system", help="System prompt for samples that have none."),
+        click.option("--include-eos/--no-include-eos", default=None, help="Count the end-of-turn token as answer."),
+        click.option("--max-length", type=click.IntRange(2), help="Set aside longer conversations. [default: 4096]"),
+        click.option("--text-only/--no-text-only", default=None, help="Leave images out."),
+        click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Of the model."),
+        click.option("--attention", type=click.Choice(["sdpa", "eager", "flash_attention_2"]), help="Kernel."),
+        click.option(
+            "--storage",
+            type=click.Choice(["float32", "float16", "int8", "int4"]),
+            help="How vectors are kept; scores are exact in all. [default: int8]",
+        ),
+    )(function)
+
+
+def speed_options(function: FunctionT) -> FunctionT:
+    """What changes only the speed; may differ from run to run."""
+    return _stacked(
+        click.option("--batch-tokens", type=click.IntRange(1), default=16384, show_default=True, help="In one pass."),
+        click.option("--head-tokens", type=click.IntRange(1), default=512, show_default=True, help="Logits at once."),
+        click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
+        click.option("--threads", type=click.IntRange(1), help="CPU threads of each worker. [default: up to 8]"),
+        click.option("--loader-threads", type=click.IntRange(1), default=2, show_default=True, help="Reading ahead."),
+    )(function)
+
+
+def pick(values: dict[str, Any], names: Any) -> dict[str, Any]:
+    """Return the part of a command's parameters that belongs to one model."""
+    return {name: values[name] for name in names if name in values}

@@ -1,0 +1,49 @@
+"""grace-store plan"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from grace_store.cli.console import ProgressDisplay, log, print_json
+from grace_store.cli.options import as_json, data_options, pick
+
+
+def _formats_epilog() -> str:
+    from grace_store.data import FORMATS
+
+    lines = [f"  {name}: {known.description}" for name, known in FORMATS.items()]
+    return "\b\nFormats:\n" + "\n".join(lines) + "\n\n\b\nExample:\n  grace-store plan traces.jsonl --store traces.zarr"
+
+
+@click.command(epilog=_formats_epilog())
+@click.argument("data", nargs=-1, required=True, type=click.Path())
+@click.option("--store", required=True, type=click.Path(), help="Where the store is to be.")
+@data_options
+@as_json
+def plan(data: tuple[str, ...], store: str, unit_samples: int | None, *, as_json: bool, **wishes: Any) -> None:
+    """Read DATA (files or folders) and freeze samples and units in a new store.
+
+    Optional: extract plans by itself. What cannot be used is set aside with a reason; `status` counts it.
+    """
+    from grace_store.config import DataRequest
+    from grace_store.job.planning import plan as make_plan
+    from grace_store.job.status import status
+
+    with ProgressDisplay(quiet=as_json) as display:
+        planned = make_plan(
+            data,
+            store,
+            DataRequest(**pick(wishes, DataRequest.model_fields)),
+            samples_per_unit=unit_samples,
+            listener=display,
+        )
+    frozen = planned.plan
+    if as_json:
+        print_json(status(planned).model_dump(mode="json"))
+        return
+    log.print(f"Read as {frozen.spec.format}.", markup=False)
+    click.echo(f"{store}: {frozen.num_samples} of {frozen.num_records} records planned in {frozen.num_units} units.")
+    for reason, count in frozen.set_aside.items():
+        click.echo(f"  {count} set aside: {reason}")

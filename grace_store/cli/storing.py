@@ -1,0 +1,190 @@
+"""grace-store status, verify, repair, inspect, info"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from grace_store.cli.console import ProgressDisplay, out, print_json, size, stoppable
+from grace_store.cli.options import as_json, pick, speed_options, store_argument
+
+
+@click.command(epilog="\b\nExample:\n  grace-store status traces.zarr --list")
+@store_argument
+@click.option("--signal", help="Count this signal. [default: the least finished one]")
+@click.option("--list", "list_all", is_flag=True, help="List every record that was set aside, with the reason.")
+@as_json
+def status(store: str, signal: str | None, *, list_all: bool, as_json: bool) -> None:
+    """Say how many records are planned, done and set aside, and why."""
+    from grace_store.job.status import set_aside_rows
+    from grace_store.job.status import status as count
+    from grace_store.store import Store
+
+    opened = Store.open(store)
+    counts = count(opened, signal)
+    if as_json:
+        listed = {"set_aside_records": list(set_aside_rows(opened, counts.signal))} if list_all else {}
+        print_json(counts.model_dump(mode="json") | listed)
+        return
+    click.echo(f"{store}: {counts.num_records} records")
+    click.echo(f"  {counts.num_done:>9} done{f' in signal {counts.signal}' if counts.signal else ''}")
+    click.echo(f"  {counts.num_planned:>9} planned, to be done")
+    click.echo(f"  {counts.num_set_aside:>9} set aside")
+    for reason, number in counts.set_aside.items():
+        click.echo(f"  {'':>9}   {number} {reason}")
+    for name, each in counts.signals.items():
+        state = "complete" if each.is_complete else f"{each.num_units_done} of {each.num_units} units"
+        click.echo(f"  signal {name}: {state}, {each.num_done} samples, {size(each.num_bytes)}")
+    if not counts.signals:
+        click.echo("  no signal yet: run `grace-store extract`")
+    if list_all:
+        for record in set_aside_rows(opened, counts.signal):
+            click.echo(f"  row {record['row']}: {record['reason']}: {record['detail']}")
+
+
+@click.command(epilog="\b\nExample:\n  grace-store verify traces.zarr --deep --model ./model --units 3")
+@store_argument
+@click.option("--deep", is_flag=True, help="Read every byte: checksums, digests, counts.")
+@click.option("--signal", help="Check only this signal. [default: all]")
+@click.option("--model", type=click.Path(), help="Also extract some units again with this model.")
+@click.option("--units", type=click.IntRange(1), default=2, show_default=True, help="How many, with --model.")
+@click.option("--data", multiple=True, type=click.Path(), help="Where the dataset is now.")
+@speed_options
+@as_json
+def verify(
+    store: str, deep: bool, signal: str | None, model: str | None, units: int, data: tuple[str, ...], *,
+    as_json: bool, **speed: Any,
+) -> None:  # fmt: skip
+    """Check that a store is what was written; exit 1 if anything is wrong.
+
+    Quick by default: commits, sizes and counts.
+    """
+    from grace_store.config import RunOptions
+    from grace_store.job.verify import verify as check
+    from grace_store.job.verify import verify_against_model
+    from grace_store.store import Store
+
+    opened = Store.open(store)
+    names = [opened.signal(signal).name] if signal else opened.signal_names
+    found = list(check(opened, deep=deep, signals=names))
+    if model and not found:
+        options = RunOptions(**pick(speed, RunOptions.model_fields))
+        for name in names:
+            found += verify_against_model(opened.signal(name), model, units, options, data=data or None)
+    if as_json:
+        print_json({"store": store, "deep": deep, "problems": [problem.to_json() for problem in found]})
+    else:
+        for problem in found:
+            place = f"{problem.signal or 'plan'}" + ("" if problem.unit is None else f" unit {problem.unit}")
+            click.echo(f"{place}: {problem.where}: {problem.text}")
+        depth = "every byte read" if deep else "commits, sizes and counts; --deep reads every byte"
+        click.echo(f"{store}: {len(found)} problems ({depth}).")
+        if found:
+            click.echo("`grace-store repair` redoes what is broken, `grace-store extract` what is missing.")
+    if found:
+        raise click.exceptions.Exit(1)
+
+
+@click.command(epilog="\b\nExample:\n  grace-store repair traces.zarr --model ./model")
+@store_argument
+@click.option("--model", type=click.Path(), help="Where the model is now. [default: where it was]")
+@click.option("--data", multiple=True, type=click.Path(), help="Where the dataset is now.")
+@speed_options
+@as_json
+def repair(store: str, model: str | None, data: tuple[str, ...], *, as_json: bool, **speed: Any) -> None:
+    """Redo exactly the units that a deep check finds broken, and clear what killed runs left behind."""
+    from grace_store.config import RunOptions
+    from grace_store.job.extract import ExtractJob
+    from grace_store.job.verify import repair as mend
+    from grace_store.store import Store
+
+    options = RunOptions(**pick(speed, RunOptions.model_fields))
+    job = ExtractJob(location=store, model=model, data=data, options=options)
+    with ProgressDisplay(quiet=as_json) as display, stoppable() as stop:
+        mended = mend(Store.open(store), job, display, stop)
+    if as_json:
+        print_json({"store": store, "mended": [problem.to_json() for problem in mended]})
+    else:
+        click.echo(f"{store}: {len(mended)} problems mended." if mended else f"{store}: nothing to mend.")
+
+
+@click.command(epilog="\b\nExample:\n  grace-store inspect traces.zarr triangle-03")
+@store_argument
+@click.argument("sample")
+@click.option("--signal", help="Which signal. [default: the only one]")
+@click.option("--data", multiple=True, type=click.Path(), help="Where the dataset is now.")
+@as_json
+def inspect(store: str, sample: str, signal: str | None, data: tuple[str, ...], *, as_json: bool) -> None:
+    """Show SAMPLE (an id, or #ROW): its text by segment, with loss, entropy, alignments and score."""
+    from grace_store.report.sample_view import sample_view
+    from grace_store.score import ScoreSpec
+    from grace_store.store import Store
+
+    opened = Store.open(store)
+    view = opened.signal(signal)
+    shown = sample_view(view, opened.find(sample), ScoreSpec(), data or None)
+    if as_json:
+        print_json(shown)
+        return
+    out.print(f"{shown['sample_id']}  row {shown['row']}  signal {shown['signal']}  {shown['state']}", markup=False)
+    if shown["missing_text"]:
+        out.print(f"(text not shown: {shown['missing_text']})", markup=False)
+    if shown["prompt"]:
+        out.print(Text(shown["prompt"], style="dim"))
+    if shown["state"] == "done":
+        out.print(f"value {shown['value']:.4f} with alpha 0.7, uniform history, target answer")
+        out.print(_segment_table(shown["segments"]))
+
+
+def _segment_table(segments: list[dict[str, Any]]) -> Table:
+    table = Table(show_lines=False, pad_edge=False)
+    numbers = {
+        "tokens": "num_tokens", "loss": "loss", "entropy": "entropy", "hits": "hit_rate", "norm": "norm",
+        "answer": "answer_alignment", "history": "history_alignment", "score": "step_score",
+    }  # fmt: skip
+    table.add_column("segment")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("text", overflow="fold", ratio=1)
+    for segment in segments:
+        cells = []
+        for key in numbers.values():
+            value = segment[key]
+            cells.append("" if value is None else str(value) if isinstance(value, int) else f"{value:.3f}")
+        table.add_row(segment["name"], *cells, Text((segment["text"] or "").strip()))
+    return table
+
+
+@click.command(epilog="\b\nExample:\n  grace-store info traces.zarr --json")
+@store_argument
+@as_json
+def info(store: str, *, as_json: bool) -> None:
+    """Show what a store was made from: files, settings, models, sizes."""
+    from grace_store.store import Store
+
+    opened = Store.open(store)
+    plan = opened.plan
+    signals = {name: opened.signal(name).signal for name in opened.signal_names}
+    if as_json:
+        print_json(
+            {
+                "plan": plan.model_dump(mode="json"),
+                "signals": {name: signal.model_dump(mode="json") for name, signal in signals.items()},
+            }
+        )
+        return
+    click.echo(f"{store}: format {plan.format_version}, made by {plan.created_by}")
+    for file in plan.files:
+        click.echo(f"  {file.path}: {file.num_records} records, {size(file.num_bytes)}, sha256 {file.sha256[:12]}…")
+    spec = ", ".join(f"{name} {value}" for name, value in plan.spec.model_dump().items())
+    click.echo(f"  {spec}")
+    click.echo(f"  {plan.num_samples} samples in {plan.num_units} units of {plan.samples_per_unit}")
+    for name, signal in signals.items():
+        model = signal.spec.model
+        click.echo(f"  signal {name}: {signal.spec.kind}, {model.architecture}, vectors of {model.hidden_size}")
+        click.echo(f"    model {signal.origin.get('model', '?')}, weights {model.weights[:12]}…")
+        settings = signal.spec.model_dump(exclude={"model", "kind"}, exclude_none=True)
+        click.echo("    " + ", ".join(f"{key} {value}" for key, value in settings.items()))

@@ -1,0 +1,62 @@
+"""Which processes do the work: this one, one for each device, or this one as a rank of many."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from grace_store.config import RunOptions
+from grace_store.errors import SettingError
+from grace_store.store import Shard
+
+RANK_VARIABLES = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"))
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """How a run is spread. devices is empty when this process does the work itself."""
+
+    options: RunOptions
+    shard: Shard = (0, 1)
+    devices: tuple[str, ...] = ()
+
+
+def choose_engine(
+    options: RunOptions, workers: int | None, shard: Shard | None, environment: Mapping[str, str] = os.environ
+) -> Engine:
+    """Return the engine for what was asked and what the environment offers.
+
+    A shard given, or a rank under torchrun or srun, means one process of many. Otherwise several GPUs mean one
+    worker each, and a single device means this process.
+    """
+    rank = rank_in(environment)
+    if rank is not None and shard is None and workers is None:
+        i, n, local = rank
+        device = f"cuda:{local}" if options.device == "auto" and len(_gpus(environment)) > local else options.device
+        return Engine(options.model_copy(update={"device": device}), (i, n))
+    gpus = _gpus(environment) if options.device in ("auto", "cuda") else []
+    if workers is None:
+        many = tuple(gpus) if len(gpus) > 1 else ()
+        return Engine(options, shard or (0, 1), many)
+    if gpus and workers > len(gpus):
+        raise SettingError(f"--workers {workers}, but {len(gpus)} GPUs are visible; give at most one worker a GPU.")
+    devices = tuple(gpus[:workers]) if gpus else ("cpu",) * workers
+    return Engine(options, shard or (0, 1), devices)
+
+
+def rank_in(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
+    """Return (rank, number of ranks, rank on this machine) as torchrun or srun set them, or None."""
+    for rank, size, local in RANK_VARIABLES:
+        if rank in environment and int(environment.get(size, "1")) > 1:
+            return int(environment[rank]), int(environment[size]), int(environment.get(local, "0"))
+    return None
+
+
+def _gpus(environment: Mapping[str, str]) -> list[str]:
+    """Return the visible GPUs as CUDA_VISIBLE_DEVICES would name them."""
+    from grace_store.model.devices import count_gpus
+
+    count = count_gpus()
+    named = [name for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return named[:count] if named else [str(i) for i in range(count)]

@@ -1,0 +1,237 @@
+"""The extractor of the proxy signal: units of samples in, segment vectors out."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from grace_store.config import ExtractSpec, RunOptions
+from grace_store.data.sample import Sample
+from grace_store.errors import OutOfMemory, SettingError, Unusable
+from grace_store.metadata import Reason
+from grace_store.model.batches import form_batches
+from grace_store.model.collate import Batch, collate
+from grace_store.model.head import OutputHead
+from grace_store.model.head_choice import choose_head
+from grace_store.model.head_vjp import run_backbone
+from grace_store.model.load import LoadedModel
+from grace_store.model.render import RenderedSample, Renderer
+from grace_store.model.tokens import SampleTokenizer, TokenizedSample
+from grace_store.unit import SetAside, UnitSignals
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class PreparedUnit:
+    """A unit's samples as tokens and batches, before the device."""
+
+    num_rows: tuple[int, ...]
+    """Segments of each sample, set aside or not."""
+    tokens: dict[int, TokenizedSample]
+    """By position in the unit."""
+    set_aside: dict[int, SetAside]
+    batches: list[Batch]
+
+
+@dataclass(slots=True)
+class PendingUnit:
+    """A unit whose results may still be on their way from the device."""
+
+    prepared: PreparedUnit
+    vector_size: int
+    results: list[tuple[Batch, Tensor, Tensor]] = field(default_factory=list)
+    """For each batch its vectors and statistics, in main memory once the event has come."""
+    event: torch.cuda.Event | None = None
+
+    def result(self) -> UnitSignals:
+        """Wait for the device and return the signals, in the samples' order."""
+        if self.event is not None:
+            self.event.synchronize()
+        starts = np.concatenate(([0], np.cumsum(self.prepared.num_rows, dtype=np.int64)))
+        signals = _empty_signals(int(starts[-1]), self.vector_size)
+        signals.set_aside = dict(self.prepared.set_aside)
+        for batch, vectors, statistics in self.results:
+            row = 0
+            for member in batch.members:
+                taken = slice(row, row + self.prepared.num_rows[member])
+                row = taken.stop
+                rows = slice(starts[member], starts[member + 1])
+                tokens = self.prepared.tokens[member]
+                signals.num_tokens += tokens.num_tokens
+                _write(signals, member, rows, tokens, vectors[taken].numpy(), statistics[taken].numpy())
+        signals.set_aside = dict(sorted(signals.set_aside.items()))
+        return signals
+
+
+class ProxyExtractor:
+    """Turns samples into proxy vectors: dL/dh at the output head, averaged over each segment."""
+
+    def __init__(
+        self, loaded: LoadedModel, spec: ExtractSpec, options: RunOptions, *, head: OutputHead | None = None
+    ) -> None:
+        self._model = loaded.model
+        self._device = loaded.device
+        self._head = head or choose_head(loaded.model)
+        self._head_tokens = options.head_tokens
+        self._batch_tokens = options.batch_tokens
+        self._renderer = Renderer(
+            loaded.tokenizer,
+            spec.rendering,
+            system=spec.system,
+            text_only=spec.text_only,
+            include_eos=spec.include_eos,
+        )
+        embeddings = loaded.model.get_input_embeddings()  # type: ignore[operator]
+        self._tokenizer = SampleTokenizer(
+            loaded.tokenizer,
+            add_special_tokens=self._renderer.adds_special_tokens,
+            include_eos=spec.include_eos,
+            max_length=min(spec.max_length, loaded.max_positions or spec.max_length),
+            vocab_size=min(self._head.vocab_size, embeddings.weight.shape[0]),
+        )
+        if spec.include_eos and not self._tokenizer.has_marker(self._renderer.suffix):
+            raise SettingError(
+                "--include-eos has no meaning here: nothing that ends a turn is written after a response."
+            )
+
+    @property
+    def vector_size(self) -> int:
+        return self._head.vector_size
+
+    def prepare(self, samples: Sequence[Sample]) -> PreparedUnit:
+        """Tokenise a unit and form its batches; CPU work only, safe from several threads."""
+        set_aside: dict[int, SetAside] = {}
+        rendered: dict[int, RenderedSample] = {}
+        for position, sample in enumerate(samples):
+            try:
+                rendered[position] = self._renderer.render(sample)
+            except Unusable as verdict:
+                set_aside[position] = SetAside(verdict.reason, verdict.detail)
+        tokens: dict[int, TokenizedSample] = {}
+        for position, made in zip(rendered, self._tokenizer.tokenize(list(rendered.values())), strict=True):
+            if isinstance(made, Unusable):
+                set_aside[position] = SetAside(made.reason, made.detail)
+            else:
+                tokens[position] = made
+        positions = list(tokens)
+        lengths = [tokens[position].num_tokens for position in positions]
+        batches = [
+            self._collate([positions[i] for i in group], tokens) for group in form_batches(lengths, self._batch_tokens)
+        ]
+        return PreparedUnit(tuple(sample.num_segments for sample in samples), tokens, set_aside, batches)
+
+    def compute(self, prepared: PreparedUnit) -> PendingUnit:
+        """Run the model on a prepared unit; called from one thread only."""
+        pending = PendingUnit(prepared, self.vector_size)
+        waiting = deque(prepared.batches)
+        while waiting:
+            batch = waiting.popleft()
+            result = self._try(batch)
+            if result is None:
+                waiting.extendleft(reversed(self._split(batch, prepared.tokens)))
+            else:
+                pending.results.append((batch, *result))
+        if self._device.type == "cuda":
+            pending.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            pending.event.record(torch.cuda.current_stream(self._device))
+        return pending
+
+    def _collate(self, members: Sequence[int], tokens: dict[int, TokenizedSample]) -> Batch:
+        return collate(members, [tokens[member] for member in members], pin=self._device.type == "cuda")
+
+    def _try(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
+        """Return a batch's vectors and statistics on their way to main memory, or None if memory ran out."""
+        try:
+            with torch.inference_mode():
+                return self._run(batch)
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                raise
+        # Past the except clause, the failed call's tensors are gone with its traceback.
+        self._head.release()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        return None
+
+    def _run(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        ids = batch.input_ids.to(self._device, non_blocking=True)
+        hidden = run_backbone(self._model, input_ids=ids).last_hidden_state
+        predecessor = batch.predecessor.to(self._device, non_blocking=True)
+        chosen = hidden.reshape(-1, hidden.shape[-1]).index_select(0, predecessor)
+        del hidden
+        means = self._head.segment_means(chosen, batch.tokens_on(self._device), self._head_tokens)
+        return _to_host(means.vector), _to_host(means.statistics)
+
+    def _split(self, batch: Batch, tokens: dict[int, TokenizedSample]) -> list[Batch]:
+        """Return the two halves of a batch that did not fit, and form smaller ones from now on."""
+        if len(batch.members) == 1:
+            raise OutOfMemory(
+                f"One sample of {batch.num_padded_tokens} tokens does not fit on {self._device}. Lower --head-tokens, "
+                "or --max-length so that such samples are set aside."
+            )
+        middle = (len(batch.members) + 1) // 2
+        halves = [self._collate(part, tokens) for part in (batch.members[:middle], batch.members[middle:])]
+        lowered = min(self._batch_tokens, max(half.num_padded_tokens for half in halves))
+        if lowered < self._batch_tokens:
+            _LOG.warning(
+                "a batch of %d tokens does not fit on %s; forming batches of %d from now on",
+                batch.num_padded_tokens,
+                self._device,
+                lowered,
+            )
+            self._batch_tokens = lowered
+        return halves
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    # The CPU's allocator has no exception of its own.
+    return "can't allocate memory" in str(error) or "not enough memory" in str(error)
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    if tensor.device.type != "cuda":
+        return tensor.cpu()
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
+
+
+def _empty_signals(num_rows: int, vector_size: int) -> UnitSignals:
+    return UnitSignals(
+        segment_vector=np.zeros((num_rows, vector_size), dtype=np.float32),
+        segment_num_tokens=np.zeros(num_rows, dtype=np.int32),
+        segment_loss=np.zeros(num_rows, dtype=np.float32),
+        segment_entropy=np.zeros(num_rows, dtype=np.float32),
+        segment_hit_rate=np.zeros(num_rows, dtype=np.float32),
+    )
+
+
+def _write(
+    signals: UnitSignals,
+    member: int,
+    rows: slice,
+    tokens: TokenizedSample,
+    vectors: npt.NDArray[np.float32],
+    statistics: npt.NDArray[np.float32],
+) -> None:
+    """Write one sample's rows, or set it aside if any of its numbers is not finite."""
+    bad = np.flatnonzero(~np.isfinite(np.concatenate((vectors, statistics), axis=1)).all(axis=1))
+    if len(bad):
+        first = int(bad[0])
+        name = "the answer" if first == len(vectors) - 1 else f"step {first + 1}"
+        signals.set_aside[member] = SetAside(Reason.NOT_FINITE, f"{name} has a value that is not finite")
+        return
+    signals.segment_vector[rows] = vectors
+    signals.segment_num_tokens[rows] = tokens.tokens_per_segment()
+    signals.segment_loss[rows] = statistics[:, 0]
+    signals.segment_entropy[rows] = statistics[:, 1]
+    signals.segment_hit_rate[rows] = statistics[:, 2]

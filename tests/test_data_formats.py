@@ -1,0 +1,412 @@
+"""Each format on records written by hand from its description, and what each sets aside."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from grace_store.config import DataSpec
+from grace_store.data import FORMATS, ImageRef, Record, Sample, Turn, check_spec, detect_format, understand
+from grace_store.errors import SettingError, UnknownFormat, Unusable
+from grace_store.metadata import Reason
+
+MMATHCOT = {
+    "image_url": "images/1.png",
+    "instruction": "How many?",
+    "output": "Look.\nStep 1: a\n\n**Step 2:** b, as in Step 1: a\nStep 3: c\n†Answer: 7",
+}
+MESSAGES = {
+    "messages": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "<image>What is it?"},
+        {"role": "assistant", "content": "First a.\n\nThen b.\n\nSo \\boxed{c}."},
+    ],
+    "images": ["a.png"],
+}
+ALPACA = {"instruction": "Add.", "input": "1 and 2", "output": "One.\nTwo.\nAnswer: 3"}
+LLAVA_COT = {
+    "id": "sqa/1",
+    "image": "sqa/1.png",
+    "conversations": [
+        {"from": "human", "value": "Which?"},
+        {
+            "from": "gpt",
+            "value": "<SUMMARY> s </SUMMARY>\n\n<CAPTION> c </CAPTION>\n\n<REASONING> r1\n\nr2 </REASONING>\n\n"
+            "<CONCLUSION> B </CONCLUSION>",
+        },
+    ],
+}
+OPENR1 = {
+    "problem": "1+1?",
+    "solution": "2",
+    "answer": "2",
+    "uuid": "u-1",
+    "generations": ["<think>\nwrong\n</think>\n\n3", "<think>\nOne.\n\nTwo.\n</think>\n\nIt is $2$."],
+    "correctness_math_verify": [False, True],
+}
+GSM8K = {"question": "How many?", "answer": "a = <<1+1=2>>2\nb = <<2+1=3>>3\n#### 3"}
+PRM800K = {
+    "question": {"problem": "Solve.", "ground_truth_answer": "5"},
+    "label": {
+        "steps": [
+            {"completions": [{"text": "bad"}, {"text": "good"}], "chosen_completion": 1, "human_completion": None},
+            {"completions": [], "chosen_completion": None, "human_completion": {"text": "by hand"}},
+            {"completions": [{"text": "So x = 5.\n\n# Answer\n\n5"}], "chosen_completion": 0},
+        ],
+        "finish_reason": "solution",
+    },
+}
+EXPLICIT = {"id": 12, "prompt": "Why?", "steps": ["one", "two\nlines", "three"], "answer": "four"}
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "mmathcot": MMATHCOT,
+    "messages": MESSAGES,
+    "alpaca": ALPACA,
+    "sharegpt": LLAVA_COT,
+    "openr1": OPENR1,
+    "gsm8k": GSM8K,
+    "prm800k": PRM800K,
+    "explicit": EXPLICIT,
+}
+
+
+def sample(fields: Any, format: str, **settings: Any) -> Sample:
+    spec = DataSpec(format=format, **{"min_steps": 1, **settings})
+    check_spec(spec)
+    return understand(Record(0, 0, 0, 0, json.dumps(fields).encode()), spec, "data.jsonl", 4)
+
+
+def verdict(fields: Any, format: str, **settings: Any) -> Unusable:
+    with pytest.raises(Unusable, match=r"^[a-z_]+(: |$)") as caught:
+        sample(fields, format, **settings)
+    return caught.value
+
+
+def user(*parts: str | ImageRef) -> tuple[Turn, ...]:
+    return (Turn("user", parts),)
+
+
+# ---------------------------------------------------------------- the formats
+
+
+def test_every_format_has_an_example_and_recognises_only_its_own():
+    assert list(EXAMPLES) == list(FORMATS)
+    for name, fields in EXAMPLES.items():
+        assert [other for other, format in FORMATS.items() if format.recognises(fields)] == [name]
+        assert detect_format([fields] * 3) == name
+        assert FORMATS[name].description
+
+
+def test_mmathcot():
+    found = sample(MMATHCOT, "mmathcot")
+    assert found.turns == user(ImageRef("images/1.png"), "How many?")
+    assert found.segments == [
+        "Look.\nStep 1: a\n\n", "**Step 2:** b, as in Step 1: a\n", "Step 3: c\n", "†Answer: 7",
+    ]  # fmt: skip
+    assert found.sample_id == "data.jsonl:4"
+    assert (found.num_steps, found.num_segments, found.images) == (3, 4, [ImageRef("images/1.png")])
+    without = verdict({**MMATHCOT, "output": "Step 1: a\nAnswer: 7"}, "mmathcot")
+    assert without.reason is Reason.NO_ANSWER
+    assert "looked for `†Answer:`; --answer says how else" in without.detail
+    assert verdict({**MMATHCOT, "output": "no marker\n†Answer: 7"}, "mmathcot").reason is Reason.NO_STEPS
+
+
+def test_messages():
+    found = sample(MESSAGES, "messages")
+    assert found.turns == (Turn("system", ("Be brief.",)), Turn("user", (ImageRef("a.png"), "What is it?")))
+    assert found.segments == ["First a.\n\n", "Then b.\n\n", "So \\boxed{c}."]
+
+
+def test_earlier_turns_are_the_prompt():
+    turns = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d\nAnswer: e"), ("user", "thanks")]
+    found = sample({"messages": [{"role": role, "content": text} for role, text in turns]}, "messages")
+    assert [turn.text for turn in found.turns] == ["a", "b", "c"]
+    assert found.segments == ["d\n", "Answer: e"]
+
+
+def test_messages_with_parts():
+    content = [
+        {"type": "text", "text": "Look: "},
+        {"type": "image_url", "image_url": {"url": "http://x/a.png"}},
+        {"type": "image"},
+        "and say.",
+    ]
+    reply = {"role": "assistant", "content": [{"type": "text", "text": "a\nAnswer: b"}]}
+    fields = {"messages": [{"role": "user", "content": content}, reply], "images": ["b.png"]}
+    found = sample(fields, "messages")
+    assert found.turns == user("Look: ", ImageRef("http://x/a.png"), ImageRef("b.png"), "and say.")
+    assert verdict({**fields, "images": []}, "messages").reason is Reason.IMAGE_COUNT
+
+
+def test_alpaca():
+    found = sample({**ALPACA, "system": "Be.", "history": [["q", "r"]]}, "alpaca")
+    assert found.turns == (
+        Turn("system", ("Be.",)),
+        Turn("user", ("q",)),
+        Turn("assistant", ("r",)),
+        Turn("user", ("Add.\n1 and 2",)),
+    )
+    assert found.segments == ["One.\n", "Two.\n", "Answer: 3"]
+    assert sample({**ALPACA, "input": ""}, "alpaca").turns == user("Add.")
+
+
+def test_sharegpt_with_llava_cot_sections():
+    found = sample(LLAVA_COT, "sharegpt")
+    assert found.sample_id == "sqa/1"
+    assert found.turns == user(ImageRef("sqa/1.png"), "Which?")
+    assert found.segments == [
+        "<SUMMARY> s </SUMMARY>\n\n", "<CAPTION> c </CAPTION>\n\n", "<REASONING> r1\n\n", "r2 </REASONING>\n\n",
+        "<CONCLUSION> B </CONCLUSION>",
+    ]  # fmt: skip
+    system = sample({**LLAVA_COT, "system": "Be."}, "sharegpt").turns[0]
+    assert system == Turn("system", ("Be.",))
+
+
+def test_openr1():
+    found = sample(OPENR1, "openr1")
+    assert found.sample_id == "u-1"
+    assert found.turns == user("1+1?")
+    assert found.segments == ["<think>\nOne.\n\n", "Two.\n</think>\n\n", "It is $2$."]
+    first = sample({**OPENR1, "correctness_math_verify": None}, "openr1")
+    assert first.segments == ["<think>\nwrong\n</think>\n\n", "3"]
+    unclosed = sample({**OPENR1, "generations": ["<think>\nOne.\n\nSo \\boxed{2}"]}, "openr1")
+    assert unclosed.segments == ["<think>\nOne.\n\n", "So \\boxed{2}"]
+    messages = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "<think>a</think>b"}]
+    assert sample({**OPENR1, "messages": messages}, "openr1").response == "<think>a</think>b"
+
+
+def test_gsm8k():
+    found = sample(GSM8K, "gsm8k")
+    assert found.turns == user("How many?")
+    assert found.segments == ["a = <<1+1=2>>2\n", "b = <<2+1=3>>3\n", "#### 3"]
+
+
+def prm800k(*last: dict[str, Any], **label: Any) -> dict[str, Any]:
+    steps = [*PRM800K["label"]["steps"][:2], *last]
+    return {**PRM800K, "label": {"steps": steps, **label}}
+
+
+def test_prm800k():
+    found = sample(PRM800K, "prm800k")
+    assert found.turns == user("Solve.")
+    assert found.segments == ["good\n", "by hand\n", "So x = 5.\n\n", "# Answer\n\n5"]
+    two_lines = prm800k({"chosen_completion": 0, "completions": [{"text": "so\nx = 5"}]})
+    assert sample(two_lines, "prm800k").segments == ["good\n", "by hand\n", "so\n", "x = 5"]
+    assert sample(prm800k(), "prm800k").segments == ["good\n", "by hand\n", "5"]
+    neither = {"chosen_completion": None, "completions": [{"text": "x"}]}
+    assert sample(prm800k(neither), "prm800k").segments == ["good\n", "by hand\n", "5"]
+    header = prm800k({"human_completion": "# Answer\n\n5"})
+    assert sample(header, "prm800k").segments == ["good\n", "by hand\n", "# Answer\n\n5"]
+    ended = verdict(prm800k(neither, finish_reason="found_error"), "prm800k")
+    assert (ended.reason, ended.detail) == (Reason.NO_ANSWER, "the labeller ended with 'found_error'")
+    assert verdict({**prm800k(), "question": {"problem": "Solve."}}, "prm800k").reason is Reason.NO_ANSWER
+    assert verdict({**PRM800K, "label": {"steps": [neither]}}, "prm800k").reason is Reason.NO_STEPS
+
+
+def test_explicit():
+    found = sample(EXPLICIT, "explicit")
+    assert (found.sample_id, found.turns) == ("12", user("Why?"))
+    assert found.response == "one\ntwo\nlines\nthree\nfour"
+    assert found.segments == ["one\n", "two\nlines\n", "three\n", "four"]
+    assert sample({**EXPLICIT, "answer": 4}, "explicit").segments[-1] == "4"
+    turns = [{"role": "system", "content": "s"}, {"role": "user", "content": "<image>u"}]
+    found = sample({**EXPLICIT, "prompt": turns, "images": "a.png"}, "explicit")
+    assert found.turns == (Turn("system", ("s",)), Turn("user", (ImageRef("a.png"), "u")))
+    assert sample({**EXPLICIT, "system": "s"}, "explicit").turns[0] == Turn("system", ("s",))
+
+
+# ---------------------------------------------------------------- images
+
+
+def with_images(text: str, images: Any, key: str = "images") -> dict[str, Any]:
+    return {"prompt": text, "steps": ["a"], "answer": "b", key: images}
+
+
+def test_images_stand_where_the_text_says():
+    found = sample(with_images("<image>and\n<image>", ["a.png", "b.png"]), "explicit")
+    assert found.turns == user(ImageRef("a.png"), "and\n", ImageRef("b.png"))
+    found = sample(with_images("x", ["a.png", "b.png"]), "explicit")
+    assert found.turns == user(ImageRef("a.png"), ImageRef("b.png"), "x")
+    assert sample(with_images("an <image> tag", []), "explicit").turns == user("an <image> tag")
+    assert sample(with_images("an <image> tag", None, "image"), "explicit").turns == user("an <image> tag")
+    wrong = verdict(with_images("<image>", ["a.png", "b.png"]), "explicit")
+    assert (wrong.reason, wrong.detail) == (Reason.IMAGE_COUNT, "2 images for 1 <image> in the prompt")
+
+
+PIXEL = b"\x89PNG"
+ENCODED = base64.b64encode(PIXEL).decode()
+
+
+@pytest.mark.parametrize(
+    ("image", "source"),
+    [
+        ("a.png", "a.png"),
+        ({"path": "a.png", "bytes": None}, "a.png"),
+        ({"path": "a.png", "bytes": {"bytes_base64": ENCODED}}, PIXEL),
+        ({"bytes": ENCODED}, PIXEL),
+        ({"bytes_base64": ENCODED}, PIXEL),
+        ({"url": "http://x/a.png"}, "http://x/a.png"),
+    ],
+)
+@pytest.mark.parametrize("key", ["image", "images", "image_url"])
+def test_images_are_written_in_many_ways(image, source, key):
+    for value in (image, [image]):
+        assert sample(with_images("x", value, key), "explicit").images == [ImageRef(source)]
+
+
+@pytest.mark.parametrize("image", [{"path": None}, 5, {"bytes_base64": "?"}, {"bytes": "é"}])
+def test_an_image_that_says_nothing_is_unreadable(image):
+    assert verdict(with_images("x", [image]), "explicit").reason is Reason.IMAGE_UNREADABLE
+
+
+# ---------------------------------------------------------------- what is set aside
+
+
+def turns(*pairs: tuple[Any, Any]) -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": content} for role, content in pairs]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "format", "reason", "detail"),
+    [
+        ({"x": 1}, "mmathcot", Reason.UNKNOWN_RECORD, "no 'instruction' among its keys ('x'); a string is wanted"),
+        ({**MMATHCOT, "output": 5}, "mmathcot", Reason.UNKNOWN_RECORD, "'output' is a int; a string is wanted"),
+        ({**MMATHCOT, "instruction": " "}, "mmathcot", Reason.NO_PROMPT, "'instruction' is empty"),
+        ({**MMATHCOT, "output": None}, "mmathcot", Reason.NO_RESPONSE, "'output' is empty"),
+        ({"k" * 50: 1}, "gsm8k", Reason.UNKNOWN_RECORD, "kkk...'"),
+        ({"messages": "x"}, "messages", Reason.UNKNOWN_RECORD, "a list of turns is wanted"),
+        ({"messages": []}, "messages", Reason.UNKNOWN_RECORD, "a list of turns is wanted"),
+        ({"messages": ["x"]}, "messages", Reason.UNKNOWN_RECORD, "turn 1 of 'messages' has no 'role'"),
+        (turns(("tool", "x")), "messages", Reason.UNKNOWN_RECORD, "is from 'tool'; known are system"),
+        (turns(("user", 5)), "messages", Reason.UNKNOWN_RECORD, "holds a int; text is wanted"),
+        (turns(("user", [{"type": "video"}])), "messages", Reason.UNKNOWN_RECORD, "a part of type 'video'"),
+        (turns(("user", "x")), "messages", Reason.NO_RESPONSE, "no turn is the assistant's"),
+        (turns(("assistant", "x\nAnswer: y")), "messages", Reason.NO_PROMPT, "nothing is asked"),
+        (turns(("user", " "), ("assistant", "x\nAnswer: y")), "messages", Reason.NO_PROMPT, "nothing is asked"),
+        (turns(("user", "x"), ("assistant", None)), "messages", Reason.NO_RESPONSE, "the response is empty"),
+        (turns(("user", "x"), ("assistant", "just this")), "messages", Reason.NO_ANSWER, "`</think>`"),
+        (turns(("user", "x"), ("assistant", "Answer: y")), "messages", Reason.NO_STEPS, "no step found before"),
+        ({**ALPACA, "history": ["x"]}, "alpaca", Reason.UNKNOWN_RECORD, "'history' is not a list of"),
+        ({**ALPACA, "input": 5}, "alpaca", Reason.UNKNOWN_RECORD, "is not a string"),
+        ({**OPENR1, "generations": "x"}, "openr1", Reason.UNKNOWN_RECORD, "a list of texts is wanted"),
+        ({**OPENR1, "generations": []}, "openr1", Reason.NO_RESPONSE, "'generations' is empty"),
+        ({**OPENR1, "generations": [1, 2]}, "openr1", Reason.UNKNOWN_RECORD, "a generation is not a string"),
+        ({**GSM8K, "answer": "a\nb"}, "gsm8k", Reason.NO_ANSWER, "`####` at the start of a line"),
+        ({"question": "x"}, "prm800k", Reason.UNKNOWN_RECORD, "'question' is a str; an object is wanted"),
+        ({"question": {}, "label": {}}, "prm800k", Reason.UNKNOWN_RECORD, "an object with 'steps'"),
+        (prm800k("x"), "prm800k", Reason.UNKNOWN_RECORD, "step 3 of 'label' is not an object"),
+        (prm800k({"chosen_completion": 4}), "prm800k", Reason.UNKNOWN_RECORD, "step 3: no completion number 4"),
+        (prm800k({"human_completion": 4}), "prm800k", Reason.UNKNOWN_RECORD, "step 3: the completion has no text"),
+        ({**EXPLICIT, "steps": ["a", 1]}, "explicit", Reason.UNKNOWN_RECORD, "a list of strings is wanted"),
+        ({**EXPLICIT, "steps": []}, "explicit", Reason.NO_STEPS, "no step found"),
+        ({**EXPLICIT, "steps": ["a", " "]}, "explicit", Reason.EMPTY_SEGMENT, "step 2 is empty"),
+        ({**EXPLICIT, "answer": ""}, "explicit", Reason.NO_ANSWER, "'answer' is empty"),
+        ({"prompt": "x", "steps": ["a"]}, "explicit", Reason.NO_ANSWER, "'answer' is missing"),
+        ({**EXPLICIT, "prompt": "\ud800"}, "explicit", Reason.BAD_TEXT, "(U+D800) at character 0 of the user turn"),
+        ({**EXPLICIT, "answer": "é\udfff"}, "explicit", Reason.BAD_TEXT, "(U+DFFF) at character 21 of the response"),
+        ({**EXPLICIT, "id": "\ud800"}, "explicit", Reason.BAD_TEXT, "of 'id'"),
+        (with_images("x", "\ud800.png"), "explicit", Reason.BAD_TEXT, "the user turn"),
+        ([1], "explicit", Reason.NOT_AN_OBJECT, "a JSON array"),
+    ],
+)
+def test_verdicts_name_the_reason_and_what_was_found(fields, format, reason, detail):
+    found = verdict(fields, format)
+    assert found.reason is reason
+    assert detail in found.detail
+
+
+def test_nul_characters_are_text():
+    assert sample({**EXPLICIT, "steps": ["a\0b"]}, "explicit").segments[0] == "a\0b\n"
+
+
+# ---------------------------------------------------------------- settings
+
+
+def test_number_of_steps():
+    assert sample(EXPLICIT, "explicit", min_steps=3, max_steps=3).num_steps == 3
+    few = verdict(EXPLICIT, "explicit", min_steps=8)
+    assert (few.reason, few.detail) == (Reason.TOO_FEW_STEPS, "3 steps, at least 8 wanted")
+    many = verdict(EXPLICIT, "explicit", max_steps=2)
+    assert (many.reason, many.detail) == (Reason.TOO_MANY_STEPS, "3 steps, at most 2 wanted")
+
+
+@pytest.mark.parametrize(
+    ("settings", "segments"),
+    [
+        ({}, ["one\n", "two\nlines\n", "three\n", "four"]),
+        ({"splitter": "lines"}, ["one\n", "two\n", "lines\n", "three\n", "four"]),
+        ({"answer": "last"}, ["one\n", "two\nlines\n", "three\n", "four"]),
+        ({"answer": "marker:li"}, ["one\n", "two\n", "lines\nthree\nfour"]),
+        ({"splitter": "lines", "answer": "last"}, ["one\n", "two\n", "lines\n", "three\n", "four"]),
+        ({"splitter": "marker:t", "answer": "last"}, ["one\ntwo\nlines\n", "three\nfour"]),
+    ],
+)
+def test_the_users_splitter_and_answer_come_before_the_formats(settings, segments):
+    assert sample(EXPLICIT, "explicit", **settings).segments == segments
+
+
+def test_a_boxed_answer_takes_the_splitters_unit():
+    fields = turns(("user", "x"), ("assistant", "a\n\nb\nso \\boxed{2}"))
+    assert sample(fields, "messages", answer="boxed").segments == ["a\n\n", "b\nso \\boxed{2}"]
+    lines = sample(fields, "messages", answer="boxed", splitter="lines")
+    assert lines.segments == ["a\n\n", "b\n", "so \\boxed{2}"]
+    missing = verdict(EXPLICIT, "explicit", answer="boxed")
+    assert (missing.reason, "looked for --answer boxed" in missing.detail) == (Reason.NO_ANSWER, True)
+
+
+def test_a_splitter_that_finds_nothing_is_named():
+    found = verdict(EXPLICIT, "explicit", splitter="marker:zzz")
+    assert (found.reason, "--splitter marker:zzz" in found.detail) == (Reason.NO_STEPS, True)
+    assert verdict(EXPLICIT, "explicit", splitter="marker:zzz", answer="last").reason is Reason.NO_STEPS
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"format": "csv"}, UnknownFormat, "--format 'csv' is none of mmathcot, messages"),
+        ({"splitter": "words"}, SettingError, "--splitter 'words' is none of"),
+        ({"answer": "marker:("}, SettingError, "--answer marker:"),
+        ({"min_steps": 9, "max_steps": 8}, SettingError, "--min-steps 9 is more than --max-steps 8"),
+    ],
+)
+def test_settings_are_checked_before_any_record(settings, error, message):
+    with pytest.raises(error, match=message):
+        check_spec(DataSpec(**{"format": "explicit", **settings}))
+
+
+# ---------------------------------------------------------------- ids and detection
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [({"id": "a"}, "a"), ({"id": 0}, "0"), ({"uuid": "u"}, "u"), ({"sample_id": "s", "uuid": "u"}, "s"),
+     ({"id": ""}, "data.jsonl:4"), ({"id": True}, "data.jsonl:4"), ({"id": 1.5}, "data.jsonl:4"),
+     ({}, "data.jsonl:4")],
+)  # fmt: skip
+def test_ids(own, expected):
+    fields = {key: value for key, value in EXPLICIT.items() if key != "id"}
+    assert sample({**fields, **own}, "explicit").sample_id == expected
+
+
+def test_the_majority_decides_the_format():
+    assert detect_format([GSM8K, GSM8K, {"x": 1}]) == "gsm8k"
+
+
+def test_an_unclear_format_is_explained():
+    with pytest.raises(UnknownFormat, match="recognised 1 as messages, 1 as gsm8k") as caught:
+        detect_format([GSM8K, MESSAGES])
+    assert "Keys of the first: 'question', 'answer'." in str(caught.value)
+    with pytest.raises(UnknownFormat, match="of 3 looked at, recognised 1 as gsm8k"):
+        detect_format([GSM8K, {"x": 1}, {"x": 1}])
+    with pytest.raises(UnknownFormat, match="recognised none of them") as caught:
+        detect_format([{"text": "é\x1b" * 500, **{f"k{i}": i for i in range(20)}}])
+    message = str(caught.value)
+    assert "\\u00e9\\u001b" in message
+    assert "\x1b" not in message
+    assert len(message) < 1500
+    assert all(f"  {name} " in message for name in FORMATS)
+    with pytest.raises(UnknownFormat, match="every one looked at is broken"):
+        detect_format([])

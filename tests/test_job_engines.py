@@ -1,0 +1,72 @@
+"""Which processes do the work, from what was asked and what the environment says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from grace_store.config import RunOptions
+from grace_store.errors import SettingError
+from grace_store.job import engines
+from grace_store.job.engines import Engine, choose_engine
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The GPUs that are visible; a test may add some."""
+    visible: list[str] = []
+    monkeypatch.setattr(engines, "_gpus", lambda environment: visible)
+    return visible
+
+
+def chosen(workers: int | None = None, shard: tuple[int, int] | None = None, **environment: str) -> Engine:
+    return choose_engine(RunOptions(), workers, shard, environment)
+
+
+def test_one_device_means_this_process(gpus: list[str]) -> None:
+    assert chosen().devices == ()
+    gpus.append("0")
+    assert chosen().devices == ()
+
+
+def test_several_gpus_mean_a_worker_each(gpus: list[str]) -> None:
+    gpus += ["0", "1", "4"]
+    assert chosen().devices == ("0", "1", "4")
+    assert chosen(workers=2).devices == ("0", "1")
+
+
+def test_workers_without_gpus_share_the_cpu(gpus: list[str]) -> None:
+    assert chosen(workers=3).devices == ("cpu",) * 3
+
+
+def test_more_workers_than_gpus_are_refused(gpus: list[str]) -> None:
+    gpus += ["0", "1"]
+    with pytest.raises(SettingError, match="2 GPUs are visible"):
+        chosen(workers=3)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "1"},
+        {"SLURM_PROCID": "5", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1"},
+    ],
+)
+def test_a_rank_is_a_shard_on_its_own_gpu(gpus: list[str], environment: Mapping[str, str]) -> None:
+    gpus += ["0", "1"]
+    engine = chosen(**environment)
+    assert (engine.shard, engine.devices, engine.options.device) == ((5, 16), (), "cuda:1")
+
+
+def test_a_rank_without_gpu_stays_on_the_cpu(gpus: list[str]) -> None:
+    assert chosen(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1").options.device == "auto"
+
+
+def test_a_single_rank_is_no_shard(gpus: list[str]) -> None:
+    assert chosen(RANK="0", WORLD_SIZE="1").shard == (0, 1)
+    assert chosen(SLURM_PROCID="0", SLURM_NTASKS="1").shard == (0, 1)
+
+
+def test_a_given_shard_wins_over_ranks(gpus: list[str]) -> None:
+    assert chosen(shard=(3, 7), RANK="1", WORLD_SIZE="2").shard == (3, 7)

@@ -1,0 +1,176 @@
+"""Planning: every record ends as a sample or set aside with a reason, once and for all."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from grace_store.config import DataRequest
+from grace_store.errors import DatasetChanged, NotAStore, NothingUsable, ResumeMismatch, SettingError
+from grace_store.events import Event, Scanned
+from grace_store.job.dataset import UnitLoader, open_dataset
+from grace_store.job.planning import plan
+from grace_store.job.status import set_aside_rows, status
+from grace_store.store import Store
+from tests.jobs import NUM_RECORDS, NUM_UNITS, NUM_USABLE, content, record, write_dataset
+
+REQUEST = DataRequest(min_steps=2)
+
+
+def planned(tmp_path: Path, **changes: object) -> Store:
+    data = write_dataset(tmp_path / "traces.jsonl")
+    return plan([data], tmp_path / "store.zarr", REQUEST, samples_per_unit=4)
+
+
+def test_every_record_is_a_sample_or_set_aside(tmp_path: Path) -> None:
+    store = planned(tmp_path)
+    assert (store.plan.num_records, store.plan.num_samples, store.plan.num_units) == (
+        NUM_RECORDS,
+        NUM_USABLE,
+        NUM_UNITS,
+    )
+    rows = [entry["row"] for entry in set_aside_rows(store, None)]
+    assert sorted([*rows, *store.column("sample_row").tolist()]) == list(range(NUM_RECORDS))
+    reasons = {entry["row"]: entry["reason"] for entry in set_aside_rows(store, None)}
+    assert reasons == {5: "too_few_steps", 6: "duplicate_id", 7: "bad_json"}
+
+
+def test_the_first_record_with_an_id_keeps_it(tmp_path: Path) -> None:
+    store = planned(tmp_path)
+    assert store.find("case-0") == 0
+    assert store.column("sample_row")[0] == 0
+
+
+def test_planning_again_changes_nothing(tmp_path: Path) -> None:
+    planned(tmp_path)
+    before = content(tmp_path / "store.zarr")
+    plan([tmp_path / "traces.jsonl"], tmp_path / "store.zarr")
+    assert content(tmp_path / "store.zarr") == before
+
+
+def test_a_plan_does_not_depend_on_where_the_store_lies(tmp_path: Path) -> None:
+    planned(tmp_path)
+    plan([tmp_path / "traces.jsonl"], tmp_path / "elsewhere.zarr", REQUEST, samples_per_unit=4)
+    assert content(tmp_path / "store.zarr") == content(tmp_path / "elsewhere.zarr")
+
+
+def test_samples_come_back_as_they_were(tmp_path: Path) -> None:
+    store = planned(tmp_path)
+    with open_dataset(store) as dataset:
+        loader = UnitLoader(store, dataset)
+        samples = [sample for unit in range(NUM_UNITS) for sample in loader.load(unit).samples]
+    assert [sample.sample_id for sample in samples] == [f"case-{i}" for i in range(NUM_USABLE)]
+    assert samples[3].response == "\n".join([*record(3)["steps"], record(3)["answer"]])
+
+
+def test_several_files_with_the_same_name_keep_their_records_apart(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        entry = {key: value for key, value in record(1).items() if key != "id"}
+        (tmp_path / folder / "traces.jsonl").write_text(json.dumps(entry) + "\n")
+    paths = [tmp_path / "a/traces.jsonl", tmp_path / "b/traces.jsonl"]
+    store = plan(paths, tmp_path / "store.zarr", REQUEST)
+    assert store.plan.num_samples == 2
+    with open_dataset(store) as dataset:
+        assert len(UnitLoader(store, dataset).load(0).samples) == 2
+
+
+def test_moved_data_is_found_with_its_new_path(tmp_path: Path) -> None:
+    store = planned(tmp_path)
+    moved = (tmp_path / "traces.jsonl").rename(tmp_path / "moved.jsonl")
+    with pytest.raises(DatasetChanged, match="no longer there"):
+        open_dataset(store)
+    with open_dataset(store, [moved]) as dataset:
+        assert UnitLoader(store, dataset).load(0).samples[0].sample_id == "case-0"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("case 23", "case XX", "changed records: row 26"),
+        ("What is 9 + 1?", "What is 9 + 2?", "changed records: row 12"),
+        ("{not json", "{not jso", "planned 27 records, now 27"),
+    ],
+)
+def test_a_changed_record_is_refused_and_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    store = planned(tmp_path)
+    data = tmp_path / "traces.jsonl"
+    data.write_text(data.read_text().replace(old, new))
+    with pytest.raises(DatasetChanged, match=message):
+        open_dataset(store)
+    with pytest.raises(DatasetChanged, match="choose a new --store"):
+        plan([data], tmp_path / "store.zarr")
+
+
+def test_a_record_changed_behind_our_back_is_refused_when_read(tmp_path: Path) -> None:
+    store = planned(tmp_path)
+    with open_dataset(store) as dataset:
+        data = tmp_path / "traces.jsonl"
+        data.write_text(data.read_text().replace("case 23", "case XX"))
+        with pytest.raises(DatasetChanged, match="Row 26"):
+            UnitLoader(store, dataset).load(NUM_UNITS - 1)
+
+
+def test_another_number_of_files_is_refused(tmp_path: Path) -> None:
+    planned(tmp_path)
+    (tmp_path / "more.jsonl").write_text(json.dumps(record(99)) + "\n")
+    with pytest.raises(DatasetChanged, match=r"planned from 1 file\(s\), 2 given"):
+        plan([tmp_path / "traces.jsonl", tmp_path / "more.jsonl"], tmp_path / "store.zarr")
+
+
+def test_other_settings_are_refused(tmp_path: Path) -> None:
+    planned(tmp_path)
+    with pytest.raises(ResumeMismatch, match="min-steps: planned 2, now 8"):
+        plan([tmp_path / "traces.jsonl"], tmp_path / "store.zarr", DataRequest(min_steps=8))
+
+
+def test_a_file_without_a_usable_record_shows_one_and_leaves_nothing(tmp_path: Path) -> None:
+    data = write_dataset(tmp_path / "traces.jsonl")
+    with pytest.raises(NothingUsable, match=r"too_few_steps 26.*\n.*at least 9 steps.*\n.*too_few_steps.*\n.*case-0"):
+        plan([data], tmp_path / "store.zarr", DataRequest(min_steps=9))
+    assert not (tmp_path / "store.zarr").exists()
+    planned(tmp_path)  # and the place is free for another try
+
+
+def test_steps_that_cannot_be_are_refused_before_reading(tmp_path: Path) -> None:
+    data = write_dataset(tmp_path / "traces.jsonl")
+    with pytest.raises(SettingError, match="min"):
+        plan([data], tmp_path / "store.zarr", DataRequest(min_steps=9, max_steps=3))
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "store.zarr").mkdir()
+    (tmp_path / "store.zarr" / "thesis.txt").write_text("years of work")
+    with pytest.raises(NotAStore, match=r"not empty and not a grace-store store \(it holds thesis.txt\)"):
+        planned(tmp_path)
+    assert (tmp_path / "store.zarr" / "thesis.txt").read_text() == "years of work"
+
+
+def test_compressed_files_plan_to_the_same_samples(tmp_path: Path) -> None:
+    store = planned(tmp_path)
+    packed = tmp_path / "traces.jsonl.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "traces.jsonl").read_bytes(), mtime=0))
+    other = plan([packed], tmp_path / "packed.zarr", REQUEST, samples_per_unit=4)
+    assert (other.column("sample_digest") == store.column("sample_digest")).all()
+    with open_dataset(other) as dataset:
+        assert UnitLoader(other, dataset).load(2).samples[0].sample_id == "case-8"
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    data = tmp_path / "traces.jsonl"
+    data.write_text("".join(json.dumps(record(i)) + "\n" for i in range(3000)))
+    events: list[Event] = []
+    plan([data], tmp_path / "store.zarr", REQUEST, listener=events.append)
+    scanned = [event for event in events if isinstance(event, Scanned)]
+    assert scanned
+    assert scanned[-1].num_records <= 3000
+    assert scanned[-1].total_bytes == data.stat().st_size
+
+
+def test_status_of_a_plan_without_signals(tmp_path: Path) -> None:
+    counts = status(planned(tmp_path))
+    assert (counts.num_planned, counts.num_done, counts.num_set_aside) == (NUM_USABLE, 0, 3)
+    assert not counts.is_complete

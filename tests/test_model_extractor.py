@@ -1,0 +1,201 @@
+"""The extractor as a whole: what it sets aside, what it does when memory runs out, and the door to it."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+import grace_store.model.proxy as proxy
+from grace_store.config import ExtractRequest, RunOptions
+from grace_store.data.sample import ImageRef, Sample, Turn
+from grace_store.errors import ModelError, OutOfMemory, SettingError
+from grace_store.metadata import Reason
+from grace_store.model.extractor import ProxyExtractor, open_extractor, resolve_spec
+from tests.tiny_models import tiny_text_model
+
+OPTIONS = RunOptions(device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    return str(tiny_text_model("qwen3", tmp_path_factory.mktemp("model") / "qwen3"))
+
+
+def sample(number: int, *, prompt: str = "How many?", image: bool = False) -> Sample:
+    segments = (f"Step {number}: add {number} apples.\n" * (1 + number % 3), f"So {number + 1}.\n", f"It is {number}.")
+    bounds = np.concatenate(([0], np.cumsum([len(segment) for segment in segments])))
+    parts = (prompt, ImageRef("a.png")) if image else (prompt,)
+    return Sample(f"s{number}", (Turn("user", parts),), "".join(segments), tuple(bounds.tolist()))
+
+
+SAMPLES = [sample(number) for number in range(7)]
+
+
+def make(model: str, options: RunOptions = OPTIONS, **wishes) -> ProxyExtractor:
+    return open_extractor(model, resolve_spec(model, ExtractRequest(**wishes), options), options)
+
+
+def extract(extractor: ProxyExtractor, samples=SAMPLES):
+    return extractor.compute(extractor.prepare(samples)).result()
+
+
+def test_samples_set_aside_keep_their_rows_and_others_their_place(model):
+    mixed = [SAMPLES[0], sample(8, image=True), SAMPLES[1], sample(9, prompt="word " * 300), SAMPLES[2]]
+    signals = extract(make(model, max_length=200), mixed)
+    assert {position: verdict.reason for position, verdict in signals.set_aside.items()} == {
+        1: Reason.NEEDS_VISION,
+        3: Reason.TOO_LONG,
+    }
+    assert "at most 200" in signals.set_aside[3].detail
+    clean = extract(make(model), SAMPLES[:3])
+    rows = [*range(3), *range(6, 9), *range(12, 15)]
+    np.testing.assert_allclose(signals.segment_vector[rows], clean.segment_vector, rtol=1e-4, atol=1e-6)
+    for name in ("segment_vector", "segment_num_tokens", "segment_loss", "segment_entropy", "segment_hit_rate"):
+        assert not getattr(signals, name)[[3, 4, 5, 9, 10, 11]].any()
+    assert signals.num_tokens == clean.num_tokens
+
+
+def test_a_unit_without_usable_samples_is_all_zero(model):
+    signals = extract(make(model), [sample(1, image=True)])
+    assert list(signals.set_aside) == [0]
+    assert signals.segment_vector.shape == (3, 48)
+    assert not signals.segment_vector.any()
+    assert extract(make(model), []).segment_vector.shape == (0, 48)
+
+
+def test_text_only_leaves_images_out(model):
+    signals = extract(make(model, text_only=True), [sample(1, image=True)])
+    assert signals.set_aside == {}
+    np.testing.assert_array_equal(signals.segment_vector, extract(make(model), [sample(1)]).segment_vector)
+
+
+def test_values_that_are_not_finite_set_the_sample_aside(model):
+    extractor = make(model)
+    pending = extractor.compute(extractor.prepare(SAMPLES[:2]))
+    batch, vectors, _ = pending.results[0]
+    vectors = vectors.clone()
+    row = 0 if batch.members[0] == 1 else 3
+    vectors[row + 1, 5] = float("inf")
+    pending.results[0] = (batch, vectors, pending.results[0][2])
+    signals = pending.result()
+    assert signals.set_aside[1].reason == Reason.NOT_FINITE
+    assert signals.set_aside[1].detail.startswith("step 2")
+    assert not signals.segment_vector[3:].any()
+    assert not signals.segment_num_tokens[3:].any()
+    assert signals.segment_vector[:3].any()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:119] DefaultCPUAllocator: can't allocate memory: you tried"),
+        MemoryError(),
+    ],
+    ids=["cuda", "cpu", "python"],
+)
+def test_a_batch_that_does_not_fit_is_split(model, monkeypatch, caplog, error):
+    expected = extract(make(model))
+    extractor = make(model)
+    sizes = []
+    actual = proxy.run_backbone
+
+    def limited(model, *, input_ids):
+        sizes.append(len(input_ids))
+        if len(input_ids) > 2:
+            raise error
+        return actual(model, input_ids=input_ids)
+
+    monkeypatch.setattr(proxy, "run_backbone", limited)
+    signals = extract(extractor)
+    assert sizes == [7, 4, 2, 2, 3, 2, 1]
+    np.testing.assert_allclose(signals.segment_vector, expected.segment_vector, rtol=1e-4, atol=1e-6)
+    assert signals.num_tokens == expected.num_tokens
+    assert "does not fit" in caplog.text
+    sizes.clear()
+    extract(extractor)
+    assert max(sizes) < 7, "later units start with smaller batches"
+
+
+def test_one_sample_that_does_not_fit_ends_the_run(model, monkeypatch):
+    def full(*_args, **_kwargs):
+        raise torch.OutOfMemoryError("out of memory")
+
+    extractor = make(model)
+    monkeypatch.setattr(proxy, "run_backbone", full)
+    with pytest.raises(OutOfMemory, match=r"One sample of .* tokens does not fit on cpu"):
+        extract(extractor)
+
+
+def test_other_failures_are_not_taken_for_lack_of_memory(model, monkeypatch):
+    def broken(*_args, **_kwargs):
+        raise RuntimeError("shape mismatch")
+
+    extractor = make(model)
+    monkeypatch.setattr(proxy, "run_backbone", broken)
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        extract(extractor)
+
+
+def test_preparing_from_many_threads_gives_the_same_tokens(model):
+    extractor = make(model)
+    expected = extractor.prepare(SAMPLES).tokens
+    start = threading.Barrier(4)
+
+    def prepare(_):
+        start.wait()
+        return [extractor.prepare(SAMPLES).tokens for _ in range(5)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for made in (tokens for several in pool.map(prepare, range(4)) for tokens in several):
+            for position, tokens in expected.items():
+                np.testing.assert_array_equal(made[position].ids, tokens.ids)
+                np.testing.assert_array_equal(made[position].segment, tokens.segment)
+
+
+def test_include_eos_adds_one_token_to_the_answer(model):
+    without, including = extract(make(model)), extract(make(model, include_eos=True))
+    more = including.segment_num_tokens - without.segment_num_tokens
+    assert more.reshape(-1, 3).tolist() == [[0, 0, 1]] * len(SAMPLES)
+
+
+def test_include_eos_without_an_end_is_refused(tmp_path):
+    template = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
+    path = str(tiny_text_model("qwen3", tmp_path / "m", chat_template=template))
+    with pytest.raises(SettingError, match="nothing that ends a turn"):
+        make(path, include_eos=True)
+
+
+def test_tables_of_positions_are_never_overrun(tmp_path):
+    path = str(tiny_text_model("gpt2", tmp_path / "gpt2", n_positions=60))
+    signals = extract(make(path), [SAMPLES[0], sample(2, prompt="word " * 40)])
+    assert signals.set_aside[1].reason == Reason.TOO_LONG
+    assert signals.set_aside[1].detail.endswith("at most 60")
+    assert 0 not in signals.set_aside
+
+
+def test_the_spec_says_all_that_was_left_open(model, tmp_path):
+    spec = resolve_spec(model, ExtractRequest(), OPTIONS)
+    assert (spec.dtype, spec.attention, spec.rendering, spec.storage) == ("float32", "sdpa", "template", "int8")
+    wished = resolve_spec(model, ExtractRequest(rendering="plain", max_length=77, system="Hm", storage="int4"), OPTIONS)
+    assert (wished.rendering, wished.max_length, wished.system, wished.storage) == ("plain", 77, "Hm", "int4")
+    gemma = str(tiny_text_model("gemma2", tmp_path / "gemma2"))
+    assert resolve_spec(gemma, ExtractRequest(), OPTIONS).attention == "eager"
+    with pytest.raises(SettingError, match="no sdpa attention"):
+        resolve_spec(gemma, ExtractRequest(attention="sdpa"), OPTIONS)
+
+
+def test_another_model_than_the_planned_one_is_refused(model, tmp_path):
+    other = str(tiny_text_model("qwen3", tmp_path / "other", seed=1))
+    with pytest.raises(ModelError, match="not the model this signal was planned with: weights"):
+        open_extractor(other, resolve_spec(model, ExtractRequest(), OPTIONS), OPTIONS)
+
+
+def test_vector_size_is_that_of_the_heads_input(tmp_path):
+    path = str(tiny_text_model("opt", tmp_path / "opt"))
+    extractor = make(path)
+    assert extractor.vector_size == resolve_spec(path, ExtractRequest(), OPTIONS).model.hidden_size == 32

@@ -1,0 +1,139 @@
+"""Identity by content: what changes it, what does not, and the memory of file digests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import grace_store.fingerprint as fingerprint
+from grace_store.fingerprint import file_sha256, files_sha256
+from grace_store.model.load import describe
+from tests.tiny_models import TRIMMING, tiny_text_model, tiny_tokenizer
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("GRACE_STORE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tiny_text_model("llama", tmp_path / "model")
+
+
+def identity(folder: Path) -> dict:
+    return describe(folder).identity.model_dump()
+
+
+def changed(before: dict, after: dict) -> set[str]:
+    return {name for name in before if before[name] != after[name]}
+
+
+def test_moving_the_folder_changes_nothing(folder, tmp_path):
+    before = identity(folder)
+    assert identity(folder.rename(tmp_path / "elsewhere")) == before
+
+
+def test_where_a_config_came_from_changes_nothing(folder):
+    before = identity(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config.update(transformers_version="9.9", _name_or_path="/home/me", dtype="bfloat16", use_cache=False)
+    (folder / "config.json").write_text(json.dumps(config, indent=7))
+    assert identity(folder) == before
+
+
+def test_one_byte_of_the_weights_shows(folder):
+    before = identity(folder)
+    weights = folder / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert changed(before, identity(folder)) == {"weights"}
+
+
+def test_the_configuration_shows(folder):
+    before = identity(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 0.5}))
+    assert changed(before, identity(folder)) == {"config"}
+
+
+def test_the_chat_template_shows(folder):
+    before = identity(folder)
+    tiny_tokenizer(chat_template=TRIMMING).save_pretrained(folder)
+    assert changed(before, identity(folder)) == {"template"}
+
+
+def test_the_tokenizer_shows(folder):
+    before = identity(folder)
+    state = json.loads((folder / "tokenizer.json").read_text())
+    state["model"]["merges"] = state["model"]["merges"][:-1]
+    (folder / "tokenizer.json").write_text(json.dumps(state))
+    assert changed(before, identity(folder)) == {"tokenizer"}
+
+
+def test_a_tokenizers_last_use_changes_nothing(folder):
+    before = identity(folder)
+    describe(folder).tokenizer("a b c", truncation=True, max_length=2, padding="max_length")
+    (folder / "notes.txt").write_text("so that the folder is read anew")
+    assert identity(folder) == before
+
+
+def make_old_file(path: Path, content: bytes = b"weights") -> Path:
+    path.write_bytes(content)
+    os.utime(path, ns=(1_000_000_000, 1_000_000_000))
+    return path
+
+
+@pytest.fixture
+def reads(monkeypatch) -> list[Path]:
+    read: list[Path] = []
+    actual = fingerprint._read_sha256
+    monkeypatch.setattr(fingerprint, "_read_sha256", lambda path: read.append(path) or actual(path))
+    return read
+
+
+def test_a_file_is_read_once(tmp_path, reads):
+    path = make_old_file(tmp_path / "w")
+    expected = hashlib.sha256(b"weights").hexdigest()
+    assert [file_sha256(path), file_sha256(path)] == [expected, expected]
+    assert len(reads) == 1
+    make_old_file(path, b"heavier")
+    os.utime(path, ns=(2_000_000_000, 2_000_000_000))
+    assert file_sha256(path) == hashlib.sha256(b"heavier").hexdigest()
+
+
+def test_a_file_just_written_is_not_remembered(tmp_path, reads):
+    (tmp_path / "w").write_bytes(b"new")
+    assert file_sha256(tmp_path / "w") == file_sha256(tmp_path / "w")
+    assert len(reads) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff", None])
+def test_a_broken_memory_is_ignored(tmp_path, cache, reads, content):
+    path = make_old_file(tmp_path / "w")
+    expected = file_sha256(path)
+    (entry,) = (cache / "digests").iterdir()
+    broken = {**json.loads(entry.read_text()), "sha256": "nonsense"}
+    entry.write_bytes(json.dumps(broken).encode() if content is None else content)
+    assert file_sha256(path) == expected
+    assert len(reads) == 2
+    assert [part.name for part in (cache / "digests").iterdir()] == [entry.name]
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path, cache, reads):
+    cache.write_text("a file where the folder should be")
+    path = make_old_file(tmp_path / "w")
+    assert file_sha256(path) == file_sha256(path)
+    assert len(reads) == 2
+
+
+def test_several_files_by_name_and_content(tmp_path):
+    a, b = make_old_file(tmp_path / "a", b"1"), make_old_file(tmp_path / "b", b"2")
+    assert files_sha256({"a": a, "b": b}) == files_sha256({"b": b, "a": a})
+    assert files_sha256({"a": a, "b": b}) != files_sha256({"a": b, "b": a})

@@ -1,0 +1,184 @@
+"""Vectors of every family against autograd of the whole model, and what they must not depend on."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from grace_store.config import ExtractRequest, RunOptions
+from grace_store.data.sample import Sample, Turn
+from grace_store.model.extractor import ProxyExtractor, open_extractor, resolve_spec
+from grace_store.model.load import LoadedModel, load
+from grace_store.model.tokens import NO_SEGMENT
+from grace_store.unit import UnitSignals
+from tests.tiny_models import FAMILIES, tiny_text_model
+
+ONE_THREAD = RunOptions(device="cpu", threads=1)
+
+
+def make_sample(*segments: str, prompt: str = "Tom has 3 apples and buys 4 more. How many now?") -> Sample:
+    bounds = np.concatenate(([0], np.cumsum([len(segment) for segment in segments])))
+    return Sample(f"id-{len(segments)}", (Turn("user", (prompt,)),), "".join(segments), tuple(bounds.tolist()))
+
+
+SAMPLES = [
+    make_sample("Tom starts with 3 apples.\n", "He buys 4 more, so 3 + 4 = 7.\n", "The answer is 7."),
+    make_sample("Add.\n", "7", prompt="3 + 4?"),
+    make_sample(
+        "First we add the numbers,\n", "then we divide\n", "by two ", "and get é😀\n\n", "#### 3.5", prompt="Go"
+    ),
+]
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory):
+    """Return a function from a family to its folder, made once."""
+    root = tmp_path_factory.mktemp("tiny-models")
+    made: dict[str, Path] = {}
+
+    def make(family: str) -> Path:
+        if family not in made:
+            made[family] = tiny_text_model(family, root / family)
+        return made[family]
+
+    return make
+
+
+def open_tiny(folder: Path, options: RunOptions = ONE_THREAD, **choices) -> tuple[LoadedModel, ProxyExtractor]:
+    spec = resolve_spec(str(folder), ExtractRequest(**choices), options)
+    loaded = load(folder, spec.dtype, spec.attention, "cpu", 1)
+    return loaded, ProxyExtractor(loaded, spec, options)
+
+
+def extract(extractor: ProxyExtractor, samples=SAMPLES) -> UnitSignals:
+    return extractor.compute(extractor.prepare(samples)).result()
+
+
+def autograd_truth(loaded: LoadedModel, extractor: ProxyExtractor, sample: Sample, *, shift: int = 0):
+    """Return vectors and losses by the definition: a backward pass of the whole model for every segment.
+
+    The sample runs alone through the model's own forward; the gradient is read where the head gets its input.
+    shift != 0 pairs targets with the wrong positions.
+    """
+    tokens = extractor.prepare([sample]).tokens[0]
+    ids = torch.from_numpy(tokens.ids).unsqueeze(0)
+    captured = []
+
+    def keep(_module, args):
+        captured.append(args[0].detach().requires_grad_(True))
+        return (captured[-1],)
+
+    hook = loaded.model.get_output_embeddings().register_forward_pre_hook(keep)
+    vectors, losses = [], []
+    for segment in range(tokens.num_segments):
+        captured.clear()
+        logits = loaded.model(input_ids=ids, use_cache=False).logits[0].float()
+        positions = torch.from_numpy(np.flatnonzero(tokens.segment == segment))
+        loss = torch.nn.functional.cross_entropy(logits[positions - 1 + shift], ids[0, positions])
+        (gradient,) = torch.autograd.grad(loss, captured[0])
+        # The head's own input: a scale that the model puts before the head is not yet in it.
+        vectors.append(gradient[0].sum(dim=0))
+        losses.append(loss.detach())
+    hook.remove()
+    return torch.stack(vectors).numpy(), torch.stack(losses).numpy()
+
+
+def relative(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.max(np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)))
+
+
+INPUT_SCALES = {"minicpm3": 0.5}
+"""Families that scale h before the head: dL/dh has one factor more than the gradient at the head's input."""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_vectors_are_the_gradients_of_the_whole_model(model_folder, family):
+    loaded, extractor = open_tiny(model_folder(family))
+    signals = extract(extractor)
+    assert signals.set_aside == {}
+    first = 0
+    for sample in SAMPLES:
+        rows = slice(first, first + sample.num_segments)
+        first = rows.stop
+        vectors, losses = autograd_truth(loaded, extractor, sample)
+        assert relative(signals.segment_vector[rows], vectors * INPUT_SCALES.get(family, 1.0)) < 1e-5
+        np.testing.assert_allclose(signals.segment_loss[rows], losses, rtol=1e-5)
+    assert first == len(signals.segment_vector)
+
+
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_targets_one_position_off_would_show(model_folder, shift):
+    loaded, extractor = open_tiny(model_folder("qwen3"))
+    signals = extract(extractor, SAMPLES[:1])
+    wrong, _ = autograd_truth(loaded, extractor, SAMPLES[0], shift=shift)
+    assert relative(signals.segment_vector, wrong) > 0.1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_vector_does_not_depend_on_its_batch_mates(model_folder, family):
+    loaded, extractor = open_tiny(model_folder(family))
+    together = extract(extractor)
+    apart = [extract(extractor, [sample]) for sample in SAMPLES]
+    assert relative(together.segment_vector, np.concatenate([one.segment_vector for one in apart])) < 1e-5
+    backward = extract(extractor, SAMPLES[::-1])
+    pieces = np.split(backward.segment_vector, np.cumsum([s.num_segments for s in SAMPLES[::-1]])[:-1])
+    assert relative(np.concatenate(pieces[::-1]), together.segment_vector) < 1e-5
+    del loaded
+
+
+@pytest.mark.parametrize(("batch_tokens", "head_tokens"), [(1, 512), (150, 1), (100_000, 7), (100_000, 33)])
+def test_batch_and_block_sizes_change_speed_only(model_folder, batch_tokens, head_tokens):
+    _, usual = open_tiny(model_folder("gemma2"))
+    options = RunOptions(device="cpu", threads=1, batch_tokens=batch_tokens, head_tokens=head_tokens)
+    _, other = open_tiny(model_folder("gemma2"), options)
+    expected, found = extract(usual), extract(other)
+    assert relative(found.segment_vector, expected.segment_vector) < 1e-5
+    for name in ("segment_loss", "segment_entropy", "segment_hit_rate"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(found.segment_num_tokens, expected.segment_num_tokens)
+    assert found.num_tokens == expected.num_tokens
+
+
+def test_two_runs_are_bit_identical(model_folder):
+    model = str(model_folder("qwen3_moe"))
+    spec = resolve_spec(model, ExtractRequest(), ONE_THREAD)
+    first, second = (extract(open_extractor(model, spec, ONE_THREAD)) for _ in range(2))
+    np.testing.assert_array_equal(first.segment_vector, second.segment_vector)
+    np.testing.assert_array_equal(first.segment_entropy, second.segment_entropy)
+
+
+def test_statistics_are_those_of_the_models_own_logits(model_folder):
+    loaded, extractor = open_tiny(model_folder("cohere"))
+    signals = extract(extractor, SAMPLES[:1])
+    tokens = extractor.prepare(SAMPLES[:1]).tokens[0]
+    logits = loaded.model(input_ids=torch.from_numpy(tokens.ids).unsqueeze(0)).logits[0].double()
+    log_p = torch.log_softmax(logits, dim=-1)
+    for segment in range(tokens.num_segments):
+        at = np.flatnonzero(tokens.segment == segment)
+        assert signals.segment_num_tokens[segment] == len(at)
+        entropy = -(log_p.exp() * log_p).sum(dim=-1)[at - 1].mean()
+        hits = (logits[at - 1].argmax(dim=-1) == torch.from_numpy(tokens.ids[at])).double().mean()
+        assert signals.segment_entropy[segment] == pytest.approx(float(entropy), rel=1e-5)
+        assert signals.segment_hit_rate[segment] == pytest.approx(float(hits))
+    assert (tokens.segment[: int(np.flatnonzero(tokens.segment >= 0)[0])] == NO_SEGMENT).all()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_close_to_float32(model_folder, dtype, request):
+    request.addfinalizer(partial(torch.backends.mkldnn.set_flags, True))
+    _, exact = open_tiny(model_folder("llama"))
+    _, half = open_tiny(model_folder("llama"), dtype=dtype)
+    expected, found = extract(exact).segment_vector, extract(half).segment_vector
+    cosine = (expected * found).sum(1) / np.linalg.norm(expected, axis=1) / np.linalg.norm(found, axis=1)
+    assert cosine.min() > 0.99
+
+
+def test_a_spaces_as_tokens_model_agrees_with_autograd_too(tmp_path):
+    loaded, extractor = open_tiny(tiny_text_model("llama", tmp_path / "sp", metaspace=True, chat_template=None))
+    signals = extract(extractor, SAMPLES[:1])
+    vectors, _ = autograd_truth(loaded, extractor, SAMPLES[0])
+    assert relative(signals.segment_vector, vectors) < 1e-5

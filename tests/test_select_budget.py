@@ -1,0 +1,103 @@
+"""How many samples a ratio is, and which ones: the beginning of one ranking."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grace_store.errors import SettingError
+from grace_store.select.budget import at_least, budget, rank, top, top_ratios
+
+VALUES = st.lists(
+    st.sampled_from([0.0, -0.0, 0.25, 0.5, -1.0, np.nan, np.inf, -np.inf]) | st.floats(-1, 1), max_size=40
+).map(lambda values: np.array(values, dtype=np.float64))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "num_samples", "expected"),
+    [
+        (0.2, 15, 3),
+        ("0.2", 15, 3),
+        (0.07, 100, 7),
+        (Decimal("0.07"), 100, 7),
+        (np.float32(0.07), 100, 7),
+        (np.float64(0.07), 100, 7),
+        (0.29, 100, 29),
+        (0.57, 100, 57),
+        (0.2, 16, 4),
+        (0.2, 0, 0),
+        (1, 12, 12),
+        ("1e-9", 5, 1),
+        (0.05, 1_000_000, 50_000),
+        ("0.3333333333333333333333333333333333", 3, 1),
+        ("0.3333333333333333333333333333333334", 3, 2),
+    ],
+)
+def test_a_budget_is_exact(ratio, num_samples, expected):
+    assert budget(ratio, num_samples) == expected
+
+
+@given(hundredths=st.integers(1, 100), num_samples=st.integers(0, 10**7))
+def test_a_float_is_the_decimal_it_is_written_as(hundredths, num_samples):
+    exact = -(-Fraction(hundredths * num_samples, 100) // 1)
+    assert budget(hundredths / 100, num_samples) == exact
+
+
+@pytest.mark.parametrize("ratio", [0, 0.0, -0.1, 1.01, "2", "nan", "inf", float("nan"), "a fifth", "20%", "", True])
+def test_a_ratio_without_meaning_is_refused(ratio):
+    with pytest.raises(SettingError, match=r"ratio .* is not a number above 0 and at most 1"):
+        budget(ratio, 10)
+
+
+def test_ties_go_to_the_earlier_record():
+    values = np.array([0.5, 0.9, 0.5, np.nan, 0.5, np.inf, 0.9, -0.0, 0.0])
+    assert rank(values).tolist() == [1, 6, 0, 2, 4, 7, 8]
+    assert top(values, 3).tolist() == [1, 6, 0]
+    rows_backwards = np.arange(9)[::-1]
+    assert rank(values, rows_backwards).tolist() == [6, 1, 4, 2, 0, 8, 7]
+
+
+@given(values=VALUES, seed=st.integers(0, 1000))
+def test_the_ranking_does_not_depend_on_where_values_are_stored(values, seed):
+    order = np.random.default_rng(seed).permutation(len(values))
+    np.testing.assert_array_equal(order[rank(values[order], row=order)], rank(values))
+
+
+@given(values=VALUES)
+def test_a_ranking_holds_every_finite_value_once_and_falls(values):
+    ranking = rank(values)
+    assert sorted(ranking.tolist()) == np.flatnonzero(np.isfinite(values)).tolist()
+    assert (np.diff(values[ranking]) <= 0).all()
+
+
+@given(values=VALUES, ratios=st.lists(st.integers(1, 1000).map(lambda n: f"{n / 1000}"), min_size=1, max_size=5))
+def test_subsets_are_nested_prefixes_of_the_ranking(values, ratios):
+    ranking = rank(values)
+    for ratio, subset in zip(ratios, top_ratios(values, ratios), strict=True):
+        assert len(subset) == budget(ratio, len(ranking))
+        np.testing.assert_array_equal(subset, ranking[: len(subset)])
+        np.testing.assert_array_equal(subset, top(values, len(subset)))
+
+
+@given(values=VALUES, threshold=st.floats(-1, 1))
+def test_a_threshold_is_a_prefix_too(values, threshold):
+    chosen, ranking = at_least(values, threshold), rank(values)
+    np.testing.assert_array_equal(chosen, ranking[: len(chosen)])
+    assert (values[chosen] >= threshold).all()
+    assert (values[ranking[len(chosen) :]] < threshold).all()
+
+
+@pytest.mark.parametrize("count", [-1, 3])
+def test_more_than_have_a_value_is_refused(count):
+    with pytest.raises(SettingError, match=f"count {count} is not between 0 and 2, the samples that have a value"):
+        top(np.array([0.1, np.nan, 0.2]), count)
+
+
+def test_a_threshold_that_is_no_number_is_refused():
+    with pytest.raises(SettingError, match="threshold nan is not a number"):
+        at_least(np.array([0.1]), float("nan"))
