@@ -35,7 +35,7 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
     if remembered is not None:
         return remembered
     digest = _read_sha256(real)
-    if _stamp(real) == before and time.time_ns() - before["mtime_ns"] > _SETTLED_NS:
+    if _stamp(real) == before and time.time_ns() - before["ctime_ns"] > _SETTLED_NS:
         _remember(entry, {**before, "sha256": digest})
     return digest
 
@@ -55,7 +55,13 @@ def _read_sha256(path: Path) -> str:
 
 def _stamp(path: Path) -> dict[str, Any]:
     stat = path.stat()
-    return {"path": str(path), "num_bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "inode": stat.st_ino}
+    return {
+        "path": str(path),
+        "num_bytes": stat.st_size,
+        "inode": stat.st_ino,
+        "mtime_ns": stat.st_mtime_ns,
+        "ctime_ns": stat.st_ctime_ns,
+    }
 
 
 def _entry_path(path: Path) -> Path:

@@ -104,7 +104,7 @@ class ProgressDisplay:
         self._task: TaskID | None = None
         self._started: Started | None = None
         self._began = 0.0
-        self._last_line = 0.0
+        self._last_line = time.monotonic()
         self._samples = self._tokens = self._bytes = 0
 
     def __enter__(self) -> ProgressDisplay:

@@ -90,9 +90,11 @@ def _ranking(scores: Path, traces: Path) -> list[dict[str, Any]]:
 
 def _show(ranking: list[dict[str, Any]]) -> None:
     table = Table(title=f"\nThe best and the worst {NUM_SHOWN} of {len(ranking)} traces", title_justify="left")
-    for name, justify in (("rank", "right"), ("value", "right"), ("trace", "left"), ("quality", "left")):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    table.add_column("question", no_wrap=True, overflow="ellipsis", max_width=52)
+    table.add_column("rank", justify="right", min_width=4)
+    table.add_column("value", justify="right", min_width=7)
+    table.add_column("trace", min_width=14)
+    table.add_column("quality", min_width=12)
+    table.add_column("question", no_wrap=True, overflow="ellipsis", ratio=1)
     for place, entry in enumerate(ranking, start=1):
         if place <= NUM_SHOWN or place > len(ranking) - NUM_SHOWN:
             cells = (str(place), f"{entry['value']:.4f}", entry["sample_id"], entry["quality"], entry["question"])

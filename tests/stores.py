@@ -1,0 +1,152 @@
+"""Small finished stores for tests: by the real job with the fake model, or array by array without any data."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_store.config import DataRequest, DataSpec, ExtractRequest, ExtractSpec, ModelIdentity, Storage
+from grace_store.job.extract import ExtractJob, extract
+from grace_store.metadata import DataFile, Plan, Reason, Signal
+from grace_store.store import (
+    PlannedSample,
+    PlanWriter,
+    SignalView,
+    Store,
+    UnitWriter,
+    complete_signal,
+    create_signal,
+    open_backend,
+    unit_range,
+)
+from grace_store.unit import SetAside, UnitSignals
+from tests.fake_model import make_fake_model
+
+STORAGES: tuple[Storage, ...] = get_args(Storage)
+SIGNAL = "base"
+SAMPLES_PER_UNIT = 4
+NUM_SAMPLES = 11
+NUM_UNITS = 3
+TOO_LONG = 3
+"""The sample that every extraction sets aside."""
+
+
+# ---------------------------------------------------------------- by the real job
+
+
+def make_records(path: Path) -> Path:
+    """Write a dataset of 11 usable records, one too long to extract, and three that planning sets aside."""
+    records: list[dict[str, object] | str] = []
+    for i in range(NUM_SAMPLES):
+        steps = [f"Step {j + 1}: from {i} take {j}." for j in range(1 + i * 7 % 5)]
+        answer = "a very long answer " * 20 if i == TOO_LONG else f"naïve ∑ {i}"
+        records.append({"id": f"sample-{i}", "prompt": f"What of {i}?", "steps": steps, "answer": answer})
+    records.insert(2, '{"id": "cut sho')
+    records.insert(5, {"id": "stepless", "prompt": "?", "steps": [], "answer": "1"})
+    records.append({"id": "sample-0", "prompt": "again", "steps": ["a"], "answer": "b"})
+    lines = [record if isinstance(record, str) else json.dumps(record, ensure_ascii=False) for record in records]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def extract_store(folder: Path, storage: Storage = "int8") -> Store:
+    """Plan and extract a store at folder/store.zarr with the fake model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    job = ExtractJob(
+        location=str(folder / "store.zarr"),
+        model=make_fake_model(folder / "model"),
+        data=(str(make_records(folder / "data.jsonl")),),
+        signal=SIGNAL,
+        data_request=DataRequest(format="explicit", min_steps=1),
+        request=ExtractRequest(storage=storage, max_length=300),
+        samples_per_unit=SAMPLES_PER_UNIT,
+        door="tests.fake_model",
+    )
+    return extract(job).store
+
+
+@functools.cache
+def _finished(storage: Storage) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="grace-store-test-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(extract_store(folder, storage).location)
+
+
+def finished_store(folder: Path, storage: Storage = "int8") -> Store:
+    """Return a copy, of one's own to damage, of a store that is extracted once for all tests."""
+    return Store.open(shutil.copytree(_finished(storage), folder / f"{storage}.zarr"))
+
+
+# ---------------------------------------------------------------- array by array
+
+
+def write_plan(
+    location: Path, num_steps: Sequence[int], samples_per_unit: int, set_aside: Mapping[int, Reason] | None = None
+) -> Plan:
+    """Write a plan of samples with so many steps; records set aside have row numbers of their own, at the end."""
+    writer = PlanWriter(open_backend(location))
+    for row, steps in enumerate(num_steps):
+        writer.add(PlannedSample(f"s{row}", row, 0, row * 10, 10, row.to_bytes(16, "big"), steps))
+    for row, reason in (set_aside or {}).items():
+        writer.add_set_aside(len(num_steps) + row, reason, f"record {row} is {reason}")
+    num_records = len(num_steps) + len(set_aside or {})
+    file = DataFile(path="data.jsonl", kind="jsonl", num_bytes=0, num_records=num_records, sha256="0" * 64)
+    return writer.finish(DataSpec(format="explicit", min_steps=1), [file], samples_per_unit, "tests")
+
+
+def add_signal(store: Store, storage: Storage, vector_size: int, name: str = SIGNAL) -> SignalView:
+    """Add an empty signal to a store."""
+    model = ModelIdentity(
+        architecture="None", hidden_size=vector_size, vocab_size=2, config="0", weights="0", tokenizer="0"
+    )
+    spec = ExtractSpec(model=model, rendering="plain", storage=storage)
+    return create_signal(store, Signal(name=name, spec=spec, plan_sha256=store.plan.digest()))
+
+
+def random_signals(view: SignalView, unit: int, set_aside: Sequence[int] = ()) -> UnitSignals:
+    """Return signals of one unit; positions set aside have rows of zeros."""
+    start, stop = unit_range(view.store.plan, unit)
+    num_segments = view.store.column("sample_num_steps", start, stop) + 1
+    alive = np.repeat([position not in set_aside for position in range(stop - start)], num_segments)
+    rng = np.random.default_rng([unit, view.vector_size])
+    vectors = rng.standard_normal((len(alive), view.vector_size)) * alive[:, None]
+    statistics = rng.random((3, len(alive))).astype(np.float32) * alive
+    return UnitSignals(
+        segment_vector=vectors.astype(np.float32),
+        segment_num_tokens=(rng.integers(1, 50, len(alive)) * alive).astype(np.int32),
+        segment_loss=statistics[0],
+        segment_entropy=statistics[1],
+        segment_hit_rate=statistics[2],
+        set_aside={position: SetAside(Reason.TOO_LONG, "5000 tokens") for position in set_aside},
+        num_tokens=len(alive),
+    )
+
+
+def spans_for(view: SignalView, unit: int) -> npt.NDArray[np.int32]:
+    """Return spans of a unit's segments, each ten characters long."""
+    start, stop = unit_range(view.store.plan, unit)
+    firsts = [np.arange(steps + 1) * 10 for steps in view.store.column("sample_num_steps", start, stop)]
+    first = np.concatenate(firsts)
+    return np.stack([first, first + 10], axis=1).astype(np.int32)
+
+
+def write_store(
+    location: Path, num_steps: Sequence[int], samples_per_unit: int, storage: Storage, vector_size: int
+) -> SignalView:
+    """Write a finished store without data or job."""
+    write_plan(location, num_steps, samples_per_unit)
+    view = add_signal(Store.open(location), storage, vector_size)
+    writer = UnitWriter(view)
+    for unit in range(view.store.plan.num_units):
+        writer.write(unit, random_signals(view, unit), spans_for(view, unit))
+    complete_signal(view)
+    return view
