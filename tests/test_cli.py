@@ -256,7 +256,9 @@ def test_ctrl_c_stops_at_a_unit_and_says_how_to_go_on(tmp_path: Path, model: str
             break
     _, err = process.communicate()
     assert process.returncode == 130
-    assert "run the same command again to go on" in " ".join(err.split())
+    said = " ".join(err.split())
+    assert "Stopping after the units under way" in said
+    assert "run the same command again to go on" in said
     run_ok(*words)
     assert run_json("status", tmp_path / "store.zarr")["num_done"] == NUM_USABLE
 

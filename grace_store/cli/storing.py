@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from grace_store.cli.console import ProgressDisplay, out, print_json, size, stoppable
@@ -136,26 +136,26 @@ def inspect(store: str, sample: str, signal: str | None, data: tuple[str, ...], 
         out.print(Text(shown["prompt"], style="dim"))
     if shown["state"] == "done":
         out.print(f"value {shown['value']:.4f} with alpha 0.7, uniform history, target answer")
-        out.print(_segment_table(shown["segments"]))
+        _show_segments(shown["segments"])
 
 
-def _segment_table(segments: list[dict[str, Any]]) -> Table:
-    table = Table(show_lines=False, pad_edge=False)
-    numbers = {
-        "tokens": "num_tokens", "loss": "loss", "entropy": "entropy", "hits": "hit_rate", "norm": "norm",
-        "answer": "answer_alignment", "history": "history_alignment", "score": "step_score",
-    }  # fmt: skip
-    table.add_column("segment")
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("text", overflow="fold", ratio=1)
+_COLUMNS = {
+    "tokens": "num_tokens", "loss": "loss", "entropy": "entropy", "hits": "hit_rate", "norm": "norm",
+    "answer": "answer_alignment", "history": "history_alignment", "score": "step_score",
+}  # fmt: skip
+
+
+def _show_segments(segments: list[dict[str, Any]]) -> None:
+    """Print a line of numbers for each segment and its text below, so that both have room on any terminal."""
+    out.print(" " * 9 + "".join(f"{name:>8}" for name in _COLUMNS), style="bold")
     for segment in segments:
-        cells = []
-        for key in numbers.values():
+        cells = [f"{segment['name']:<9}"]
+        for key in _COLUMNS.values():
             value = segment[key]
-            cells.append("" if value is None else str(value) if isinstance(value, int) else f"{value:.3f}")
-        table.add_row(segment["name"], *cells, Text((segment["text"] or "").strip()))
-    return table
+            cells.append(f"{'' if value is None else value if isinstance(value, int) else f'{value:.3f}':>8}")
+        score = segment["step_score"]
+        out.print("".join(cells), style=None if score is None else "green" if score > 0 else "red", markup=False)
+        out.print(Padding(Text((segment["text"] or "").strip(), style="dim"), (0, 0, 0, 2)))
 
 
 @click.command(epilog="\b\nExample:\n  grace-store info traces.zarr --json")

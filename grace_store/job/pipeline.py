@@ -22,6 +22,11 @@ OnCommit = Callable[[UnitCommitted], None]
 class Feed(Protocol):
     """Where the numbers of the units to run come from."""
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether to end after the unit under way, whatever else was taken."""
+        ...
+
     def take(self, *, wait: bool) -> int | None:
         """Return the next unit, or None if there is none (with wait: none will ever come)."""
         ...
@@ -34,26 +39,34 @@ class ListFeed:
         self._units = iter(units)
         self._stop = stop
 
+    @property
+    def is_stopped(self) -> bool:
+        return self._stop.is_set()
+
     def take(self, *, wait: bool) -> int | None:
-        return None if self._stop.is_set() else next(self._units, None)
+        return None if self.is_stopped else next(self._units, None)
 
 
 class QueueFeed:
-    """Units that arrive while the pipeline runs; None in the queue ends them."""
+    """Units that arrive while the pipeline runs, until somebody ends them."""
 
     def __init__(self) -> None:
-        self.units: queue.Queue[int | None] = queue.Queue()
-        self._ended = False
+        self._units: queue.Queue[int | None] = queue.Queue()
+        self.is_stopped = False
+
+    def put(self, unit: int) -> None:
+        self._units.put(unit)
+
+    def end(self) -> None:
+        """Say that no unit will come, and that those which are not under way are not wanted."""
+        self.is_stopped = True
+        self._units.put(None)
 
     def take(self, *, wait: bool) -> int | None:
-        if self._ended:
-            return None
         try:
-            unit = self.units.get(block=wait)
+            return None if self.is_stopped else self._units.get(block=wait)
         except queue.Empty:
             return None
-        self._ended = unit is None
-        return unit
 
 
 class _Writer:
@@ -122,7 +135,7 @@ def run_pipeline(
                     if unit is None:
                         break
                     waiting.append(pool.submit(load, unit))
-                if not waiting:
+                if not waiting or feed.is_stopped:
                     break
                 loaded, prepared = waiting.popleft().result()
                 writer.put(loaded, extractor.compute(prepared))

@@ -119,7 +119,7 @@ class ProcessEngine:
                 unit = self._waiting.popleft()
                 worker.in_flight.add(unit)
                 self._send(worker, str(unit))
-            if not worker.in_flight and (self.stop.is_set() or not self._in_flight_elsewhere(worker)):
+            if self.stop.is_set() or not (worker.in_flight or self._in_flight_elsewhere(worker)):
                 self._end(worker)
 
     def _in_flight_elsewhere(self, worker: _Worker) -> bool:
@@ -132,7 +132,7 @@ class ProcessEngine:
         self._close(worker)
         lost = sorted(unit for unit in worker.in_flight if not self.is_committed(unit))
         code = worker.process.returncode
-        if code == 0 and not lost:
+        if code == 0 and (self.stop.is_set() or not lost):
             return
         if not worker.is_ready:
             raise WorkerDied(f"Worker {worker.number} died while starting (exit code {code}); its log is above.")

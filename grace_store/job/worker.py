@@ -1,6 +1,6 @@
 """One worker process: gets unit numbers on stdin, runs them, says what it committed on stdout, JSON line by line.
 
-    parent -> worker   first the WorkerJob, then a unit number a line; end of file means no more
+    parent -> worker   first the WorkerJob, then a unit number a line; end of file: finish the unit under way
     worker -> parent   {"event": "Ready", ...}, {"event": "UnitCommitted", ...}, {"event": "Failed", "text": ...}
 
 Run as ``python -m grace_store.job.worker`` by the process engine, never by people.
@@ -37,6 +37,7 @@ class WorkerJob(Frozen):
     extractor: str
     """Module with the functions of ModelDoor."""
     model: str
+    adapter: str | None = None
     options: RunOptions
     tmp_label: str
     parent: int
@@ -90,7 +91,9 @@ def _run(job: WorkerJob, say: _Speaker) -> None:
     if isinstance(store.backend, LocalBackend):
         store.backend.tmp_label = job.tmp_label
     view: SignalView = store.signal(job.signal)
-    extractor = model_door(job.extractor).open_extractor(job.model, view.signal.spec, job.options)
+    extractor = model_door(job.extractor).open_extractor(
+        job.model, view.signal.spec, job.options, adapter=job.adapter
+    )
     feed = QueueFeed()
     threading.Thread(target=_read_units, args=(feed,), daemon=True).start()
     say({"event": "Ready", "pid": os.getpid()})
@@ -104,8 +107,8 @@ def _run(job: WorkerJob, say: _Speaker) -> None:
 
 def _read_units(feed: QueueFeed) -> None:
     for line in sys.stdin:
-        feed.units.put(int(line))
-    feed.units.put(None)
+        feed.put(int(line))
+    feed.end()
 
 
 if __name__ == "__main__":
