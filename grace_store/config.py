@@ -83,6 +83,10 @@ class ExtractSpec(Frozen):
     """Longest conversation in tokens; a longer sample is set aside."""
     text_only: bool = False
     """Leave the images out instead of setting the sample aside."""
+    min_pixels: int | None = Field(default=None, ge=1)
+    """Images with fewer pixels are enlarged to about so many; None leaves it to the model's processor."""
+    max_pixels: int | None = Field(default=None, ge=1)
+    """Images with more pixels are shrunk to about so many; None leaves it to the model's processor."""
     dtype: Dtype = "float32"
     attention: Attention = "sdpa"
     storage: Storage = "int8"
@@ -110,6 +114,8 @@ class ExtractRequest(Frozen):
     include_eos: bool | None = None
     max_length: int | None = Field(default=None, ge=2)
     text_only: bool | None = None
+    min_pixels: int | None = Field(default=None, ge=1)
+    max_pixels: int | None = Field(default=None, ge=1)
     dtype: Dtype | None = None
     attention: Attention | None = None
     storage: Storage | None = None
@@ -130,6 +136,8 @@ class RunOptions(Frozen):
     """Padded tokens in one forward pass."""
     head_tokens: int = Field(default=512, ge=1)
     """Tokens whose logits are held at a time."""
+    packing: bool = False
+    """Run samples end to end without padding, if the model gives the same for it. Pays with flash attention."""
     device: str = "auto"
     """"auto", "cpu", "cuda", "cuda:1"..."""
     workers: int | None = Field(default=None, ge=1)

@@ -5,12 +5,13 @@ Everything here is written into stores, so a change is a change of the format (s
 
 from __future__ import annotations
 
+import hashlib
 from enum import StrEnum
 from typing import Literal
 
 from pydantic import Field
 
-from grace_store.config import DataSpec, ExtractSpec, Frozen
+from grace_store.config import DataSpec, ExtractSpec, Frozen, canonical_json
 
 FORMAT_NAME = "grace-store"
 FORMAT_VERSION = "1.0"
@@ -93,6 +94,10 @@ class Signal(Frozen):
     origin: dict[str, str] = Field(default_factory=dict)
     """Where the model lay and what software ran: for people, never compared."""
 
+    def identity(self) -> str:
+        """Return the digest of what the numbers depend on: everything but the origin."""
+        return hashlib.sha256(canonical_json(self.model_dump(mode="json", exclude={"origin"}))).hexdigest()
+
 
 class ChunkDigest(Frozen):
     """Size and content of one chunk file."""
@@ -117,6 +122,8 @@ class Commit(Frozen):
     num_samples: int
     num_done: int
     num_tokens: int
+    images_sha256: str | None = None
+    """SHA-256 over the digests of the images behind the vectors; None without images."""
     set_aside: tuple[SampleSetAside, ...] = ()
     chunks: dict[str, ChunkDigest]
 

@@ -34,3 +34,6 @@ class UnitSignals:
     set_aside: dict[int, SetAside] = field(default_factory=dict)
     num_tokens: int = 0
     """Tokens that went through the model, for progress only."""
+    images_sha256: str | None = None
+    """SHA-256 over the SHA-256 (hexadecimal, a newline after each) of the encoded images behind the vectors, in the
+    order of the samples and of reading; None without images."""

@@ -13,7 +13,7 @@ from grace_store.store import Store, UnitWriter, layout
 from grace_store.store.encode import ArrayEncoder
 from tests.stores import STORAGES, add_signal, random_signals, spans_for, write_plan, write_store
 
-NUM_STEPS = [3, 1, 40, 5, 90, 2, 1, 1, 9]
+NUM_STEPS = [3, 1, 40, 5, 150, 2, 1, 1, 9]
 
 
 def files(location: Path) -> dict[str, bytes]:
@@ -73,9 +73,9 @@ def test_signals_of_the_wrong_shape_or_not_finite_are_refused(tmp_path: Path) ->
     writer, spans = UnitWriter(view), spans_for(view, 1)
     short = random_signals(view, 1)
     short.segment_loss = short.segment_loss[:-1]
-    with pytest.raises(ValueError, match="unit 1 has 98 segments, segment_loss has 97 rows"):
+    with pytest.raises(ValueError, match="unit 1 has 158 segments, segment_loss has 157 rows"):
         writer.write(1, short, spans)
-    with pytest.raises(ValueError, match="unit 1 has 98 segments, segment_span has 3 rows"):
+    with pytest.raises(ValueError, match="unit 1 has 158 segments, segment_span has 3 rows"):
         writer.write(1, random_signals(view, 1), spans[:3])
     wild = random_signals(view, 1)
     wild.segment_vector[5, 7] = np.nan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,25 +22,19 @@ unit_sizes = st.sampled_from([1, 2, 4, 16, 64])
 
 
 def planned(num_steps: list[int], samples_per_unit: int) -> tuple[Plan, np.ndarray, np.ndarray]:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, mock.patch("os.fsync"):  # nothing here has to outlive a power cut
         plan = write_plan(Path(folder) / "s", num_steps, samples_per_unit)
         store = Store.open(Path(folder) / "s")
         return plan, store.column("sample_segment_start"), store.column("sample_gram_start")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=30)
 @given(step_counts, unit_sizes)
-def test_units_cover_every_sample_once(num_steps: list[int], samples_per_unit: int) -> None:
-    plan, _, _ = planned(num_steps, samples_per_unit)
-    covered = [i for unit in range(plan.num_units) for i in range(*unit_range(plan, unit))]
-    assert covered == list(range(len(num_steps)))
-    assert all(start < stop for start, stop in (unit_range(plan, unit) for unit in range(plan.num_units)))
-
-
-@settings(deadline=None, max_examples=40)
-@given(step_counts, unit_sizes)
-def test_no_two_samples_share_a_row_and_no_two_units_a_chunk(num_steps: list[int], samples_per_unit: int) -> None:
+def test_units_cover_every_sample_once_and_share_nothing(num_steps: list[int], samples_per_unit: int) -> None:
     plan, segment_start, gram_start = planned(num_steps, samples_per_unit)
+    ranges = [unit_range(plan, unit) for unit in range(plan.num_units)]
+    assert [sample for start, stop in ranges for sample in range(start, stop)] == list(range(len(num_steps)))
+    assert all(start < stop for start, stop in ranges)
     rows: set[int] = set()
     entries: set[int] = set()
     for sample, steps in enumerate(num_steps):
@@ -53,16 +48,13 @@ def test_no_two_samples_share_a_row_and_no_two_units_a_chunk(num_steps: list[int
         entries.update(my_entries)
         assert {row // plan.rows_per_unit for row in my_rows} == {unit}
         assert {entry // plan.gram_per_unit for entry in my_entries} == {unit}
+    assert_no_waste(plan, [num_steps[start:stop] for start, stop in ranges])
 
 
-@settings(deadline=None, max_examples=25)
-@given(step_counts, unit_sizes)
-def test_a_unit_has_no_more_room_than_it_needs(num_steps: list[int], samples_per_unit: int) -> None:
-    plan, _, _ = planned(num_steps, samples_per_unit)
-    units = [num_steps[slice(*unit_range(plan, unit))] for unit in range(plan.num_units)]
+def assert_no_waste(plan: Plan, units: list[list[int]]) -> None:
+    """Check that units have no more room than the largest needs, up to a whole inner chunk."""
     needed = max(sum(steps + 1 for steps in unit) for unit in units)
-    assert plan.rows_per_unit >= needed
-    assert plan.rows_per_unit - needed < layout.ROWS_PER_INNER_CHUNK
+    assert 0 <= plan.rows_per_unit - needed < layout.ROWS_PER_INNER_CHUNK
     assert plan.rows_per_unit == needed or plan.rows_per_unit % layout.ROWS_PER_INNER_CHUNK == 0
     assert plan.gram_per_unit == max(sum((steps + 1) * (steps + 2) // 2 for steps in unit) for unit in units)
 
@@ -83,7 +75,8 @@ def make_plan(num_samples: int, samples_per_unit: int) -> Plan:
     )
 
 
-@given(st.integers(1, 5000), st.integers(0, 8), st.sampled_from(STORAGES), st.integers(1, 300))
+@settings(deadline=None)
+@given(st.integers(1, 300), st.integers(0, 8), st.sampled_from(STORAGES), st.integers(1, 300))
 def test_every_chunk_of_every_array_belongs_to_exactly_one_unit(
     num_samples: int, exponent: int, storage: str, vector_size: int
 ) -> None:

@@ -2,7 +2,8 @@
 
 from grace_store.store.backend import Backend, LocalBackend, open_backend, run_log_path
 from grace_store.store.check import Problem, check_plan, check_signal, check_strays
-from grace_store.store.layout import check_signal_name, unit_range
+from grace_store.store.gram_reader import GramReader, SampleGrams
+from grace_store.store.layout import SAMPLES_PER_CHUNK, check_signal_name, unit_range
 from grace_store.store.lock import Shard, clear_dead, hold
 from grace_store.store.plan_writer import PlannedSample, PlanWriter
 from grace_store.store.store import SampleRows, SignalView, Store, UnitGrams, is_committed
@@ -16,11 +17,14 @@ from grace_store.store.unit_writer import (
 )
 
 __all__ = [
+    "SAMPLES_PER_CHUNK",
     "Backend",
+    "GramReader",
     "LocalBackend",
     "PlanWriter",
     "PlannedSample",
     "Problem",
+    "SampleGrams",
     "SampleRows",
     "Shard",
     "SignalView",

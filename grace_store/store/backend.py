@@ -86,12 +86,10 @@ class LocalBackend:
         self._place(value, rename)
 
     def write_new(self, key: str, value: bytes) -> bool:
-        def link(tmp: Path) -> None:
-            # link, unlike rename, refuses an existing name, also on NFS.
-            self._prepare(key).hardlink_to(tmp)
-
+        path = self._prepare(key)
         try:
-            self._place(value, link)
+            # link, unlike rename, refuses an existing name, also on NFS.
+            self._place(value, path.hardlink_to)
         except FileExistsError:
             return False
         return True
@@ -131,7 +129,7 @@ class LocalBackend:
             with contextlib.suppress(OSError):  # not empty: it stays
                 Path(folder).rmdir()
 
-    def _place(self, value: bytes, place: Callable[[Path], None]) -> None:
+    def _place(self, value: bytes, place: Callable[[Path], object]) -> None:
         """Write a temporary file and put it in its place; it is gone afterwards, whatever happens."""
         for attempt in range(_ATTEMPTS):
             tmp: Path | None = None

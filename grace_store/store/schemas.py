@@ -28,10 +28,14 @@ def schema_documents() -> dict[str, str]:
 
 
 def _sealed(model: type[Frozen]) -> dict[str, Any]:
-    # As written: a field with a default is always there.
     body = model.model_json_schema(mode="serialization")
+    definitions = {**body.pop("$defs", {}), model.__name__: body}
+    for definition in definitions.values():
+        if "properties" in definition:
+            # As written: a field with a default is always there.
+            definition["required"] = list(definition["properties"])
     return {
-        "$defs": {**body.pop("$defs", {}), model.__name__: body},
+        "$defs": definitions,
         "type": "object",
         "properties": {
             BODY: {"$ref": f"#/$defs/{model.__name__}"},

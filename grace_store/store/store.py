@@ -229,7 +229,7 @@ class SignalView:
         """Return a unit's commit; Corrupt if it is missing, damaged or another signal's."""
         key = layout.commit_key(self.name, unit)
         commit = unseal(from_bytes(self.store.backend.read(key), key), Commit, key)
-        if commit.unit != unit or commit.signal_sha256 != self.signal.digest():
+        if commit.unit != unit or commit.signal_sha256 != self.signal.identity():
             raise Corrupt(f"{key} belongs to another unit or signal.")
         return commit
 
@@ -244,6 +244,10 @@ class SignalView:
         spec = next(array for array in self.arrays if array.name == name)
         length = spec.chunks[0]
         return self._group.read(name, unit * length, min((unit + 1) * length, spec.shape[0]))
+
+    def array(self, name: str) -> zarr.Array[Any]:
+        """Return one of the signal's arrays, open for reading and held against what the plan implies."""
+        return self._group[name]
 
     def constant(self, name: str) -> Array:
         """Return one of the arrays that have nothing to do with units."""

@@ -82,10 +82,11 @@ class UnitWriter:
         backend.flush()
         commit = Commit(
             unit=unit,
-            signal_sha256=self._view.signal.digest(),
+            signal_sha256=self._view.signal.identity(),
             num_samples=stop - start,
             num_done=stop - start - len(signals.set_aside),
             num_tokens=signals.num_tokens,
+            images_sha256=signals.images_sha256,
             set_aside=tuple(
                 SampleSetAside(sample=start + position, reason=why.reason, detail=why.detail)
                 for position, why in sorted(signals.set_aside.items())
@@ -159,7 +160,7 @@ def complete_signal(view: SignalView) -> Completion:
 def totals(view: SignalView, commits: Sequence[Commit]) -> Completion:
     """Return the sums over all commits of a signal, in the order of their units."""
     return Completion(
-        signal_sha256=view.signal.digest(),
+        signal_sha256=view.signal.identity(),
         num_units=len(commits),
         num_done=sum(commit.num_done for commit in commits),
         set_aside=count_set_aside(commits),

@@ -1,0 +1,120 @@
+"""Read Grams and token counts of many units fast, on any number of threads; never a vector.
+
+A chunk that scoring needs is small and Zarr's scheduler costs more than decoding it, so chunks are decoded here, as
+FORMAT.md says they are encoded: zstd, then a CRC-32C. An array with other codecs is read through zarr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+from numcodecs import zstd
+from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
+
+from grace_store.errors import Corrupt
+from grace_store.metadata import STATE_DONE
+from grace_store.store import layout
+from grace_store.store.store import SignalView
+
+Array = npt.NDArray[Any]
+
+_CRC_BYTES = 4
+_CODECS = (BytesCodec, ZstdCodec, Crc32cCodec)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleGrams:
+    """What scoring needs of some done samples, in order; Grams and segments lie flat, K + 1 segments to a sample."""
+
+    sample: npt.NDArray[np.int64]
+    """Positions in the plan."""
+    num_steps: npt.NDArray[np.int64]
+    gram: npt.NDArray[np.float32]
+    """Packed as in the store; empty unless asked for."""
+    num_tokens: npt.NDArray[np.int32]
+    loss: npt.NDArray[np.float32]
+    """Mean loss of each segment; empty unless asked for."""
+
+
+class GramReader:
+    """Reads one signal. Threads may share it."""
+
+    def __init__(self, view: SignalView, *, gram: bool = True, loss: bool = False) -> None:
+        self._view = view
+        self._plan = view.store.plan
+        self._gram = gram
+        self._loss = loss
+        self._specs = {spec.name: spec for spec in view.arrays}
+        self._is_plain = {name: self._has_known_codecs(name) for name in self._names()}
+
+    def _names(self) -> list[str]:
+        wanted = {"sample_gram": self._gram, "segment_loss": self._loss}
+        return ["sample_state", "segment_num_tokens", *(name for name, asked in wanted.items() if asked)]
+
+    def _has_known_codecs(self, name: str) -> bool:
+        codecs = getattr(self._view.array(name).metadata, "codecs", ())
+        return len(codecs) == len(_CODECS) and all(map(isinstance, codecs, _CODECS))
+
+    def read(self, units: Sequence[int], num_steps: npt.NDArray[np.integer[Any]]) -> SampleGrams:
+        """Return the done samples of committed units; num_steps is K of all samples of these units, done or not."""
+        num_segments = num_steps.astype(np.int64) + 1
+        ranges = [layout.unit_range(self._plan, unit) for unit in units]
+        sample = np.concatenate([np.zeros(0, np.int64), *(np.arange(*each) for each in ranges)])
+        done = self._joined("sample_state", units, [stop - start for start, stop in ranges]) == STATE_DONE
+        bounds = np.cumsum([0, *(stop - start for start, stop in ranges)])
+        rows = _sums(num_segments, bounds)
+        num_packed = layout.num_packed(num_segments)
+        gram = self._joined("sample_gram", units, _sums(num_packed, bounds)) if self._gram else np.zeros(0, np.float32)
+        num_tokens = self._joined("segment_num_tokens", units, rows)
+        loss = self._joined("segment_loss", units, rows) if self._loss else np.zeros(0, np.float32)
+        if done.all():
+            return SampleGrams(sample, num_segments - 1, gram, num_tokens, loss)
+        segment_done = np.repeat(done, num_segments)
+        return SampleGrams(
+            sample[done],
+            num_segments[done] - 1,
+            gram[np.repeat(done, num_packed)] if self._gram else gram,
+            num_tokens[segment_done],
+            loss[segment_done] if self._loss else loss,
+        )
+
+    def _joined(self, name: str, units: Sequence[int], lengths: Sequence[int]) -> Array:
+        """Return the beginnings of units' chunks, one after the other."""
+        spec = self._specs[name]
+        out = np.empty(sum(lengths), dtype=spec.dtype)
+        start = 0
+        for unit, length in zip(units, lengths, strict=True):
+            chunk = self._chunk(spec, unit) if self._is_plain[name] else self._view.unit_array(name, unit)
+            out[start : start + length] = chunk[:length]
+            start += length
+        return out
+
+    def _chunk(self, spec: layout.ArraySpec, unit: int) -> Array:
+        key = f"{self._view.key}/{layout.chunk_key(spec.name, len(spec.dims), unit)}"
+        raw = self._view.store.backend.read(key)
+        if raw is None:
+            raise self._broken(key, "is missing")
+        body = raw[:-_CRC_BYTES]
+        if google_crc32c.value(body) != int.from_bytes(raw[-_CRC_BYTES:], "little"):
+            raise self._broken(key, "does not match its checksum")
+        chunk = np.frombuffer(zstd.decompress(body), dtype=np.dtype(spec.dtype).newbyteorder("<"))
+        if len(chunk) != spec.chunks[0]:
+            raise self._broken(key, f"holds {len(chunk)} values instead of {spec.chunks[0]}")
+        return chunk
+
+    def _broken(self, key: str, what: str) -> Corrupt:
+        return Corrupt(
+            f"{self._view.store.location}: {key} {what}. Run `grace-store verify --deep`, then `grace-store repair`."
+        )
+
+
+def _sums(counts: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> list[int]:
+    """Return the sums of counts between neighbouring bounds."""
+    total = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    sums: list[int] = np.diff(total[bounds]).tolist()
+    return sums

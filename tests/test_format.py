@@ -1,0 +1,317 @@
+"""The format three times, kept together: FORMAT.md for people, the JSON Schemas for programs, and what is written."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import xarray
+import zarr
+
+from grace_store.config import DataSpec, ExtractSpec, Storage
+from grace_store.metadata import FORMAT_VERSION, STATE_CODES, Commit, Completion, Plan, Signal
+from grace_store.store import Store, layout, schemas
+from grace_store.store.vectors import Rotation
+from tests.stores import NUM_SAMPLES, SIGNAL, STORAGES, TOO_LONG, finished_store, write_store
+
+SCHEMAS = Path(__file__).parent.parent / "schemas"
+TEXT = (SCHEMAS / "FORMAT.md").read_text(encoding="utf-8")
+
+
+def tables() -> list[list[dict[str, str]]]:
+    """Return every table of FORMAT.md, each row as {heading: cell}."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\|\n)+", TEXT, re.MULTILINE):
+        lines = [[cell.strip() for cell in line.strip().strip("|").split(" | ")] for line in block.splitlines()]
+        found.append([dict(zip(lines[0], cells, strict=True)) for cells in lines[2:]])
+    return found
+
+
+def table(heading: str) -> list[dict[str, str]]:
+    return next(rows for rows in tables() if rows and heading in rows[0])
+
+
+ARRAYS = [row for rows in tables() for row in rows if "path" in row]
+
+
+# ---------------------------------------------------------------- text and arrays
+
+
+def sizes(store: Store, storage: Storage) -> dict[str, int]:
+    plan, d = store.plan, store.signal(SIGNAL).vector_size
+    columns = {row["storage"].strip("`"): row["columns C"] for row in table("columns C")}[storage]
+    return {
+        "N": plan.num_samples,
+        "A": sum(plan.set_aside.values()),
+        "U": plan.num_units,
+        "S": plan.samples_per_unit,
+        "R": plan.rows_per_unit,
+        "G": plan.gram_per_unit,
+        "d": d,
+        "C": {"d": d, "ceil(d/2)": math.ceil(d / 2)}[columns],
+    }
+
+
+def stated_arrays(store: Store, storage: Storage) -> dict[str, tuple[Any, ...]]:
+    """Return {path: (dimensions, shape, chunk, dtype)} that FORMAT.md says a store has."""
+    dtypes = {row["storage"].strip("`"): row["dtype"].strip("`") for row in table("columns C")}
+    stated = {}
+    for row in ARRAYS:
+        if row.get("if storage is", "any") != "any" and storage not in row["if storage is"].split(", "):
+            continue
+        path = row["path"].strip("`").replace("<signal>", SIGNAL)
+        shape, chunk = (evaluate(row[name], sizes(store, storage)) for name in ("shape", "chunk"))
+        dtype = dtypes[storage] if row["dtype"] == "section 6" else row["dtype"].strip("`")
+        stated[path] = (tuple(row["dimensions"].split(", ")), shape, chunk, dtype)
+    return stated
+
+
+def evaluate(text: str, letters: dict[str, int]) -> tuple[int, ...]:
+    """Return a shape such as (U*R, 2) with numbers for letters."""
+    dims = [dim.strip() for dim in text.strip("()").split(",") if dim.strip()]
+    return tuple(math.prod(letters.get(part) or ast.literal_eval(part) for part in dim.split("*")) for dim in dims)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_the_arrays_of_a_store_are_those_of_the_tables(tmp_path: Path, storage: Storage) -> None:
+    store = finished_store(tmp_path, storage)
+    found = {}
+    root = zarr.open_group(store.location, mode="r")
+    assert sorted(root.group_keys()) == ["ledger", "samples", "signals"]
+    assert list(root.array_keys()) == []
+    for group in ("samples", f"signals/{SIGNAL}"):
+        for name, array in root[group].members(max_depth=None):
+            assert isinstance(array, zarr.Array)
+            dtype = "string" if array.dtype.kind in "TO" else str(array.dtype)
+            found[f"{group}/{name}"] = (
+                array.metadata.dimension_names, array.shape, array.shards or array.chunks, dtype,
+            )  # fmt: skip
+            assert array.fill_value == ("" if dtype == "string" else 0)
+            assert array.attrs["about"]
+    assert found == stated_arrays(store, storage)
+
+
+def test_the_order_of_the_plans_arrays_is_that_of_their_digest() -> None:
+    stated = [row["path"].strip("`").removeprefix("samples/") for row in ARRAYS if "`samples/" in row["path"]]
+    assert stated == [array.name for array in layout.sample_arrays(1, 1)]
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_encodings_are_those_that_the_text_allows(tmp_path: Path, storage: Storage) -> None:
+    store = finished_store(tmp_path, storage)
+    for key in store.backend.walk():
+        node = json.loads(store.backend.read(key) or b"") if key.endswith("/zarr.json") else {}
+        if node.get("node_type") != "array":
+            continue
+        codecs = node["codecs"]
+        if key.endswith("segment_vector/zarr.json"):
+            assert [codec["name"] for codec in codecs] == ["sharding_indexed"]
+            assert codecs[0]["configuration"]["index_location"] == "end"
+            codecs = codecs[0]["configuration"]["codecs"]
+        first = "vlen-utf8" if node["data_type"] == "string" else "bytes"
+        assert [codec["name"] for codec in codecs] == [first, "zstd", "crc32c"]
+        assert codecs[0].get("configuration", {}).get("endian", "little") == "little"
+        assert node["chunk_key_encoding"] == {"name": "default", "configuration": {"separator": "/"}}
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_padding_and_samples_set_aside_are_zero(tmp_path: Path, storage: Storage) -> None:
+    store = finished_store(tmp_path, storage)
+    view, plan = store.signal(), store.plan
+    for unit in range(plan.num_units):
+        start, stop = layout.unit_range(plan, unit)
+        segments = store.column("sample_num_steps", start, stop) + 1
+        used = {"segment": segments.sum(), "gram_entry": (segments * (segments + 1) // 2).sum()}
+        for array in view.arrays:
+            if array.dims[0] in used:
+                assert not view.unit_array(array.name, unit)[used[array.dims[0]] :].any(), array.name
+    assert not view.gram(TOO_LONG).any()
+    assert not view.vectors(TOO_LONG).any()
+    assert not view.segments("segment_num_tokens", TOO_LONG).any()
+    assert view.segments("segment_span", TOO_LONG).any()
+
+
+def test_the_codes_of_states_are_those_of_the_table() -> None:
+    stated = {row["word"].strip("`"): int(row["code"]) for row in table("code")}
+    assert stated == STATE_CODES
+    attributes = layout.flag_attributes()
+    assert dict(zip(attributes["flag_meanings"].split(), attributes["flag_values"], strict=True)) == STATE_CODES
+
+
+def test_the_rotation_is_the_one_that_the_text_derives() -> None:
+    for d in (9, 24):
+        stream = hashlib.shake_256(f"grace-store rotation of size {d}".encode()).digest(10 * d)
+        bits = "".join(f"{byte:08b}" for byte in stream[: 2 * d])[: 2 * d]
+        keys = [int.from_bytes(stream[2 * d + 8 * i : 2 * d + 8 * i + 8], "little") for i in range(d)]
+        rotation = Rotation.for_size(d)
+        assert rotation.sign.reshape(-1).tolist() == [1 if bit == "0" else -1 for bit in bits]
+        assert rotation.order.tolist() == sorted(range(d), key=keys.__getitem__)
+
+
+# ---------------------------------------------------------------- text, schemas and documents
+
+
+def test_the_version_is_that_of_the_code() -> None:
+    assert TEXT.startswith(f"# The grace-store format, version {FORMAT_VERSION}\n")
+    assert f'"grace-store" and "{FORMAT_VERSION}"' in TEXT
+
+
+@pytest.mark.parametrize(
+    ("heading", "model"),
+    [
+        ("field of the plan", Plan),
+        ("field of a signal", Signal),
+        ("field of a commit", Commit),
+        ("field of a completion", Completion),
+    ],
+)
+def test_every_field_of_a_document_is_in_its_table(heading: str, model: type[Plan]) -> None:
+    stated = [name for row in table(heading) for name in re.findall(r"`(\w+)`", row[heading])]
+    assert sorted(stated) == sorted(model.model_fields)
+
+
+def test_the_schema_files_are_those_of_the_models() -> None:
+    files = {path.name: path.read_text(encoding="utf-8") for path in SCHEMAS.glob("*.json")}
+    assert files == schemas.schema_documents(), "run `python -m grace_store.store.schemas schemas`"
+    assert {row["schema"].strip("`") for row in table("schema")} == set(files)
+    for text in files.values():
+        jsonschema.Draft202012Validator.check_schema(json.loads(text))
+
+
+def test_schemas_name_every_setting_that_changes_numbers() -> None:
+    documents = schemas.schema_documents()
+    for model, name in ((DataSpec, "plan"), (ExtractSpec, "signal")):
+        spec = json.loads(documents[f"{name}.schema.json"])["$defs"][model.__name__]
+        assert set(spec["properties"]) == set(spec["required"]) == set(model.model_fields)
+
+
+def test_documents_have_no_floating_point_numbers() -> None:
+    """So that their canonical JSON is the same in every language."""
+    assert '"number"' not in "".join(schemas.schema_documents().values())
+
+
+def test_schemas_are_written_by_the_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert schemas.main([str(tmp_path / "out")]) == 0
+    written = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "out").iterdir()}
+    assert written == schemas.schema_documents()
+    assert schemas.main([]) == 2
+    assert "usage: python -m grace_store.store.schemas FOLDER" in capsys.readouterr().err
+
+
+def schema_of(key: str) -> dict[str, Any] | None:
+    """Return the schema of a JSON file of a store, None for those of plain groups and arrays."""
+    patterns = {
+        "plan": r"zarr\.json",
+        "signal": rf"signals/{SIGNAL}/zarr\.json",
+        "commit": rf"ledger/commits/{SIGNAL}/\d{{8}}\.json",
+        "completion": rf"ledger/complete/{SIGNAL}\.json",
+    }
+    for name, pattern in patterns.items():
+        if re.fullmatch(pattern, key):
+            return dict(json.loads((SCHEMAS / f"{name}.schema.json").read_text(encoding="utf-8")))
+    assert key.endswith("/zarr.json"), key
+    return None
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_every_document_is_valid_and_none_that_is_changed(tmp_path: Path, storage: Storage) -> None:
+    store = finished_store(tmp_path, storage)
+    num_checked = 0
+    for key in store.backend.walk():
+        if not key.endswith(".json"):
+            continue
+        schema = schema_of(key)
+        if schema is None:
+            continue
+        document = json.loads(store.backend.read(key) or b"")
+        jsonschema.validate(document, schema)
+        num_checked += 1
+        body = document.get("attributes", document)["grace_store"]
+        body.pop(sorted(body)[0])
+        with pytest.raises(jsonschema.ValidationError, match="is a required property"):
+            jsonschema.validate(document, schema)
+    assert num_checked == 3 + store.plan.num_units
+
+
+# ---------------------------------------------------------------- other programs
+
+
+SCRIPT = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)[0]
+
+
+def run_script(tmp_path: Path, store: Store, sample: int) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "read.py").write_text(SCRIPT)
+    code = (
+        "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "assert not any(name.split('.')[0] == 'grace_store' for name in sys.modules)"
+    )
+    arguments = [str(tmp_path / "read.py"), store.location, SIGNAL, str(sample), str(tmp_path / f"{sample}.npz")]
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+
+
+def test_the_script_needs_zarr_and_numpy_only_and_is_short() -> None:
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(SCRIPT))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+    }
+    assert imported == {"sys", "pathlib", "numpy", "zarr"}
+    assert len([line for line in SCRIPT.splitlines() if line.strip()]) <= 45
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_the_script_reads_what_the_store_reads(tmp_path: Path, storage: Storage) -> None:
+    """Of odd size, and with several inner chunks to a shard."""
+    view = write_store(tmp_path / "odd", [60, 90, 3, 1, 7], 2, storage, 45)
+    sample = 4
+    result = run_script(tmp_path, view.store, sample)
+    assert result.returncode == 0, result.stderr
+    with np.load(tmp_path / f"{sample}.npz") as read:
+        expected = view.vectors(sample)
+        np.testing.assert_allclose(read["vectors"], expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+        np.testing.assert_array_equal(read["gram"], view.gram(sample))
+
+
+def test_the_script_refuses_what_is_not_done(tmp_path: Path) -> None:
+    store = finished_store(tmp_path)
+    result = run_script(tmp_path, store, TOO_LONG)
+    assert (result.returncode, result.stderr.strip()) == (1, f"sample {TOO_LONG} is not done")
+    store.backend.delete(layout.commit_key(SIGNAL, 0))
+    assert run_script(tmp_path, store, 0).stderr.strip() == "sample 0 is not done"
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_xarray_opens_both_kinds_of_group(tmp_path: Path, storage: Storage) -> None:
+    store = finished_store(tmp_path, storage)
+    view, stated = store.signal(), stated_arrays(store, storage)
+    for group in ("samples", f"signals/{SIGNAL}"):
+        with xarray.open_dataset(
+            store.location, group=group, engine="zarr", consolidated=False, zarr_format=3
+        ) as dataset:
+            arrays = {f"{group}/{name}": array for name, array in dataset.items()}
+            expected = {path: row for path, row in stated.items() if path.startswith(f"{group}/")}
+            assert {path: (array.dims, array.shape) for path, array in arrays.items()} == {
+                path: row[:2] for path, row in expected.items()
+            }
+            if group == "samples":
+                assert dataset.sizes["sample"] == NUM_SAMPLES
+                assert dataset["sample_id"].values.tolist() == store.column("sample_id").tolist()
+            else:
+                row = view.segment_rows(0)
+                np.testing.assert_array_equal(dataset["segment_loss"].values[row], view.segments("segment_loss", 0))
+                assert dataset.attrs["grace_store"]["spec"]["storage"] == storage
+
+
+def test_xarrays_call_is_the_one_in_the_text() -> None:
+    assert 'xarray.open_dataset(path, group="signals/base", engine="zarr", consolidated=False, zarr_format=3)' in TEXT

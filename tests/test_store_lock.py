@@ -1,0 +1,241 @@
+"""Locks: two runs never write the same units, and a dead run never stops a live one."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from math import lcm
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grace_store.errors import StoreBusy
+from grace_store.store import LocalBackend, clear_dead, hold, lock
+from grace_store.store.layout import LOCKS, TMP
+
+MINE = f"{LOCKS}/base.0-of-1.json"
+ELSEWHERE = {"host": "another-machine", "pid": 7, "since": "yesterday"}
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> LocalBackend:
+    return LocalBackend(tmp_path)
+
+
+def dead_owner() -> dict[str, Any]:
+    process = subprocess.Popen([sys.executable, "-c", "pass"])
+    process.wait()
+    return lock._me() | {"pid": process.pid}
+
+
+def put(backend: LocalBackend, owner: Any, key: str = MINE) -> None:
+    backend.write(key, json.dumps(owner).encode())
+
+
+def test_a_lock_is_there_while_held_and_gone_after(backend: LocalBackend) -> None:
+    with hold(backend, "base"):
+        owner = json.loads(backend.read(MINE) or b"")
+        assert owner["host"] == socket.gethostname()
+        backend.write("something", b"")
+    assert list(backend.walk()) == ["something"]
+
+
+def test_a_lock_is_given_back_after_a_failure(backend: LocalBackend) -> None:
+    with pytest.raises(RuntimeError, match="model exploded"), hold(backend, "base"):
+        raise RuntimeError("model exploded")
+    with hold(backend, "base"):
+        pass
+
+
+def test_a_live_lock_is_refused_with_a_sentence(backend: LocalBackend) -> None:
+    text = r"is being written by process \d+ on .* since .*base.0-of-1.json.*Wait for it to end; .*--break-lock"
+    with hold(backend, "base"):
+        with pytest.raises(StoreBusy, match=text), hold(LocalBackend(backend.root), "base"):
+            pass
+        assert backend.read(MINE) is not None
+
+
+def test_waiting_ends_when_the_other_does(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(backend, lock._me())
+    monkeypatch.setattr(lock.time, "sleep", lambda _: backend.delete(MINE))
+    with hold(backend, "base", wait_seconds=60):
+        pass
+
+
+def test_other_names_do_not_conflict(backend: LocalBackend) -> None:
+    with hold(backend, "base"), hold(backend, "base.0"), hold(backend, "warm"), hold(backend, "create-base"):
+        pass
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.data())
+def test_shards_conflict_exactly_when_they_have_a_unit_in_common(n: int, m: int, data: st.DataObject) -> None:
+    i, j = data.draw(st.integers(0, n - 1)), data.draw(st.integers(0, m - 1))
+    common = any(unit % n == i and unit % m == j for unit in range(lcm(n, m)))
+
+    class OneLock:
+        def names(self, _: str) -> list[str]:
+            return [f"base.{i}-of-{n}.json"]
+
+        def read(self, _: str) -> bytes:
+            return b"{}"
+
+    assert bool(list(lock._overlapping(OneLock(), "base", (j, m)))) == common  # type: ignore[arg-type]
+
+
+def test_shards_without_a_unit_in_common_run_side_by_side(backend: LocalBackend) -> None:
+    with hold(backend, "base", (0, 4)), hold(LocalBackend(backend.root), "base", (1, 2)):
+        with pytest.raises(StoreBusy, match="0-of-4"), hold(backend, "base", (2, 4)), hold(backend, "base", (0, 2)):
+            pass
+        with pytest.raises(StoreBusy, match="being written"), hold(backend, "base"):
+            pass
+
+
+def test_a_dead_process_is_taken_over(backend: LocalBackend) -> None:
+    put(backend, dead_owner())
+    with hold(backend, "base"):
+        assert json.loads(backend.read(MINE) or b"")["pid"] == lock._me()["pid"]
+    assert list(backend.walk()) == []
+
+
+def test_a_reused_process_number_is_not_the_dead_one(backend: LocalBackend) -> None:
+    put(backend, lock._me() | {"process_started": "1"})
+    with hold(backend, "base"):
+        pass
+
+
+def test_what_ran_before_a_reboot_is_dead(backend: LocalBackend) -> None:
+    put(backend, lock._me() | {"boot": "before"})
+    with hold(backend, "base"):
+        pass
+
+
+@pytest.mark.parametrize("owner", [ELSEWHERE, {}, [], None, {"host": socket.gethostname(), "pid": "x"} | {"boot": 0}])
+def test_only_the_owners_machine_knows_that_it_is_dead(backend: LocalBackend, owner: Any) -> None:
+    if isinstance(owner, dict) and "boot" in owner:
+        owner["boot"] = lock._boot_id()
+    put(backend, owner)
+    with pytest.raises(StoreBusy, match="if you know that it is dead, give --break-lock"), hold(backend, "base"):
+        pass
+    with hold(backend, "base", break_lock=True):
+        pass
+    assert list(backend.walk()) == []
+
+
+def test_a_lock_that_is_no_json_is_nobodys_to_take(backend: LocalBackend) -> None:
+    backend.write(MINE, b"\xff{")
+    with pytest.raises(StoreBusy, match=r"process \? on \?"), hold(backend, "base"):
+        pass
+
+
+def test_a_file_that_is_no_lock_does_not_matter(backend: LocalBackend) -> None:
+    for name in ("base.json", "base.0-of-0.json", "base.x-of-1.json", "notes.txt"):
+        put(backend, ELSEWHERE, f"{LOCKS}/{name}")
+    with hold(backend, "base"):
+        pass
+
+
+def test_who_sees_the_other_steps_back_when_both_locked_at_once(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Different shards, so different files: both can be created, and only then is the overlap seen."""
+    monkeypatch.setattr(lock, "_clear_stale", lambda *_, **__: put(backend, lock._me(), f"{LOCKS}/base.0-of-2.json"))
+    with pytest.raises(StoreBusy, match=r"base.0-of-2.json"), hold(backend, "base", (0, 1)):
+        pass
+    assert backend.names(LOCKS) == ["base.0-of-2.json"]
+
+
+def test_a_slow_finder_of_a_dead_lock_does_not_delete_the_quick_ones(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both see the dead lock; the quick one takes it over before the slow one gets to delete it."""
+    put(backend, dead_owner())
+    quick: list[Iterator[None]] = []
+    judge = lock.is_dead
+
+    def judge_slowly(owner: dict[str, Any]) -> bool:
+        verdict = judge(owner)
+        if not quick:
+            taken = hold(LocalBackend(backend.root), "base")
+            quick.append(taken)  # type: ignore[arg-type]
+            taken.__enter__()
+        return verdict
+
+    monkeypatch.setattr(lock, "is_dead", judge_slowly)
+    with pytest.raises(StoreBusy, match="is being written by process"), hold(backend, "base"):
+        pass
+    assert backend.read(MINE) is not None
+    quick[0].__exit__(None, None, None)  # type: ignore[attr-defined]
+    assert list(backend.walk()) == []
+
+
+def test_a_claim_of_a_live_run_is_respected_and_of_a_dead_one_not(backend: LocalBackend) -> None:
+    for claimant, is_respected in ((lock._me(), True), (dead_owner(), False)):
+        dead = json.dumps(dead_owner()).encode()
+        backend.write(MINE, dead)
+        claim = f"{MINE}.{lock.hashlib.sha256(dead).hexdigest()[:16]}.dead"
+        put(backend, claimant, claim)
+        if is_respected:
+            with pytest.raises(StoreBusy, match=r"\.dead"), hold(backend, "base"):
+                pass
+            clear_dead(backend)
+            assert backend.read(MINE) == dead
+            with hold(backend, "base", break_lock=True):
+                pass
+        else:
+            with hold(backend, "base"):
+                pass
+        assert list(backend.walk()) == []
+
+
+def test_a_broken_lock_that_was_alive_after_all_does_not_take_the_new_one_along(backend: LocalBackend) -> None:
+    first, second = LocalBackend(backend.root), LocalBackend(backend.root)
+    holding = hold(first, "base")
+    holding.__enter__()
+    put(backend, lock._me() | {"since": "earlier"})  # the same process cannot hold two; make them differ
+    with hold(second, "base", break_lock=True):
+        put(backend, lock._me() | {"since": "now"})
+        backend.write(f"{TMP}/base.0-of-1/half", b"")
+        holding.__exit__(None, None, None)
+        assert backend.read(MINE) is not None
+        assert backend.read(f"{TMP}/base.0-of-1/half") is not None
+
+
+def test_half_written_files_of_dead_runs_go_and_of_live_ones_stay(backend: LocalBackend) -> None:
+    put(backend, dead_owner(), f"{LOCKS}/killed.0-of-1.json")
+    put(backend, ELSEWHERE, f"{LOCKS}/far.0-of-2.json")
+    for label in ("killed.0-of-1", "far.0-of-2", "forgotten.0-of-1"):
+        backend.write(f"{TMP}/{label}/half", b"...")
+    with hold(LocalBackend(backend.root), "base"):
+        assert list(backend.walk(TMP)) == [f"{TMP}/far.0-of-2/half"]
+        assert backend.names(LOCKS) == ["base.0-of-1.json", "far.0-of-2.json"]
+
+
+def test_clearing_removes_locks_and_claims_of_the_dead(backend: LocalBackend) -> None:
+    put(backend, dead_owner())
+    put(backend, dead_owner(), f"{LOCKS}/base.0-of-1.json.abc.dead")
+    clear_dead(backend)
+    assert list(backend.walk()) == []
+
+
+def test_without_proc_a_process_is_asked_by_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    me = lock._me()["pid"]
+    gone = dead_owner()["pid"]
+    assert lock.process_started(gone) is None
+
+    class NoProc(type(Path())):  # type: ignore[misc]
+        def read_text(self, *_: Any, **__: Any) -> str:
+            raise FileNotFoundError
+
+        def is_dir(self, **_: Any) -> bool:
+            return False
+
+    monkeypatch.setattr(lock, "Path", NoProc)
+    assert lock.process_started(me) == "unknown"
+    assert lock.process_started(gone) is None
+    assert lock._boot_id() == "unknown"
