@@ -1,5 +1,82 @@
-"""Curate reasoning traces by how their steps would train a model."""
+"""Curate reasoning traces by how their steps would train a model.
+
+    import grace_store as gs
+
+    store = gs.open_store("traces.zarr")
+    for sample in gs.iter_samples(store):               # ids, Grams, token counts; no vector is read
+        sample.sample_id, sample.gram.shape
+    table = gs.score_samples(store, gs.ScoreSpec(alpha=0.5, history="ema:0.8"))
+    table.value, table.to_pandas()                      # NumPy, Arrow (table.table) or pandas
+    subset = gs.select_samples(table, ratio="0.2")
+    gs.export_subset(subset, "subset.jsonl", "ms-swift")
+
+Names are looked up when first used: importing the package loads nothing else. Importing ``grace_store.score`` or
+``grace_store.select`` gives the packages of those names.
+"""
+
+import importlib
+from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+_PLACES = {
+    "Comparison": "job.comparing",
+    "Grid": "score.grid",
+    "HeuristicSpec": "score.heuristics",
+    "LengthAudit": "score.length_bias",
+    "ScoreSpec": "score.spec",
+    "ScoreTable": "select.table",
+    "Store": "store",
+    "StoredSample": "job.samples",
+    "Subset": "job.selecting",
+    "Sweep": "job.sweeping",
+    "SweepSpec": "score.grid",
+    "audit_length": "select.audit",
+    "compare_subsets": "job.comparing",
+    "export_subset": "job.exporting",
+    "iter_samples": "job.samples",
+    "open_store": "job.samples",
+    "read_scores": "select.table",
+    "score_samples": "job.scoring",
+    "select_samples": "job.selecting",
+    "sweep_settings": "job.sweeping",
+    "write_score_table": "job.scoring",
+}
+"""Every public name and the module it lives in."""
+
+__all__ = [
+    "Comparison",
+    "Grid",
+    "HeuristicSpec",
+    "LengthAudit",
+    "ScoreSpec",
+    "ScoreTable",
+    "Store",
+    "StoredSample",
+    "Subset",
+    "Sweep",
+    "SweepSpec",
+    "__version__",
+    "audit_length",
+    "compare_subsets",
+    "export_subset",
+    "iter_samples",
+    "open_store",
+    "read_scores",
+    "score_samples",
+    "select_samples",
+    "sweep_settings",
+    "write_score_table",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PLACES])

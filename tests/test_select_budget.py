@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace_store.errors import SettingError
-from grace_store.select.budget import at_least, budget, rank, top, top_ratios
+from grace_store.select.budget import at_least, budget, rank, stratified_rank, top, top_mask, top_ratios
 
 VALUES = st.lists(
     st.sampled_from([0.0, -0.0, 0.25, 0.5, -1.0, np.nan, np.inf, -np.inf]) | st.floats(-1, 1), max_size=40
@@ -101,3 +101,34 @@ def test_more_than_have_a_value_is_refused(count):
 def test_a_threshold_that_is_no_number_is_refused():
     with pytest.raises(SettingError, match="threshold nan is not a number"):
         at_least(np.array([0.1]), float("nan"))
+
+
+@given(values=VALUES, data=st.data())
+def test_a_mask_is_the_top_without_sorting(values, data):
+    count = data.draw(st.integers(0, int(np.isfinite(values).sum())))
+    assert np.flatnonzero(top_mask(values, count)).tolist() == sorted(top(values, count).tolist())
+
+
+def test_a_mask_of_more_than_there_are_is_refused():
+    with pytest.raises(SettingError, match="count 2 is not between 0 and"):
+        top_mask(np.array([0.1, np.nan]), 2)
+
+
+@given(values=VALUES, data=st.data())
+def test_strata_keep_their_shares_in_every_beginning_of_one_ranking(values, data):
+    strata = data.draw(st.lists(st.sampled_from("abc"), min_size=len(values), max_size=len(values)))
+    ranking = stratified_rank(values, strata)
+    assert sorted(ranking.tolist()) == sorted(rank(values).tolist())
+    sizes = {name: sum(strata[i] == name for i in ranking) for name in "abc"}
+    for count in range(len(ranking) + 1):
+        for name, size in sizes.items():
+            here = sum(strata[i] == name for i in ranking[:count])
+            assert abs(here - size * count / max(1, len(ranking))) < 2
+    for name in "abc":
+        mine = [i for i in ranking.tolist() if strata[i] == name]
+        assert mine == [i for i in rank(values).tolist() if strata[i] == name]
+
+
+def test_one_stratum_is_no_stratum():
+    values = np.array([0.5, 0.9, 0.5, np.nan, 0.1])
+    np.testing.assert_array_equal(stratified_rank(values, ["x"] * 5), rank(values))

@@ -1,66 +1,147 @@
-"""grace-store score, select"""
+"""grace-store score, audit"""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from grace_store.cli.console import print_json
-from grace_store.cli.options import as_json, store_argument
+from grace_store.cli.options import as_json, stacked
+from grace_store.errors import SettingError
+
+if TYPE_CHECKING:
+    from grace_store.score import HeuristicSpec, ScoreSpec
+
+EPILOG = """\b
+Examples:
+  grace-store score traces.zarr --out scores.parquet --history ema:0.8
+  grace-store score traces.zarr --out scores.parquet --alpha 1                  # without history
+  grace-store score traces.zarr --out scores.parquet --without-answer
+  grace-store score traces.zarr --out scores.parquet --signal early=1 --signal late=3
+  grace-store score traces.zarr --out scores.parquet --method longest
+  grace-store score --replay scores.parquet --out again.parquet
+"""
+
+HEURISTICS = ("random", "longest", "stepmax", "loss", "perplexity")
+GRACE_OPTIONS = ("alpha", "history", "target", "without_answer", "aggregation")
+
+partial_option = click.option("--partial", is_flag=True, help="Score what is there of an unfinished signal.")
+threads_option = click.option("--threads", type=click.IntRange(1), help="Blocks at a time. [default: cores, up to 8]")
+
+spec_options = stacked(
+    click.option("--method", type=click.Choice(["grace", *HEURISTICS]), default="grace", show_default=True),
+    click.option("--alpha", type=float, help="Weight of the answer against history, 0 to 1. [default: 0.7]"),
+    click.option("--history", help="Earlier steps by: uniform, window:W or ema:B. [default: uniform]"),
+    click.option("--target", type=click.Choice(["answer", "trace", "suffix"]), help="[default: answer]"),
+    click.option("--without-answer", is_flag=True, default=None, help="Score by history alone."),
+    click.option("--aggregation", help="mean, min, last, length_weighted or quantile:Q, over steps. [default: mean]"),
+    click.option("--seed", type=click.IntRange(0), help="For --method random. [default: 0]"),
+)  # fmt: skip
 
 
-@click.command(epilog="\b\nExample:\n  grace-store score traces.zarr --out scores.parquet --history ema:0.8")
-@store_argument
+@click.command(epilog=EPILOG)
+@click.argument("store", type=click.Path(), required=False)
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The Parquet table.")
-@click.option("--signal", help="Which signal. [default: the only one]")
-@click.option("--alpha", type=float, default=0.7, show_default=True, help="Weight of the answer against history.")
-@click.option("--history", default="uniform", show_default=True, help="uniform, window:W or ema:B.")
-@click.option("--target", type=click.Choice(["answer", "trace", "suffix"]), default="answer", show_default=True)
-@click.option("--partial", is_flag=True, help="Score what is there of an unfinished signal.")
+@click.option("--signal", multiple=True, metavar="NAME[=WEIGHT]", help="May be repeated. [default: the only one]")
+@spec_options
+@click.option("--replay", type=click.Path(dir_okay=False, path_type=Path), help="Score as this table was scored.")
+@partial_option
+@threads_option
 @as_json
 def score(
-    store: str, out: Path, signal: str | None, alpha: float, history: str, target: str, *, partial: bool, as_json: bool
-) -> None:
-    """Make a table of step scores and values from a store, without model or GPU."""
-    from grace_store.job.scoring import score as run
-    from grace_store.score import ScoreSpec
-    from grace_store.store import Store
+    store: str | None, out: Path, signal: tuple[str, ...], replay: Path | None, partial: bool, threads: int | None, *,
+    as_json: bool, **settings: Any,
+) -> None:  # fmt: skip
+    """Make a table of step scores and values from STORE, without model or GPU.
 
-    spec = ScoreSpec.parse(alpha=alpha, history=history, target=target)
-    num_samples = run(Store.open(store).signal(signal), spec, out, partial=partial)
-    result: dict[str, Any] = {"out": str(out), "num_samples": num_samples, "spec": spec.model_dump(mode="json")}
-    if as_json:
-        print_json(result)
+    One row a sample. The settings that made it are in the table's metadata, so it can be made again with --replay.
+    """
+    from grace_store.job.scoring import replay as run_again
+    from grace_store.job.scoring import write_score_table
+
+    if replay is not None:
+        given = {name for name, value in settings.items() if value is not None} - {"method"}
+        if given or signal or partial or settings["method"] != "grace":
+            raise SettingError("--replay scores exactly as the table was scored: leave the other settings out")
+        run = run_again(replay, out, store, threads)
+    elif store is None:
+        raise click.UsageError("Missing argument 'STORE' (only --replay does without).")
     else:
-        click.echo(f"{out}: {num_samples} samples scored.")
+        run = write_score_table(store, _spec(settings), out, signals=signal or None, partial=partial, threads=threads)
+    made_by = run.made_by
+    if as_json:
+        result = {"out": str(out), "num_samples": run.num_samples, "num_with_value": run.num_with_value}
+        print_json(result | {"flags": run.flags, **made_by})
+        return
+    without = run.num_samples - run.num_with_value
+    click.echo(
+        f"{out}: {run.num_samples} samples scored" + (f", {without} of them without a value." if without else ".")
+    )
+    for name, count in run.flags.items():
+        click.echo(f"  {count} flagged {name}")
+    if made_by["partial"]:
+        units = ", ".join(f"{name} {each['num_units']}" for name, each in made_by["signals"].items())
+        click.echo(f"  partial: of {made_by['num_units']} units there are {units}")
 
 
-@click.command(epilog="\b\nExample:\n  grace-store select scores.parquet --ratio 0.2 --out subset.jsonl")
+def _spec(settings: dict[str, Any]) -> ScoreSpec | HeuristicSpec:
+    """Return the spec of the options given, refusing those that the method would ignore."""
+    from grace_store.score import HeuristicSpec, ScoreSpec
+
+    method = settings["method"]
+    said = {name: value for name, value in settings.items() if value is not None and name != "method"}
+    if method == "grace":
+        if "seed" in said:
+            raise SettingError("--seed is for --method random: GRACE has nothing random in it")
+        return ScoreSpec.parse(**said)
+    if ignored := [f"--{name.replace('_', '-')}" for name in said if name in GRACE_OPTIONS]:
+        raise SettingError(f"--method {method} has no use for {', '.join(ignored)}")
+    return HeuristicSpec.parse(method=method, **said)
+
+
+@click.command(epilog="\b\nExample:\n  grace-store audit scores.parquet --ratio 0.2")
 @click.argument("scores", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--ratio", default="0.2", show_default=True, help="Share of the samples to keep.")
-@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The subset.")
-@click.option(
-    "--as", "as_format", type=click.Choice(["source", "ids"]), default="source", show_default=True,
-    help="Records as they stand in the dataset, or ids.",
-)  # fmt: skip
-@click.option("--data", multiple=True, type=click.Path(), help="Where the dataset is now.")
+@click.option("--ratio", default="0.2", show_default=True, help="Share whose mean length is compared with all.")
 @as_json
-def select(scores: Path, ratio: str, out: Path, as_format: Any, data: tuple[str, ...], *, as_json: bool) -> None:
-    """Write the best samples of SCORES as the user's own records."""
-    from grace_store.job.selecting import select as run
+def audit(scores: Path, ratio: str, *, as_json: bool) -> None:
+    """Say how far the values of SCORES follow the length of steps, of the response, and the number of steps.
 
-    subset = run(scores, ratio, out, as_format, data or None)
-    result = {
-        "out": str(out),
-        "num_samples": len(subset.chosen),
-        "num_with_value": subset.num_with_value,
-        "threshold": subset.threshold,
-    }
+    `select --control length` ranks by what is left when length is taken out.
+    """
+    from grace_store.select.audit import audit_length
+
+    found = audit_length(scores, ratio=ratio)
     if as_json:
-        print_json(result)
-    else:
+        print_json({"scores": str(scores), **_without_nan(asdict(found))})
+        return
+    click.echo(f"{scores}: {found.num_samples} samples with a value")
+    click.echo(f"  length explains {_shown(100 * found.variance_explained, 1)} % of the values' variance")
+    click.echo(
+        f"  {'value and':<18}{'Pearson':>9}{'Spearman':>10}{'partial':>9}{'controlled':>12}{f'kept {ratio}/all':>16}"
+    )
+    for name, bias in found.lengths.items():
+        kept = f"{_shown(bias.kept_over_all, 2)} -> {_shown(bias.kept_over_all_after_control, 2)}"
         click.echo(
-            f"{out}: {len(subset.chosen)} of {subset.num_with_value} samples, value {subset.threshold:.4f} and above."
+            f"  {name:<18}{_shown(bias.pearson):>9}{_shown(bias.spearman):>10}{_shown(bias.partial):>9}"
+            f"{_shown(bias.spearman_after_control):>12}{kept:>16}"
         )
+    if found.steps is not None:
+        steps = found.steps
+        click.echo(
+            f"  step score and step length over {steps.num_steps} steps: Pearson {_shown(steps.pooled)}, Spearman "
+            f"{_shown(steps.spearman)}, within one trace {_shown(steps.within_sample)}"
+        )
+
+
+def _shown(number: float, digits: int = 3) -> str:
+    return "-" if number != number else f"{number:.{digits}f}"
+
+
+def _without_nan(value: Any) -> Any:
+    """Return a document with null where a number is none, as JSON has it."""
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and value != value else value

@@ -1,94 +1,173 @@
-"""From a scores table to the user's own records: pick the best, copy them out byte for byte."""
+"""From a scores table to subsets: rank, then keep the beginning of the ranking."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from grace_store import __version__
-from grace_store.errors import ResumeMismatch
+from grace_store.errors import DataError, SettingError
 from grace_store.job.dataset import open_dataset
-from grace_store.select.budget import top_ratios
+from grace_store.job.scoring import check_plan_of
+from grace_store.score.length_bias import LENGTHS, Length, residuals
+from grace_store.select.budget import Ratio, budget, rank, stratified_rank
 from grace_store.select.table import ScoreTable, read_scores
 from grace_store.store import Store
 
-SubsetFormat = Literal["source", "ids"]
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """What was chosen: rows of the scores table, in the order of the records."""
+    """The samples chosen from a table."""
 
-    chosen: npt.NDArray[np.int64]
+    scores: ScoreTable
+    ranked: IntArray
+    """Rows of the table, the best first."""
     num_with_value: int
     threshold: float
-    """The smallest value that was kept."""
+    """The smallest value that was kept, of those ranked by; NaN if none was."""
+    spec: dict[str, Any]
+    """How it was chosen."""
+
+    @property
+    def chosen(self) -> IntArray:
+        """Rows of the table in the order of the records."""
+        return np.sort(self.ranked)
+
+    @property
+    def row(self) -> IntArray:
+        """The chosen samples' rows in the dataset, ascending."""
+        return np.sort(self.scores.row[self.ranked])
+
+    @property
+    def sample_id(self) -> list[str]:
+        """The chosen samples' ids, in the order of the records."""
+        ids: list[str] = self.scores.table["sample_id"].take(self.chosen).to_pylist()
+        return ids
+
+    def to_pandas(self) -> Any:
+        """Return the chosen rows of the table, the best first, as a pandas DataFrame."""
+        return self.scores.table.take(self.ranked).to_pandas()
+
+    def __len__(self) -> int:
+        return len(self.ranked)
 
 
-def select(
-    scores_path: Path, ratio: str, out: Path, as_format: SubsetFormat = "source", data: Sequence[str] | None = None
-) -> Subset:
-    """Write the ceil(ratio N) best samples of a table, in the records' order, with a note of what made them."""
-    scores = read_scores(scores_path)
-    ranked = top_ratios(scores.value, [ratio], scores.row)[0]
-    chosen = np.sort(ranked)
-    subset = Subset(chosen, int(np.isfinite(scores.value).sum()), float(scores.value[ranked[-1]]))
-    lines = _ids(scores, chosen) if as_format == "ids" else _records(scores, chosen, data)
-    _write_lines(out, lines)
-    made_by = {
-        "kind": "subset",
-        "made_by": f"grace-store {__version__}",
-        "ratio": ratio,
-        "as": as_format,
-        "num_samples": len(chosen),
-        "num_with_value": subset.num_with_value,
-        "threshold": subset.threshold,
-        "scores": scores.made_by,
-    }
-    sidecar = out.with_name(out.name + ".spec.json")
-    sidecar.write_text(json.dumps(made_by, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    return subset
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """All samples of a table that have a value, in the order they would be chosen."""
+
+    scores: ScoreTable
+    value: FloatArray
+    """What is ranked by: the values, or what is left of them after a control."""
+    ranked: IntArray
+    by: str | None
+    control: tuple[Length, ...]
+
+    def take(self, *, ratio: Ratio | None = None, count: int | None = None, threshold: float | None = None) -> Subset:
+        """Return the best ceil(ratio N), the best count, or those that reach a threshold: one of the three."""
+        said = {"ratio": ratio, "count": count, "threshold": threshold}
+        if sum(each is not None for each in said.values()) != 1:
+            raise SettingError("give one of ratio, count and threshold")
+        if ratio is not None:
+            number = budget(ratio, len(self.ranked))
+        elif count is not None:
+            number = count
+            if not 1 <= count <= len(self.ranked):
+                raise SettingError(
+                    f"count {count} is not between 1 and {len(self.ranked)}, the number of samples that have a value"
+                )
+        else:
+            number = self._reaching(threshold)
+        kept = self.ranked[:number]
+        spec: dict[str, Any] = {
+            key: each if key != "ratio" else str(each) for key, each in said.items() if each is not None
+        }
+        spec |= {"by": self.by, "control": list(self.control)}
+        least = float(self.value[kept].min()) if number else float("nan")
+        return Subset(self.scores, kept, len(self.ranked), least, spec)
+
+    def _reaching(self, threshold: float | None) -> int:
+        if threshold is None or not np.isfinite(threshold):
+            raise SettingError(f"threshold {threshold} is not a number")
+        if self.by is not None:
+            raise SettingError("a threshold has no meaning inside strata: give --ratio or --count with --by")
+        return int(np.count_nonzero(self.value[self.ranked] >= threshold))
 
 
-def _ids(scores: ScoreTable, chosen: npt.NDArray[np.int64]) -> Iterator[bytes]:
-    ids = scores.sample_id
-    for i in chosen.tolist():
-        yield ids[i].encode()
+def rank_samples(
+    scores: ScoreTable | str | Path, *, by: str | None = None, control: Sequence[str] = (),
+    store: str | None = None, data: Sequence[str] | None = None,
+) -> Ranking:  # fmt: skip
+    """Rank the samples of a table by value, ties to the earlier record; never one whose value is not finite.
+
+    by names a field of the records (dots lead inside), or num_steps: every subset then has its strata in their natural
+    shares. control names lengths that are taken out of the values first; "length" is all three. store and data say
+    where those are now, if they moved.
+    """
+    table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
+    lengths = _controls(control)
+    value = residuals(table.value, table.lengths, lengths) if lengths else table.value
+    if not np.isfinite(value).any():
+        place = table.path or "The table"
+        raise DataError(f"{place} has no sample with a value, so there is nothing to select.")
+    if by is None:
+        ranked = rank(value, table.row)
+    else:
+        strata = table.num_steps.tolist() if by == "num_steps" else _field(table, by, data, store)
+        ranked = stratified_rank(value, strata, table.row)
+    return Ranking(table, value, ranked, by, lengths)
 
 
-def _records(scores: ScoreTable, chosen: npt.NDArray[np.int64], data: Sequence[str] | None) -> Iterator[bytes]:
-    """Yield the chosen records as they stand in the dataset, after checking that it is the same dataset."""
-    store = Store.open(scores.made_by["store"])
+def select_samples(
+    scores: ScoreTable | str | Path, *, ratio: Ratio | None = None, count: int | None = None,
+    threshold: float | None = None, by: str | None = None, control: Sequence[str] = (),
+    store: str | None = None, data: Sequence[str] | None = None,
+) -> Subset:  # fmt: skip
+    """Choose the best samples of a table: a share (0.2 unless said otherwise), a number, or all that reach a value."""
+    if ratio is None and count is None and threshold is None:
+        ratio = "0.2"
+    ranking = rank_samples(scores, by=by, control=control, store=store, data=data)
+    return ranking.take(ratio=ratio, count=count, threshold=threshold)
+
+
+def _controls(control: Sequence[str]) -> tuple[Length, ...]:
+    if unknown := [name for name in control if name != "length" and name not in LENGTHS]:
+        raise SettingError(f"control {unknown[0]!r} is none of length, {', '.join(LENGTHS)}")
+    return tuple(name for name in LENGTHS if name in control or "length" in control)
+
+
+def open_store_of(scores: ScoreTable, location: str | None = None) -> Store:
+    """Open the store that a table was made from, or a copy elsewhere, and make sure that it has the same plan."""
+    store = Store.open(location or scores.made_by["store"])
     check_plan_of(scores.made_by, store)
-    wanted = np.searchsorted(store.column("sample_row"), scores.row[chosen])
-    locators = zip(
-        *(store.column(f"sample_{name}")[wanted].tolist() for name in ("file", "offset", "length")), strict=True
-    )
+    return store
+
+
+def positions_of(store: Store, row: IntArray) -> IntArray:
+    """Return where the samples with these dataset rows stand in the plan."""
+    return np.searchsorted(store.column("sample_row"), row)
+
+
+def _field(table: ScoreTable, by: str, data: Sequence[str] | None, store_at: str | None) -> list[object]:
+    """Return a field of every sample's record; None where the record has no such field."""
+    store = open_store_of(table, store_at)
+    places = positions_of(store, table.row)
+    columns = (store.column(f"sample_{name}")[places].tolist() for name in ("file", "offset", "length"))
+    found: list[object] = []
     with open_dataset(store, data) as dataset:
-        yield from dataset.read_many(locators)
-
-
-def check_plan_of(made_by: dict[str, Any], store: Store) -> None:
-    """Raise ResumeMismatch unless a table was made from the store's present plan."""
-    if made_by.get("plan_sha256") != store.plan.digest():
-        raise ResumeMismatch(
-            f"The scores were made from another plan than the one now in {store.location}. Score the store again."
-        )
-
-
-def _write_lines(out: Path, lines: Iterator[bytes]) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(out.name + ".partial")
-    try:
-        with partial.open("wb") as stream:
-            for line in lines:
-                stream.write(line + b"\n")
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
+        for raw in dataset.read_many(zip(*columns, strict=True)):
+            value: Any = json.loads(raw)
+            for key in by.split("."):
+                value = value.get(key) if isinstance(value, dict) else None
+            found.append(json.dumps(value) if isinstance(value, (list, dict)) else value)
+    if all(value is None for value in found):
+        raise SettingError(f"no record has a field {by!r} to stratify by; num_steps is the number of steps")
+    return found

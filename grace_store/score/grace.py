@@ -14,7 +14,6 @@ from enum import IntFlag
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.errors import SettingError
 from grace_store.score.aggregation import aggregate, parse_aggregation
 from grace_store.score.alignment import Cosines, Target, history_cosines, target_cosines
 from grace_store.score.columns import Block, GramColumns
@@ -34,6 +33,8 @@ class Flag(IntFlag):
     """The Gram holds NaN or infinity; everything about the sample is NaN."""
     NO_VALUE = 4
     """The settings define no value for the sample, which is NaN: it has no step, or token, that they count."""
+    MISSING_SIGNAL = 8
+    """One of the signals scored together does not have the sample, so it has no value."""
 
 
 def flag_names(flags: int) -> list[str]:
@@ -103,6 +104,10 @@ class AlignmentMeans:
         """Make room for means, all still to be written."""
         shape = (num_histories, num_samples)
         return cls(np.empty(num_samples), np.empty(num_samples), np.empty(shape), np.empty(shape, dtype=np.uint8))
+
+    def value(self, history: int, alpha: float) -> FloatArray:
+        """Return the values (n,) for the history with that index and one alpha."""
+        return _balance(self.first, self.answer, self.history[history], check_alpha(alpha))
 
     def values(self, alphas: Sequence[float]) -> FloatArray:
         """Return the values for every history and alpha, (histories, alphas, n)."""
@@ -261,25 +266,3 @@ def _block_shape(packed: Numbers, num_tokens: Numbers) -> tuple[tuple[int, int],
     if packed.shape != (num_samples, num_entries(num_segments)):
         raise ValueError(f"Grams of shape {packed.shape} do not fit token counts of shape {num_tokens.shape}")
     return (num_samples, num_segments - 1), np.full(num_samples, num_segments - 1)
-
-
-# ---------------------------------------------------------------- several signals
-
-
-def combine_signals(values: FloatArray, weights: Sequence[float] | None = None) -> FloatArray:
-    """Return the weighted mean over signals of values (signals, n), equal weights unless given.
-
-    A sample without a value in one signal has none.
-
-    >>> combine_signals(np.array([[0.0, 1.0], [1.0, np.nan]]), [1, 3])
-    array([0.75,  nan])
-    """
-    weight = np.ones(len(values)) if weights is None else np.asarray(weights, dtype=np.float64)
-    if weight.shape != (len(values),):
-        raise SettingError(f"{len(weight)} weights were given for {len(values)} signals: give one each, or none")
-    if not (np.isfinite(weight).all() and (weight > 0).all()):
-        raise SettingError(f"signal weights {weight.tolist()} are not all finite and above 0")
-    total = np.zeros(values.shape[1])
-    for share, value in zip(weight / weight.sum(), values, strict=True):
-        total += share * value
-    return total

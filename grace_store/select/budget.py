@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from grace_store.errors import SettingError
-from grace_store.score.gram import FloatArray, IntArray, Numbers
+from grace_store.score.gram import BoolArray, FloatArray, IntArray, Numbers
 
 Ratio = str | Decimal | float
 
@@ -82,3 +82,42 @@ def at_least(values: FloatArray, threshold: float, row: Numbers | None = None) -
         raise SettingError("threshold nan is not a number")
     ranking = rank(values, row)
     return ranking[values[ranking] >= threshold]
+
+
+def top_mask(values: FloatArray, count: int) -> BoolArray:
+    """Return which values top(values, count) would choose, without sorting them all.
+
+    >>> top_mask(np.array([0.5, np.nan, 0.9, 0.5]), 2)
+    array([ True, False,  True, False])
+    """
+    finite = np.isfinite(values)
+    usable = values if finite.all() else np.where(finite, values, -np.inf)
+    if not 0 <= count <= np.count_nonzero(finite):
+        raise SettingError(f"count {count} is not between 0 and the number of samples that have a value")
+    if count == 0:
+        return np.zeros(len(values), dtype=np.bool_)
+    least = np.partition(usable, len(usable) - count)[len(usable) - count]
+    mask: BoolArray = usable > least
+    ties = np.flatnonzero(usable == least)[: count - int(np.count_nonzero(mask))]
+    mask[ties] = True
+    return mask
+
+
+def stratified_rank(values: FloatArray, stratum: Sequence[object], row: Numbers | None = None) -> IntArray:
+    """Return a ranking of all finite values every beginning of which has the strata in their natural shares.
+
+    Inside a stratum of n samples the j-th best, from 0, is due at (j + 1/2) / n; samples come when they are due, the
+    larger value first where several are. So subsets are nested, and a stratum is never off by more than one or so.
+
+    >>> stratified_rank(np.array([0.9, 0.8, 0.7, 0.1, 0.2, 0.3]), ["a", "a", "a", "b", "b", "b"])
+    array([0, 5, 1, 4, 2, 3])
+    """
+    ranking = rank(values, row)
+    codes: dict[object, int] = {}
+    code = np.array([codes.setdefault(stratum[index], len(codes)) for index in ranking.tolist()], dtype=np.int64)
+    due = np.empty(len(ranking))
+    for each in range(len(codes)):
+        mine = np.flatnonzero(code == each)
+        # Equal fractions are equal floats, and different ones differ as long as strata are below 2**24.
+        due[mine] = (2 * np.arange(len(mine)) + 1) / (2 * len(mine))
+    return ranking[np.argsort(due, kind="stable")]

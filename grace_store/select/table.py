@@ -15,7 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace_store.errors import DataError
-from grace_store.score import RaggedScores, flag_names
+from grace_store.score import flag_names
+from grace_store.score.gram import offsets_of
+from grace_store.score.length_bias import Length, lengths_of, step_token_totals
+from grace_store.select.files import whole_file
 
 METADATA_KEY = b"grace_store"
 
@@ -24,94 +27,165 @@ SCHEMA = pa.schema(
         ("sample_id", pa.string()),
         ("row", pa.int64()),
         ("num_steps", pa.int32()),
+        ("num_tokens", pa.int64()),
         ("value", pa.float64()),
         ("step_score", pa.list_(pa.float64())),
         ("answer_alignment", pa.list_(pa.float64())),
         ("history_alignment", pa.list_(pa.float64())),
+        ("step_num_tokens", pa.list_(pa.int32())),
         ("flags", pa.list_(pa.string())),
     ]
 )
+STEP_SCORES = ("step_score", "answer_alignment", "history_alignment")
+STEP_COLUMNS = (*STEP_SCORES, "step_num_tokens")
+_FLAG_LISTS = [flag_names(flags) for flags in range(256)]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreTable:
-    """A scores table in memory: its columns as Arrow, and what made it."""
+    """A scores table in memory: its columns as Arrow or NumPy, and what made it."""
 
     table: pa.Table
     made_by: dict[str, Any]
+    path: Path | None = None
+    """Where it was read from."""
 
     @property
-    def value(self) -> npt.NDArray[np.float64]:
+    def value(self) -> FloatArray:
+        """V of every sample; NaN where there is none."""
         return np.asarray(self.table["value"].to_numpy(zero_copy_only=False), dtype=np.float64)
 
     @property
-    def row(self) -> npt.NDArray[np.int64]:
-        return np.asarray(self.table["row"].to_numpy(zero_copy_only=False), dtype=np.int64)
+    def row(self) -> IntArray:
+        """Where every sample's record stands in the dataset."""
+        return self._ints("row")
+
+    @property
+    def num_steps(self) -> IntArray:
+        return self._ints("num_steps")
+
+    @property
+    def num_tokens(self) -> IntArray:
+        """Tokens in every sample's response."""
+        return self._ints("num_tokens")
 
     @property
     def sample_id(self) -> list[str]:
         ids: list[str] = self.table["sample_id"].to_pylist()
         return ids
 
+    @property
+    def lengths(self) -> dict[Length, FloatArray]:
+        """The three lengths that a value may follow."""
+        totals = step_token_totals(self.flat("step_num_tokens"), self.num_steps)
+        return lengths_of(self.num_steps, self.num_tokens, totals)
+
+    @property
+    def has_step_scores(self) -> bool:
+        """Whether steps have scores; those of a heuristic have none."""
+        return "step_score" in self.table.column_names and self.table["step_score"].null_count == 0
+
+    def flat(self, name: str) -> npt.NDArray[Any]:
+        """Return a column of lists as one array, the steps of sample i at offsets[i]..offsets[i + 1]."""
+        chunks = [chunk.flatten() for chunk in self.table[name].chunks]
+        flat = pa.chunked_array(chunks, self.table.schema.field(name).type.value_type)
+        return np.asarray(flat.to_numpy())
+
+    @property
+    def offsets(self) -> IntArray:
+        """Where each sample's steps begin in a flat column, and where the last ones end."""
+        return offsets_of(self.num_steps)
+
+    def _ints(self, name: str) -> IntArray:
+        return np.asarray(self.table[name].to_numpy(zero_copy_only=False), dtype=np.int64)
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame; pandas must be installed."""
+        return self.table.to_pandas()
+
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
 
-class ScoreTableWriter:
-    """Writes scores block by block."""
+def score_rows(
+    *, sample_id: npt.NDArray[Any], row: IntArray, num_steps: IntArray, num_tokens: IntArray, value: FloatArray,
+    steps: tuple[FloatArray, FloatArray, FloatArray] | None, step_tokens: npt.NDArray[np.int32],
+    flags: npt.NDArray[np.uint8],
+) -> pa.Table:  # fmt: skip
+    """Return some rows of a table. steps are step_score, answer_alignment, history_alignment, flat, or none."""
+    offsets = pa.array(offsets_of(num_steps), pa.int32())
 
-    def __init__(self, writer: pq.ParquetWriter) -> None:
-        self._writer = writer
+    def lists(values: FloatArray) -> pa.ListArray:
+        return pa.ListArray.from_arrays(offsets, pa.array(values, pa.float64(), from_pandas=True))
 
-    def add(
-        self, sample_id: list[str], row: npt.NDArray[np.int64], num_steps: npt.NDArray[np.int64], scores: RaggedScores
-    ) -> None:
-        offsets = pa.array(scores.offsets, pa.int32())
+    empty = pa.nulls(len(row), pa.list_(pa.float64()))
+    return pa.table(
+        [
+            pa.array(sample_id.tolist(), pa.string()),
+            pa.array(row, pa.int64()),
+            pa.array(num_steps, pa.int32()),
+            pa.array(num_tokens, pa.int64()),
+            # No value is null, not NaN, which databases sort above all numbers.
+            pa.array(value, pa.float64(), from_pandas=True),
+            *([empty] * 3 if steps is None else map(lists, steps)),
+            pa.ListArray.from_arrays(offsets, pa.array(step_tokens, pa.int32())),
+            _flag_lists(flags),
+        ],
+        schema=SCHEMA,
+    )
 
-        def steps(values: npt.NDArray[np.float64]) -> pa.ListArray:
-            return pa.ListArray.from_arrays(offsets, pa.array(values, pa.float64(), from_pandas=True))
 
-        self._writer.write_table(
-            pa.table(
-                [
-                    pa.array(sample_id, pa.string()),
-                    pa.array(row, pa.int64()),
-                    pa.array(num_steps, pa.int32()),
-                    pa.array(scores.value, pa.float64()),
-                    steps(scores.step_score),
-                    steps(scores.answer_alignment),
-                    steps(scores.history_alignment),
-                    pa.array([flag_names(int(flag)) for flag in scores.flags], pa.list_(pa.string())),
-                ],
-                schema=SCHEMA,
-            )
-        )
+def _flag_lists(flags: npt.NDArray[np.uint8]) -> pa.Array:
+    if not flags.any():
+        offsets = pa.array(np.zeros(len(flags) + 1, np.int32))
+        return pa.ListArray.from_arrays(offsets, pa.array([], pa.string()))
+    return pa.array([_FLAG_LISTS[flag] for flag in flags.tolist()], pa.list_(pa.string()))
+
+
+def metadata_of(made_by: dict[str, Any]) -> dict[bytes, bytes]:
+    """Return what a Parquet file of ours carries about its making."""
+    return {METADATA_KEY: json.dumps(made_by, sort_keys=True).encode()}
 
 
 @contextmanager
-def write_scores(path: Path, made_by: dict[str, Any]) -> Iterator[ScoreTableWriter]:
-    """Open a table for writing; it appears under its name only when all of it is there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    schema = SCHEMA.with_metadata({METADATA_KEY: json.dumps(made_by, sort_keys=True).encode()})
-    try:
-        with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
-            yield ScoreTableWriter(writer)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+def write_scores(path: Path, made_by: dict[str, Any]) -> Iterator[pq.ParquetWriter]:
+    """Open a table for writing, block by block; it appears under its name only when all of it is there."""
+    schema = SCHEMA.with_metadata(metadata_of(made_by))
+    # Hardly two scores are equal: looking for a dictionary of them takes longer than all the rest.
+    with (
+        whole_file(path) as partial,
+        pq.ParquetWriter(partial, schema, compression="zstd", use_dictionary=False) as writer,
+    ):
+        yield writer
 
 
-def read_scores(path: Path) -> ScoreTable:
-    """Read a scores table, or say why the file is none."""
+def read_scores(path: str | Path, *, steps: bool = True) -> ScoreTable:
+    """Read a scores table, or say why the file is none; without steps, only what is one number a sample."""
+    made_by, names = _read_header(Path(path))
+    missing = [name for name in SCHEMA.names if name not in names]
+    if made_by is None or missing:
+        raise DataError(f"{path} is not a table that `grace-store score` made (no {', '.join(missing) or 'spec'}).")
+    wanted = [name for name in SCHEMA.names if steps or name not in STEP_SCORES]
+    return ScoreTable(pq.read_table(path, columns=wanted), made_by, Path(path))
+
+
+def read_made_by(path: str | Path) -> dict[str, Any]:
+    """Return what made a scores table, without reading the table."""
+    made_by, _ = _read_header(Path(path))
+    if made_by is None or made_by.get("kind") != "scores":
+        raise DataError(f"{path} is not a table that `grace-store score` made.")
+    return made_by
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any] | None, list[str]]:
     try:
-        table = pq.read_table(path)
+        schema = pq.read_schema(path)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; `grace-store score` makes such a table.") from None
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(f"{path} is not a Parquet file ({error}).") from None
-    metadata = (table.schema.metadata or {}).get(METADATA_KEY)
-    missing = [name for name in SCHEMA.names if name not in table.column_names]
-    if metadata is None or missing:
-        raise DataError(f"{path} is not a table that `grace-store score` made (no {', '.join(missing) or 'spec'}).")
-    return ScoreTable(table, json.loads(metadata))
+    metadata = (schema.metadata or {}).get(METADATA_KEY)
+    return (None if metadata is None else json.loads(metadata)), schema.names

@@ -1,0 +1,162 @@
+"""grace-store select, compare"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+
+from grace_store.cli.console import out as console
+from grace_store.cli.console import print_json
+from grace_store.cli.options import as_json, images_option
+from grace_store.errors import SettingError
+
+if TYPE_CHECKING:
+    from grace_store.job.comparing import Change
+    from grace_store.job.selecting import Subset
+
+EPILOG = """\b
+Examples:
+  grace-store select scores.parquet --ratio 0.2 --out subset.jsonl
+  grace-store select scores.parquet --ratio 0.05 --ratio 0.1 --out "subset-{ratio}.jsonl"   # each within the next
+  grace-store select scores.parquet --count 5000 --as ms-swift --images ./images --out train.jsonl
+  grace-store select scores.parquet --by num_steps --control length --out subset.jsonl
+"""
+FORMATS = ("source", "ms-swift", "llama-factory", "datasets", "steps", "ids")
+CONTROLS = ("length", "step_length", "response_length", "num_steps")
+
+
+@click.command(epilog=EPILOG)
+@click.argument("scores", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--ratio", multiple=True, help="Share of the samples to keep; may be repeated. [default: 0.2]")
+@click.option("--count", multiple=True, type=int, help="Keep so many instead; may be repeated.")
+@click.option("--threshold", type=float, help="Keep all that reach this value instead.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The subset; {ratio} stands for the ratio.")
+@click.option(
+    "--as", "as_format", type=click.Choice(FORMATS), default="source", show_default=True,
+    help="Records as they stand; conversations for a trainer; a Hugging Face datasets folder; records with step "
+    "scores; or ids.",
+)  # fmt: skip
+@click.option("--by", help="Keep the shares of a record's field, or of num_steps, as they are.")
+@click.option("--control", multiple=True, type=click.Choice(CONTROLS), help="Rank by what is left without length.")
+@click.option("--store", type=click.Path(), help="Where the store is now. [default: where it was scored]")
+@click.option("--data", multiple=True, type=click.Path(), help="Where the dataset is now.")
+@images_option
+@as_json
+def select(
+    scores: Path, ratio: tuple[str, ...], count: tuple[int, ...], threshold: float | None, out: Path, as_format: Any,
+    by: str | None, control: tuple[str, ...], store: str | None, data: tuple[str, ...], images: str | None, *,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Write the best samples of SCORES, in the order of their records.
+
+    ceil(ratio N) of the N samples that have a value, exactly; ties go to the earlier record. What made the subset is
+    written beside it, in OUT.spec.json.
+    """
+    from grace_store.job.exporting import export_subset
+    from grace_store.job.selecting import rank_samples
+
+    if sum(map(bool, (ratio, count, threshold is not None))) > 1:
+        raise SettingError("give one of --ratio, --count and --threshold")
+    ranking = rank_samples(scores, by=by, control=control, store=store, data=data or None)
+    subsets: list[tuple[str, Subset]] = []
+    if threshold is not None:
+        subsets = [(str(threshold), ranking.take(threshold=threshold))]
+    elif count:
+        subsets = [(str(number), ranking.take(count=number)) for number in count]
+    else:
+        subsets = [(each, ranking.take(ratio=each)) for each in ratio or ("0.2",)]
+    results: list[dict[str, Any]] = []
+    for path, (label, subset) in zip(_paths(out, [label for label, _ in subsets]), subsets, strict=True):
+        exported = export_subset(subset, path, as_format, store=store, data=data or None, images=images)
+        results.append(
+            {
+                "out": str(path),
+                "kept": label,
+                "num_samples": len(subset),
+                "num_with_value": subset.num_with_value,
+                "threshold": subset.threshold if len(subset) else None,
+                "files": [str(file) for file in exported.files],
+                "notes": exported.notes,
+            }
+        )
+    if as_json:
+        print_json(results[0] if len(results) == 1 else results)
+        return
+    for result in results:
+        least = "" if result["threshold"] is None else f", value {result['threshold']:.4f} and above"
+        click.echo(f"{result['out']}: {result['num_samples']} of {result['num_with_value']} samples{least}.")
+        for note in result["notes"]:
+            click.echo(f"  {note}")
+
+
+def _paths(out: Path, labels: Sequence[str]) -> list[Path]:
+    """Return one name for each subset."""
+    if len(set(labels)) < len(labels):
+        raise SettingError("the same ratio or count is given twice")
+    if "{ratio}" in out.name:
+        return [out.with_name(out.name.replace("{ratio}", label)) for label in labels]
+    if len(labels) == 1:
+        return [out]
+    return [out.with_name(f"{out.stem}-{label}{out.suffix}") for label in labels]
+
+
+@click.command(epilog="\b\nExample:\n  grace-store compare uniform.jsonl ema.jsonl --out changes.jsonl")
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--ratio", help="For tables of scores: share of the samples to compare. [default: 0.2]")
+@click.option("--show", type=click.IntRange(0), default=10, show_default=True, help="How many changes to list.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write all changes, as JSON lines.")
+@as_json
+def compare(a: Path, b: Path, ratio: str | None, show: int, out: Path | None, *, as_json: bool) -> None:
+    """Say what subset B has that A has not, what it lacks, and why.
+
+    A and B are subsets that `select` wrote, or tables of scores.
+    """
+    from grace_store.job.comparing import compare_subsets
+    from grace_store.select.files import write_lines
+
+    found = compare_subsets(a, b, ratio=ratio)
+    if out is not None:
+        both = [("entered", found.entered), ("left", found.left)]
+        lines = (json.dumps({"change": word, **asdict(each)}).encode() for word, some in both for each in some)
+        write_lines(out, lines)
+    if as_json:
+        print_json(
+            {
+                "a": str(a),
+                "b": str(b),
+                "num_a": found.num_a,
+                "num_b": found.num_b,
+                "num_both": found.num_both,
+                "num_entered": len(found.entered),
+                "num_left": len(found.left),
+                "jaccard": found.jaccard,
+                "entered": [asdict(change) for change in found.entered[:show]],
+                "left": [asdict(change) for change in found.left[:show]],
+                "notes": found.notes,
+            }
+        )
+        return
+    click.echo(f"{a}: {found.num_a} samples, {b}: {found.num_b}, both: {found.num_both}, Jaccard {found.jaccard:.3f}")
+    for note in found.notes:
+        click.echo(f"  {note}")
+    for word, changes in (("entered", found.entered), ("left", found.left)):
+        if changes:
+            console.print(_changes(f"{len(changes)} {word}", changes[:show]))
+
+
+def _changes(title: str, changes: Sequence[Change]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in ("sample", "K", "value in A", "rank in A", "value in B", "rank in B", "why"):
+        table.add_column(name, justify="left" if name in ("sample", "why") else "right", overflow="fold")
+    for change in changes:
+        values = (change.value_a, change.rank_a, change.value_b, change.rank_b)
+        shown = ("" if each is None else f"{each:.4f}" if isinstance(each, float) else str(each) for each in values)
+        table.add_row(change.sample_id, str(change.num_steps), *shown, change.why)
+    return table

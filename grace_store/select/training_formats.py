@@ -1,0 +1,97 @@
+"""Samples as the trainers read them: ms-swift, LLaMA-Factory. Knows samples, no stores and no datasets.
+
+Both take messages with one ``<image>`` in the text for each image; the images themselves are named beside them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from grace_store.data import ImageRef, Sample
+from grace_store.data.images import PLACEHOLDER
+from grace_store.select.files import whole_file, write_json
+
+ImageName = Callable[[ImageRef], str]
+"""What a trainer is to call an image: a path or URL."""
+
+_MAGIC = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp", b"RIFF": ".webp"}
+
+
+def conversation(sample: Sample, image_name: ImageName) -> dict[str, Any]:
+    """Return a sample as {"id", "messages", "images"}, its images where they stood in the conversation."""
+    messages = [
+        {
+            "role": turn.role,
+            "content": "".join(part if isinstance(part, str) else PLACEHOLDER for part in turn.parts),
+        }
+        for turn in sample.turns
+    ]
+    messages.append({"role": "assistant", "content": sample.response})
+    return {"id": sample.sample_id, "messages": messages, "images": [image_name(image) for image in sample.images]}
+
+
+def has_stray_placeholder(record: dict[str, Any]) -> bool:
+    """Return whether the texts say ``<image>`` more often than there are images, which trainers stumble over."""
+    num_said: int = sum(message["content"].count(PLACEHOLDER) for message in record["messages"])
+    return num_said != len(record["images"])
+
+
+class ImageNames:
+    """Names images for a trainer: paths absolute, images that lie in the records written to a folder of their own."""
+
+    def __init__(self, folder: str | Path, extracted: Path) -> None:
+        self._folder = Path(folder).absolute()
+        self._extracted = extracted.absolute()
+        self.num_written = 0
+
+    def __call__(self, image: ImageRef) -> str:
+        source = image.source
+        if isinstance(source, bytes):
+            return self._write(source)
+        if source.startswith("data:") or "://" in source:
+            return source
+        return str(self._folder / source)  # an absolute path stays as it is
+
+    def _write(self, content: bytes) -> str:
+        suffix = next((suffix for magic, suffix in _MAGIC.items() if content.startswith(magic)), ".img")
+        path = self._extracted / f"{hashlib.sha256(content).hexdigest()[:24]}{suffix}"
+        if not path.exists():
+            with whole_file(path) as partial:
+                partial.write_bytes(content)
+            self.num_written += 1
+        return str(path)
+
+
+def register_dataset(out: Path, *, has_images: bool) -> Path:
+    """Add a file of conversations to the dataset_info.json beside it, as LLaMA-Factory wants, and return that."""
+    path = out.with_name("dataset_info.json")
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    known[out.stem] = {
+        "file_name": out.name,
+        "formatting": "sharegpt",
+        "columns": {"messages": "messages"} | ({"images": "images"} if has_images else {}),
+        "tags": {
+            "role_tag": "role",
+            "content_tag": "content",
+            "user_tag": "user",
+            "assistant_tag": "assistant",
+            "system_tag": "system",
+        },
+    }
+    write_json(path, known)
+    return path
+
+
+def with_step_scores(raw: bytes, added: dict[str, Any]) -> bytes:
+    """Return a record as it stands with one field more, "grace_store", at its end.
+
+    >>> with_step_scores(b'{"id": 1}', {"value": 0.5})
+    b'{"id": 1, "grace_store": {"value": 0.5}}'
+    """
+    head = raw.rstrip()[:-1].rstrip()
+    comma = b"" if head == b"{" else b", "
+    return head + comma + b'"grace_store": ' + json.dumps(added, ensure_ascii=False).encode() + b"}"

@@ -1,0 +1,107 @@
+"""Make a finished store of any size without data or model, by the real writers: for benchmarks of scoring.
+
+    python jobs/bench/synthetic_store.py /tmp/million.zarr --samples 1000000
+
+The vectors are tiny (two numbers each), so the store is small; Grams, token counts and metadata are as real ones are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_store.config import DataSpec, ExtractSpec, ModelIdentity
+from grace_store.metadata import DataFile, Signal
+from grace_store.store import (
+    PlannedSample,
+    PlanWriter,
+    SignalView,
+    Store,
+    UnitWriter,
+    complete_signal,
+    create_signal,
+    open_backend,
+    unit_range,
+)
+from grace_store.unit import UnitSignals
+
+VECTOR_SIZE = 2
+RECORD_BYTES = 800
+
+
+def make_store(
+    location: Path, num_samples: int, *, min_steps: int = 9, max_steps: int = 9, signals: tuple[str, ...] = ("base",),
+    seed: int = 0,
+) -> Store:  # fmt: skip
+    """Write a plan of so many samples and fill the signals; numbers depend on the arguments alone."""
+    rng = np.random.default_rng(seed)
+    writer = PlanWriter(open_backend(location))
+    for row, steps in enumerate(rng.integers(min_steps, max_steps + 1, num_samples).tolist()):
+        digest = row.to_bytes(16, "big")
+        writer.add(PlannedSample(f"synthetic-{row}", row, 0, row * RECORD_BYTES, RECORD_BYTES, digest, steps))
+    file = DataFile(
+        path="synthetic.jsonl", kind="jsonl", num_bytes=num_samples * RECORD_BYTES, num_records=num_samples,
+        sha256="0" * 64,
+    )  # fmt: skip
+    plan = writer.finish(DataSpec(format="explicit", min_steps=min_steps), [file], None, "synthetic_store.py")
+    store = Store.open(location)
+    for number, name in enumerate(signals):
+        _fill(store, plan.digest(), name, (seed, number))
+    return store
+
+
+def _fill(store: Store, plan_sha256: str, name: str, seed: tuple[int, int]) -> None:
+    model = ModelIdentity(
+        architecture="Synthetic", hidden_size=VECTOR_SIZE, vocab_size=2, config="0", weights=name, tokenizer="0"
+    )
+    spec = ExtractSpec(model=model, rendering="plain", storage="float16")
+    view = create_signal(store, Signal(name=name, spec=spec, plan_sha256=plan_sha256, origin={"model": "none"}))
+    writer = UnitWriter(view)
+    for unit in range(store.plan.num_units):
+        signals, spans = _unit(view, unit, seed)
+        writer.write(unit, signals, spans)
+    complete_signal(view)
+
+
+def _unit(view: SignalView, unit: int, seed: tuple[int, int]) -> tuple[UnitSignals, npt.NDArray[np.int32]]:
+    """Return a unit's signals: every sample has a direction of its own, its segments lie around it."""
+    start, stop = unit_range(view.store.plan, unit)
+    num_segments = view.store.column("sample_num_steps", start, stop).astype(np.int64) + 1
+    num_rows = int(num_segments.sum())
+    rng = np.random.default_rng((*seed, unit))
+    shared = np.repeat(rng.standard_normal((stop - start, VECTOR_SIZE)), num_segments, axis=0)
+    first = (np.arange(num_rows) - np.repeat(np.cumsum(num_segments) - num_segments, num_segments)) * 80
+    signals = UnitSignals(
+        segment_vector=(shared + rng.standard_normal((num_rows, VECTOR_SIZE))).astype(np.float32),
+        segment_num_tokens=rng.integers(5, 60, num_rows, dtype=np.int32),
+        segment_loss=rng.random(num_rows, dtype=np.float32),
+        segment_entropy=rng.random(num_rows, dtype=np.float32),
+        segment_hit_rate=rng.random(num_rows, dtype=np.float32),
+        num_tokens=num_rows,
+    )
+    return signals, np.stack([first, first + 80], axis=1).astype(np.int32)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("location", type=Path)
+    parser.add_argument("--samples", type=int, default=1_000_000)
+    parser.add_argument("--min-steps", type=int, default=9)
+    parser.add_argument("--max-steps", type=int, default=9)
+    parser.add_argument("--signal", action="append", help="may be repeated [default: base]")
+    given = parser.parse_args()
+    began = time.monotonic()
+    store = make_store(
+        given.location, given.samples, min_steps=given.min_steps, max_steps=given.max_steps,
+        signals=tuple(given.signal or ["base"]),
+    )  # fmt: skip
+    sys.stdout.write(f"{store.location}: {store.plan.num_samples} samples in {time.monotonic() - began:.0f} s\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The Python API: small, lazy, documented, and the same functions that the commands use."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import grace_store as gs
+from grace_store.job.extract import extract
+from tests.jobs import make_job
+
+NAMES = [
+    "Comparison", "Grid", "HeuristicSpec", "LengthAudit", "ScoreSpec", "ScoreTable", "Store", "StoredSample", "Subset",
+    "Sweep", "SweepSpec", "__version__", "audit_length", "compare_subsets", "export_subset", "iter_samples",
+    "open_store", "read_scores", "score_samples", "select_samples", "sweep_settings", "write_score_table",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("api")
+    extract(make_job(folder))
+    return folder
+
+
+def test_the_public_names_are_these():
+    assert gs.__all__ == NAMES
+    assert set(gs.__all__) <= set(dir(gs))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "__version__"])
+def test_every_name_is_there_and_says_what_it_is(name):
+    value = getattr(gs, name)
+    assert value.__name__ == name
+    assert inspect.getdoc(value)
+
+
+def test_the_stub_names_the_same(repository):
+    stub = ast.parse((repository / "grace_store/__init__.pyi").read_text())
+    imported = {
+        (node.module, alias.asname) for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert imported == {(f"grace_store.{place}", name) for name, place in gs._PLACES.items()}
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'scores'"):
+        _ = gs.scores
+
+
+def test_importing_the_package_loads_nothing_else():
+    code = (
+        "import sys; before = set(sys.modules); import grace_store; "
+        "print(sorted(m for m in set(sys.modules) - before if m.partition('.')[0] not in sys.stdlib_module_names))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['grace_store']"
+
+
+def test_the_example_in_the_docstring_runs(folder, tmp_path, monkeypatch):
+    shutil.copytree(folder / "store.zarr", tmp_path / "traces.zarr")
+    monkeypatch.chdir(tmp_path)
+    example = [line[4:] for line in gs.__doc__.splitlines() if line.startswith("    ")]
+    exec("\n".join(example), {})
+    assert len((tmp_path / "subset.jsonl").read_text().splitlines()) == 5
+
+
+def test_the_whole_way_in_python(folder, tmp_path):
+    store = gs.open_store(folder / "store.zarr")
+    samples = list(gs.iter_samples(store))
+    assert len(samples) == 24
+    assert samples[0].gram.shape == (samples[0].num_steps + 1,) * 2
+    table = gs.score_samples(store, gs.ScoreSpec(alpha=0.5, history="ema:0.8"))
+    assert isinstance(table.value, np.ndarray)
+    frame = table.to_pandas()
+    assert frame.value.tolist() == table.value.tolist()
+    assert [sample.sample_id for sample in samples] == table.sample_id
+    subset = gs.select_samples(table, ratio="0.2")
+    assert len(subset) == 5
+    assert subset.to_pandas().sample_id.tolist() == frame.sort_values("value", ascending=False).sample_id.tolist()[:5]
+    gs.export_subset(subset, tmp_path / "subset.jsonl", "ms-swift")
+    assert len((tmp_path / "subset.jsonl").read_text().splitlines()) == 5
+    run = gs.write_score_table(store, gs.HeuristicSpec(method="longest"), tmp_path / "longest.parquet")
+    assert len(gs.read_scores(run.out)) == 24
+    gs.write_score_table(store, gs.ScoreSpec(), tmp_path / "scores.parquet")
+    comparison = gs.compare_subsets(tmp_path / "scores.parquet", tmp_path / "longest.parquet")
+    assert comparison.num_a == comparison.num_b == 5
+    sweep = gs.sweep_settings(store, gs.SweepSpec(grid=(gs.Grid(alpha="0.1:0.9:0.1"),)), tmp_path / "sweep")
+    assert sweep.values().shape == (9, 24)
+    assert gs.audit_length(table).num_samples == 24
+
+
+def test_a_sample_by_hand_has_the_value_that_the_table_has(folder):
+    """What the README says of the mathematics, on one sample, with nothing but its Gram."""
+    store = gs.open_store(folder / "store.zarr")
+    table = gs.score_samples(store, gs.ScoreSpec(alpha=0.7))
+    for sample, value in zip(gs.iter_samples(store), table.value, strict=True):
+        gram, answer = sample.gram, sample.num_steps
+        norm = np.sqrt(np.diag(gram))
+        scores = []
+        for k in range(sample.num_steps):
+            a = gram[k, answer] / (norm[k] * norm[answer])
+            if k == 0:
+                scores.append(a)
+                continue
+            past = gram[k, :k].sum() / (norm[k] * np.sqrt(gram[:k, :k].sum()))
+            scores.append(0.7 * a + 0.3 * past)
+        assert value == pytest.approx(np.mean(scores), abs=1e-6)

@@ -1,0 +1,295 @@
+"""Scores through the store, against the brute force over the vectors that went into it."""
+
+from __future__ import annotations
+
+import math
+import shutil
+
+import numpy as np
+import pytest
+
+from grace_store.errors import Corrupt, DataError, NotAStore, ResumeMismatch, SettingError, Unfinished, UnknownName
+from grace_store.job import blocks
+from grace_store.job.blocks import map_ordered, resolve_signals
+from grace_store.job.samples import iter_samples
+from grace_store.job.scoring import replay, score_samples, write_score_table
+from grace_store.score import HeuristicSpec, ScoreSpec, history_weights
+from grace_store.score.heuristics import random_values
+from grace_store.select.table import read_made_by, read_scores
+from grace_store.store import Store
+from tests.scored_stores import NUM_STEPS, fill_signal, known_store
+from tests.test_score_grace import HISTORIES, TARGETS, brute_force
+
+CLOSE = {"rtol": 0, "atol": 1e-6}
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    """Two signals; sample 5 is set aside in one of them, sample 9 in both."""
+    folder = tmp_path_factory.mktemp("known")
+    return known_store(folder, ("early", "late"), set_aside={"early": [9], "late": [5, 9]})
+
+
+def lists(table, name):
+    return table.table[name].to_pylist()
+
+
+def check(known, table, spec, name, **custom):
+    expected_rows = [i for i, sample in enumerate(known.samples[name]) if sample is not None]
+    assert table.row.tolist() == expected_rows
+    for place, row in enumerate(expected_rows):
+        vectors, counts = known.samples[name][row]
+        expected = brute_force(vectors, counts, spec, **custom)
+        np.testing.assert_allclose(table.value[place], expected.value, **CLOSE)
+        for column in ("step_score", "answer_alignment", "history_alignment"):
+            found = [math.nan if number is None else number for number in lists(table, column)[place]]
+            np.testing.assert_allclose(found, getattr(expected, column), **CLOSE)
+        assert lists(table, "step_num_tokens")[place] == counts[:-1].tolist()
+        assert table.num_tokens[place] == counts.sum()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("history", HISTORIES)
+def test_a_table_is_the_brute_force_over_the_vectors(known, history, target):
+    spec = ScoreSpec(alpha=0.4, history=history, target=target)
+    check(known, score_samples(known.store, spec, signals="late"), spec, "late")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [ScoreSpec(without_answer=True), ScoreSpec(alpha=1), ScoreSpec(aggregation="length_weighted"),
+     ScoreSpec(aggregation="quantile:0.25", target="suffix")],
+)  # fmt: skip
+def test_ablations_and_aggregations_too(known, spec):
+    check(known, score_samples(known.store, spec, signals="early"), spec, "early")
+
+
+def test_weights_from_python_as_a_matrix_or_a_function(known, tmp_path):
+    weights = np.tril(np.random.default_rng(3).random((12, 12)), -1)
+
+    def weight(history, k, j):
+        return weights[k - 1, j - 1]
+
+    table = score_samples(known.store, ScoreSpec(), signals="late", custom_history=weights)
+    check(known, table, ScoreSpec(), "late", weight=weight)
+    by_function = score_samples(known.store, signals="late", custom_history=lambda num: weights[:num, :num])
+    np.testing.assert_array_equal(by_function.value, table.value)
+    named = score_samples(known.store, signals="late", custom_history=history_weights("ema:0.5", 12))
+    np.testing.assert_allclose(
+        named.value, score_samples(known.store, ScoreSpec(history="ema:0.5"), signals="late").value, **CLOSE
+    )
+    run = write_score_table(known.store, None, tmp_path / "a.parquet", signals="late", custom_history=weights)
+    again = replay(run.out, tmp_path / "b.parquet")
+    assert again.out.read_bytes() == run.out.read_bytes()
+    write_score_table(known.store, None, tmp_path / "c.parquet", signals="late", custom_history=lambda n: weights)
+    with pytest.raises(SettingError, match="scored with a history function given from Python"):
+        replay(tmp_path / "c.parquet", tmp_path / "d.parquet")
+    with pytest.raises(SettingError, match="custom_history takes the place of the history"):
+        score_samples(known.store, ScoreSpec(history="ema:0.5"), signals="late", custom_history=weights)
+
+
+def test_several_signals_are_their_weighted_mean(known):
+    spec = ScoreSpec(alpha=0.3, target="trace")
+    table = score_samples(known.store, spec, signals=["early=1", "late=3"])
+    early, late = (score_samples(known.store, spec, signals=name) for name in ("early", "late"))
+    assert table.row.tolist() == [i for i in range(13) if i != 9]
+    for place, row in enumerate(table.row.tolist()):
+        if row == 5:
+            assert math.isnan(table.value[place])
+            assert lists(table, "flags")[place] == ["missing_signal"]
+            assert set(lists(table, "step_score")[place]) == {None}
+            continue
+        a, b = early.row.tolist().index(row), late.row.tolist().index(row)
+        expected = 0.25 * early.value[a] + 0.75 * late.value[b]
+        np.testing.assert_allclose(table.value[place], expected, rtol=1e-12)
+        steps = 0.25 * np.array(lists(early, "step_score")[a]) + 0.75 * np.array(lists(late, "step_score")[b])
+        np.testing.assert_allclose(lists(table, "step_score")[place], steps, rtol=1e-12)
+    equal = score_samples(known.store, spec, signals=("early", "late")).value
+    np.testing.assert_array_equal(equal, score_samples(known.store, spec, signals={"late": 2, "early": 2}).value)
+
+
+@pytest.mark.parametrize("method", ["random", "longest", "stepmax", "loss", "perplexity"])
+def test_heuristics_score_the_same_samples(known, method):
+    table = score_samples(known.store, HeuristicSpec(method=method), signals="late")
+    rows = [i for i in range(13) if i not in (5, 9)]
+    assert table.row.tolist() == rows
+    samples, losses = known.samples["late"], known.loss["late"]
+    mean = [float((losses[i] * samples[i][1]).sum() / samples[i][1].sum()) for i in rows]
+    expected = {
+        "random": random_values(0, np.array(rows)),
+        "longest": [samples[i][1].sum() for i in rows],
+        "stepmax": [NUM_STEPS[i] for i in rows],
+        "loss": mean,
+        "perplexity": np.exp(mean),
+    }[method]
+    np.testing.assert_allclose(table.value, expected, rtol=1e-6)
+    assert not table.has_step_scores
+    assert table.made_by["spec"]["method"] == method
+
+
+def test_a_heuristic_over_two_signals_flags_what_one_of_them_lacks(known):
+    table = score_samples(known.store, HeuristicSpec(method="loss"), signals=["early", "late"])
+    assert [row for row, value in zip(table.row, table.value, strict=True) if math.isnan(value)] == [5]
+    assert lists(table, "flags")[5] == ["missing_signal"]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_neither_blocks_nor_threads_change_a_bit(known, monkeypatch, threads):
+    spec = ScoreSpec(history="ema:0.7", target="suffix")
+    whole = score_samples(known.store, spec, signals=["early", "late"], threads=1)
+    monkeypatch.setattr(blocks, "SAMPLES_PER_CHUNK", 4)
+    parts = score_samples(known.store, spec, signals=["early", "late"], threads=threads)
+    assert parts.table.equals(whole.table)
+
+
+def test_no_vector_is_read(known, tmp_path):
+    copy = tmp_path / "copy.zarr"
+    shutil.copytree(known.store.location, copy)
+    for name in ("early", "late"):
+        shutil.rmtree(copy / "signals" / name / "segment_vector")
+    found = score_samples(copy, signals="late")
+    np.testing.assert_array_equal(found.value, score_samples(known.store, signals="late").value)
+
+
+# ---------------------------------------------------------------- tables that can be made again
+
+
+def test_a_table_says_what_made_it_and_is_replayed_to_the_byte(known, tmp_path):
+    spec = ScoreSpec(alpha=0.25, history="window:3", target="suffix", aggregation="min")
+    run = write_score_table(known.store, spec, tmp_path / "a.parquet", signals={"early": 1, "late": 4})
+    assert (run.num_samples, run.num_with_value, run.flags) == (12, 11, {"missing_signal": 1})
+    made_by = read_made_by(run.out)
+    assert made_by["spec"] == spec.model_dump(mode="json")
+    assert {name: each["weight"] for name, each in made_by["signals"].items()} == {"early": 1, "late": 4}
+    assert replay(run.out, tmp_path / "b.parquet").out.read_bytes() == run.out.read_bytes()
+    heuristic = write_score_table(
+        known.store, HeuristicSpec(method="random", seed=3), tmp_path / "c.parquet", signals="late"
+    )
+    assert replay(heuristic.out, tmp_path / "d.parquet").out.read_bytes() == heuristic.out.read_bytes()
+    moved = tmp_path / "moved.zarr"
+    shutil.copytree(known.store.location, moved)
+    again = read_scores(replay(run.out, tmp_path / "e.parquet", moved).out)
+    assert again.table.equals(read_scores(run.out).table)
+    assert again.made_by["store"] == str(moved)
+
+
+def test_a_replay_from_another_store_is_refused(known, tmp_path):
+    run = write_score_table(known.store, None, tmp_path / "a.parquet", signals="late")
+    other = known_store(tmp_path, ("late",), num_steps=[2, 3])
+    with pytest.raises(ResumeMismatch, match="made from another plan"):
+        replay(run.out, tmp_path / "b.parquet", other.store)
+    same_plan = tmp_path / "again"
+    same_plan.mkdir()
+    with pytest.raises(UnknownName, match="has no signal 'late'"):
+        replay(run.out, tmp_path / "b.parquet", known_store(same_plan, ("early",)).store)
+    with pytest.raises(DataError, match=r"none\.parquet does not exist"):
+        replay(tmp_path / "none.parquet", tmp_path / "b.parquet")
+    assert not (tmp_path / "b.parquet").exists()
+
+
+def test_an_unfinished_signal_is_scored_only_if_asked_and_says_so(tmp_path):
+    known = known_store(tmp_path, units={"base": [0, 2]})
+    with pytest.raises(Unfinished, match=r"'base' of .* has 2 of 4 units.*--partial"):
+        score_samples(known.store)
+    table = score_samples(known.store, partial=True)
+    check(known, table, ScoreSpec(), "base")
+    assert table.made_by["partial"] is True
+    assert table.made_by["signals"]["base"]["num_units"] == 2
+    run = write_score_table(known.store, None, tmp_path / "a.parquet", partial=True)
+    assert replay(run.out, tmp_path / "b.parquet").out.read_bytes() == run.out.read_bytes()
+
+
+def test_a_partial_table_is_not_replayed_from_a_store_that_went_on(tmp_path):
+    known = known_store(tmp_path, units={"base": [0]})
+    run = write_score_table(known.store, None, tmp_path / "a.parquet", partial=True)
+    shutil.rmtree(tmp_path / "known.zarr")
+    known_store(tmp_path, units={"base": [0, 1]})
+    with pytest.raises(ResumeMismatch, match="had 1 units when it was scored and has 2 now"):
+        replay(run.out, tmp_path / "b.parquet")
+
+
+def test_two_signals_may_be_unfinished_in_different_places(tmp_path):
+    known = known_store(tmp_path, ("a", "b"), units={"a": [0, 1], "b": [1, 3]})
+    table = score_samples(known.store, signals=["a", "b"], partial=True)
+    assert table.row.tolist() == [*range(8), 12]
+    assert np.flatnonzero(np.isfinite(table.value)).tolist() == [4, 5, 6, 7]
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("signals", "error", "message"),
+    [
+        ("middle", UnknownName, r"has no signal 'middle' \(there are: early, late\)"),
+        (["early", "early=2"], SettingError, "signal 'early' is given twice"),
+        (["early=0"], SettingError, "signal 'early' has weight 0: a weight is a number above 0"),
+        (["early=nan"], SettingError, "signal 'early' has weight nan"),
+        (["early=many"], UnknownName, "has no signal 'early=many'"),
+        (None, UnknownName, "say which signal is meant"),
+    ],
+)
+def test_signals_without_meaning_are_refused(known, signals, error, message):
+    with pytest.raises(error, match=message):
+        score_samples(known.store, signals=signals)
+
+
+def test_a_signal_whose_name_looks_like_a_weight(tmp_path):
+    known = known_store(tmp_path, ("lr=2", "base"))
+    assert resolve_signals(known.store, ["lr=2", "base=3"]).weights == {"lr=2": 1.0, "base": 3.0}
+    assert resolve_signals(known.store, "lr=2=4").weights == {"lr=2": 4.0}
+    assert str(resolve_signals(known.store, ["lr=2", "base=3"])) == "lr=2=1,base=3"
+
+
+def test_what_is_no_store_is_refused(tmp_path):
+    with pytest.raises(NotAStore, match="is not a grace-store store"):
+        score_samples(tmp_path / "nothing.zarr")
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped"])
+def test_damaged_chunks_are_never_scored(tmp_path, damage):
+    known = known_store(tmp_path)
+    chunk = tmp_path / "known.zarr/signals/base/sample_gram/c/1"
+    if damage == "missing":
+        chunk.unlink()
+    else:
+        raw = bytearray(chunk.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        chunk.write_bytes(raw)
+    with pytest.raises(Corrupt, match=r"sample_gram/c/1 (is missing|does not match its checksum)"):
+        write_score_table(known.store, None, tmp_path / "a.parquet")
+    assert list(tmp_path.glob("a.parquet*")) == []
+
+
+# ---------------------------------------------------------------- samples one by one, work in order
+
+
+def test_samples_come_one_by_one_with_their_grams(known):
+    found = list(iter_samples(known.store, "late"))
+    assert [sample.sample_id for sample in found] == [f"s{i}" for i in range(13) if i not in (5, 9)]
+    for sample in found:
+        vectors, counts = known.samples["late"][sample.row]
+        np.testing.assert_allclose(sample.gram, vectors.astype(float) @ vectors.T.astype(float), rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(sample.num_tokens, counts)
+        assert sample.num_steps == len(vectors) - 1
+
+
+def test_work_done_ahead_keeps_its_order_and_its_errors():
+    assert list(map_ordered(lambda i: i * i, range(20), 3)) == [i * i for i in range(20)]
+
+    def fail(i):
+        if i == 5:
+            raise ValueError("five")
+        return i
+
+    results = map_ordered(fail, range(100), 2)
+    assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match="five"):
+        next(results)
+
+
+def test_signals_added_later_do_not_change_a_table(tmp_path):
+    known = known_store(tmp_path)
+    before = score_samples(known.store, signals="base")
+    fill_signal(known, "second", np.random.default_rng(9), set(), range(4))
+    assert score_samples(Store.open(known.store.location), signals="base").table.equals(before.table)
