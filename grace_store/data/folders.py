@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,11 @@ def expand_paths(paths: Sequence[str | Path]) -> list[Path]:
         files += _folder_files(absolute) if absolute.is_dir() else [absolute]
     _refuse_repeats(files)
     return files
+
+
+def default_image_folder(files: Sequence[str | Path]) -> str:
+    """Return where a dataset's relative image paths start if nothing is said: the folder that holds all its files."""
+    return os.path.commonpath([Path(file).absolute().parent for file in files])
 
 
 def name_files(files: Sequence[Path]) -> list[str]:
@@ -81,6 +87,7 @@ def _record_files(folder: Path, pattern: str) -> list[Path]:
         if path.is_file()
         and content_suffix(path) in SUFFIXES
         and path.name not in _NOT_RECORDS
+        and not path.name.endswith(".spec.json")  # what `select` writes beside a subset
         and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from grace_store.data.sample import ImageRef, Role, Turn
@@ -53,6 +54,16 @@ def image_ref(value: Any) -> ImageRef:
         f"an image is a {type(value).__name__} without a path or bytes; a path, a URL, "
         '{"path": ...} or {"bytes_base64": ...} is wanted',
     )
+
+
+def is_missing(ref: ImageRef, folder: Path) -> bool:
+    """Whether an image is a file that is not in a folder. Opens nothing."""
+    if isinstance(ref.source, bytes) or ref.source[:5].lower() == "data:" or "://" in ref.source:
+        return False
+    try:
+        return not (folder / ref.source).exists()
+    except (OSError, ValueError):  # a name too long, or with a null in it
+        return True
 
 
 def _decode(encoded: str) -> bytes:

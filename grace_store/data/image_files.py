@@ -1,0 +1,163 @@
+"""From an image reference to an RGB picture, without leaving the image folder. The only reader of images.
+
+    missing      image_missing      no such file in the image folder
+    outside      image_refused      a path that leaves the folder, a URL, too many bytes or pixels
+    not usable   image_unreadable   truncated, animated, of another format, or of more than 8 bits a channel
+
+Pictures are turned as their EXIF orientation says, and what is transparent becomes white, as transformers' own
+image processors have it. Verdicts name no folder: they are kept in stores, which do not depend on where images lay.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import re
+import stat
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from grace_store.data.sample import ImageRef
+from grace_store.errors import SettingError, Unusable
+from grace_store.metadata import Reason
+
+MAX_IMAGE_BYTES = 2**27
+"""Largest encoded image that is read."""
+MAX_IMAGE_PIXELS = 2**26
+"""Largest image that is decoded; below the size from which Pillow itself warns of decompression bombs."""
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
+"""Formats that are decoded, whatever a file's name says."""
+
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
+_DATA_URL = re.compile(r"data:[^,;]*(;[^,;]*)*?;base64,", re.IGNORECASE)
+_DEEP_MODES = ("I", "F")
+_SHOWN_CHARS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A decoded image and the digest of the bytes it was decoded from."""
+
+    image: Image.Image
+    """RGB, upright, without transparency."""
+    sha256: str
+
+
+class ImageFolder:
+    """Opens the images of samples. Relative paths are looked up in the folder; no path leads out of it."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._root = Path(os.path.realpath(Path(folder).expanduser()))
+        if not self._root.is_dir():
+            raise SettingError(f"--images {folder} is not a folder. Give the one that the image paths start from.")
+
+    def open(self, ref: ImageRef) -> Picture:
+        """Return the picture a reference stands for, or raise Unusable saying why there is none."""
+        content, name = self._read(ref.source)
+        return Picture(decode(content, name), hashlib.sha256(content).hexdigest())
+
+    def _read(self, source: str | bytes) -> tuple[bytes, str]:
+        """Return an image's encoded bytes and what to call it."""
+        if isinstance(source, bytes):
+            _check_num_bytes(len(source), "the image in the record")
+            return source, "the image in the record"
+        if source[:5].lower() == "data:":
+            return _read_data_url(source), "the image in a data URL"
+        return self._read_file(source), _shown(source)
+
+    def _read_file(self, source: str) -> bytes:
+        if _SCHEME.match(source):
+            raise Unusable(Reason.IMAGE_REFUSED, f"{_shown(source)} is a URL, and nothing is fetched; store the image")
+        try:
+            # Joining an absolute path leaves it as it is. Links are followed before anything is decided.
+            path = Path(os.path.realpath(self._root / source))
+        except (ValueError, OSError) as error:
+            raise Unusable(Reason.IMAGE_REFUSED, f"{_shown(source)} is no path: {_words(error)}") from None
+        if not path.is_relative_to(self._root):
+            raise Unusable(Reason.IMAGE_REFUSED, f"{_shown(source)} leads out of the image folder; see --images")
+        try:
+            return _read_regular(path, _shown(source))
+        except (FileNotFoundError, NotADirectoryError):
+            raise Unusable(Reason.IMAGE_MISSING, f"no {_shown(source)} in the image folder; see --images") from None
+        except OSError as error:
+            raise Unusable(Reason.IMAGE_UNREADABLE, f"{_shown(source)}: {error.strerror or error}") from None
+
+
+def decode(content: bytes, name: str) -> Image.Image:
+    """Return the picture that encoded bytes hold, or raise Unusable; name is what the verdict calls it."""
+    try:
+        return _decode(content, name)
+    except (Unusable, MemoryError):
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise Unusable(Reason.IMAGE_REFUSED, f"{name}: {_words(error)}") from None
+    except UnidentifiedImageError:
+        raise Unusable(Reason.IMAGE_UNREADABLE, f"{name} is none of {', '.join(FORMATS)}") from None
+    except Exception as error:  # noqa: BLE001 - decoders raise whatever they stumble over in a broken file
+        raise Unusable(Reason.IMAGE_UNREADABLE, f"{name}: {_words(error)}") from None
+
+
+def _decode(content: bytes, name: str) -> Image.Image:
+    with Image.open(BytesIO(content), formats=FORMATS) as opened:
+        width, height = opened.size
+        if width * height > MAX_IMAGE_PIXELS:
+            raise Unusable(Reason.IMAGE_REFUSED, f"{name} has {width} x {height} pixels, at most {MAX_IMAGE_PIXELS}")
+        # Cameras put previews behind a photo and call it MPO; the photo comes first.
+        num_frames = 1 if opened.format == "MPO" else getattr(opened, "n_frames", 1)
+        if num_frames > 1:
+            raise Unusable(Reason.IMAGE_UNREADABLE, f"{name} is animated ({num_frames} frames)")
+        if opened.mode.startswith(_DEEP_MODES):
+            raise Unusable(
+                Reason.IMAGE_UNREADABLE, f"{name} has more than 8 bits a channel ({opened.mode}); save it with 8"
+            )
+        opened.load()
+        return _as_rgb(ImageOps.exif_transpose(opened))
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    if "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _read_regular(path: Path, name: str) -> bytes:
+    """Return a file's bytes; never waits for a pipe, and never follows a link put there since it was looked at."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise Unusable(Reason.IMAGE_UNREADABLE, f"{name} is not a file")
+        _check_num_bytes(found.st_size, name)
+        return file.read(MAX_IMAGE_BYTES)
+
+
+def _read_data_url(source: str) -> bytes:
+    head = _DATA_URL.match(source[:_SHOWN_CHARS])
+    if head is None:
+        raise Unusable(Reason.IMAGE_UNREADABLE, f"{_shown(source)} is a data URL without base64")
+    _check_num_bytes((len(source) - head.end()) * 3 // 4, "the image in a data URL")
+    try:
+        return base64.b64decode("".join(source[head.end() :].split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Unusable(Reason.IMAGE_UNREADABLE, f"the image in a data URL is not base64: {error}") from None
+
+
+def _check_num_bytes(num_bytes: int, name: str) -> None:
+    if num_bytes > MAX_IMAGE_BYTES:
+        raise Unusable(Reason.IMAGE_REFUSED, f"{name} has {num_bytes} bytes, at most {MAX_IMAGE_BYTES} are read")
+
+
+def _shown(source: str) -> str:
+    return source if len(source) <= _SHOWN_CHARS else f"{source[:_SHOWN_CHARS]}..."
+
+
+def _words(error: Exception) -> str:
+    """Return an error's text unless it names an object's address, which would differ from run to run."""
+    text = str(error)
+    return text if text and " at 0x" not in text else type(error).__name__

@@ -1,0 +1,63 @@
+"""Batches without padding: the same numbers where a model takes them, and a refusal where it does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from grace_store.config import ExtractRequest, RunOptions
+from grace_store.errors import SettingError
+from grace_store.model.extractor import open_extractor, resolve_spec
+from tests.test_model_vectors import SAMPLES as TEXTS
+from tests.test_model_vectors import relative
+from tests.test_model_vision import SAMPLES as PICTURES
+from tests.tiny_models import tiny_text_model
+from tests.tiny_vision_models import tiny_vision_model
+
+PADDED = RunOptions(device="cpu", threads=1)
+PACKED = RunOptions(device="cpu", threads=1, packing=True)
+
+
+def extract(model: str, options: RunOptions, samples, **wishes):
+    spec = resolve_spec(model, ExtractRequest(**wishes), options)
+    extractor = open_extractor(model, spec, options)
+    prepared = extractor.prepare(samples)
+    return prepared, extractor.compute(prepared).result()
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", ["qwen3", "llama", "mistral", "gpt2"])
+def test_packed_texts_have_the_same_vectors(tmp_path, family, attention):
+    model = str(tiny_text_model(family, tmp_path / family))
+    _, expected = extract(model, PADDED, TEXTS, attention=attention)
+    prepared, found = extract(model, PACKED, TEXTS, attention=attention)
+    (batch,) = prepared.batches
+    assert batch.num_padded_tokens == sum(tokens.num_tokens for tokens in prepared.tokens.values())
+    assert relative(found.segment_vector, expected.segment_vector) < 1e-5
+    np.testing.assert_array_equal(found.segment_num_tokens, expected.segment_num_tokens)
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl", "qwen2_vl", "llava", "llava_onevision"])
+def test_packed_samples_with_images_have_the_same_vectors(tmp_path, family):
+    model = str(tiny_vision_model(family, tmp_path / family))
+    _, expected = extract(model, PADDED, PICTURES)
+    prepared, found = extract(model, PACKED, PICTURES)
+    assert len(prepared.batches) == 1
+    assert relative(found.segment_vector, expected.segment_vector) < 1e-5
+
+
+@pytest.mark.parametrize("family", ["opt", "bloom"])
+def test_models_that_would_mix_packed_samples_up_are_refused(tmp_path, family):
+    model = str(tiny_text_model(family, tmp_path / family))
+    with pytest.raises(SettingError, match="Leave --packing out"):
+        extract(model, PACKED, TEXTS)
+
+
+def test_packs_are_filled_by_tokens_not_by_samples(tmp_path):
+    model = str(tiny_text_model("qwen3", tmp_path / "qwen3"))
+    small = PACKED.model_copy(update={"batch_tokens": 110})
+    _, expected = extract(model, PADDED, TEXTS)
+    prepared, found = extract(model, small, TEXTS)
+    assert len(prepared.batches) > 1
+    assert all(len(batch.members) == 1 or batch.num_padded_tokens <= 110 for batch in prepared.batches)
+    assert relative(found.segment_vector, expected.segment_vector) < 1e-5

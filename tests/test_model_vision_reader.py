@@ -1,0 +1,222 @@
+"""What a vision-language extractor sets aside, what its settings do, and the questions asked before any work."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import grace_store.model.reading as reading
+from grace_store.config import ExtractRequest, RunOptions
+from grace_store.data.sample import ImageRef, Sample, Turn
+from grace_store.errors import DatasetChanged, ModelError, SettingError
+from grace_store.metadata import Reason
+from grace_store.model import trials
+from grace_store.model.extractor import ProxyExtractor, open_extractor, resolve_spec
+from tests.test_model_vectors import relative
+from tests.tiny_models import CHATML, tiny_text_model
+from tests.tiny_vision_models import picture, png, tiny_vision_model
+
+OPTIONS = RunOptions(device="cpu", threads=1)
+RESPONSE = "We count the apples.\nIt is 3."
+BOUNDS = (0, 21, len(RESPONSE))
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory) -> Path:
+    return tiny_vision_model("qwen3_vl", tmp_path_factory.mktemp("model") / "qwen3_vl")
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory) -> Path:
+    return tiny_vision_model("llava", tmp_path_factory.mktemp("model") / "llava")
+
+
+def ask(*parts: str | bytes | ImageRef, response: str = RESPONSE) -> Sample:
+    """Return a sample; bytes are images."""
+    made = tuple(ImageRef(part) if isinstance(part, bytes) else part for part in parts)
+    bounds = (*BOUNDS[:-1], len(response))
+    return Sample("id", (Turn("user", made),), response, bounds)
+
+
+SMALL, LARGE = png(picture(30, 40)), png(picture(90, 70, 1))
+
+
+def make(model: Path, images: Path | None = None, options: RunOptions = OPTIONS, **wishes) -> ProxyExtractor:
+    spec = resolve_spec(str(model), ExtractRequest(**wishes), options)
+    return open_extractor(str(model), spec, options, images=images)
+
+
+def extract(extractor: ProxyExtractor, *samples: Sample):
+    return extractor.compute(extractor.prepare(samples)).result()
+
+
+def test_each_unusable_sample_is_set_aside_with_its_reason(qwen, tmp_path):
+    (tmp_path / "cut.png").write_bytes(LARGE[: len(LARGE) // 2])
+    samples = [
+        ask(SMALL, "How many?"),
+        ask(ImageRef("gone.png"), "How many?"),
+        ask(ImageRef("cut.png"), "How many?"),
+        ask(ImageRef("../secret.png"), "How many?"),
+        ask("A <|image_pad|> in the text?"),
+        ask("How many?", response=RESPONSE + " <|image_pad|>"),
+        ask("How many?", response=RESPONSE + " <|video_pad|>"),
+        ask(png(picture(600, 2)), "How many?"),
+        ask(*[LARGE] * 5, "How many?"),
+        ask("How many?"),
+    ]
+    signals = extract(make(qwen, tmp_path, max_length=200), *samples)
+    assert {position: verdict.reason for position, verdict in signals.set_aside.items()} == {
+        1: Reason.IMAGE_MISSING,
+        2: Reason.IMAGE_UNREADABLE,
+        3: Reason.IMAGE_REFUSED,
+        4: Reason.BAD_TEXT,
+        5: Reason.BAD_TEXT,
+        6: Reason.BAD_TEXT,
+        7: Reason.IMAGE_UNREADABLE,
+        8: Reason.TOO_LONG,
+    }
+    assert "with its images, at most 200" in signals.set_aside[8].detail
+    assert "aspect ratio" in signals.set_aside[7].detail
+    assert str(tmp_path) not in "".join(verdict.detail for verdict in signals.set_aside.values())
+    usable = extract(make(qwen, tmp_path), samples[0], samples[9])
+    rows = [0, 1, 18, 19]
+    np.testing.assert_allclose(signals.segment_vector[rows], usable.segment_vector, rtol=1e-4, atol=1e-6)
+    assert signals.images_sha256 == usable.images_sha256
+
+
+def test_the_digest_is_of_the_encoded_images_in_reading_order(qwen, tmp_path):
+    (tmp_path / "a.png").write_bytes(LARGE)
+    signals = extract(make(qwen, tmp_path), ask(SMALL, "and", ImageRef("a.png")), ask("?"), ask("Hm", SMALL))
+    lines = "".join(f"{hashlib.sha256(content).hexdigest()}\n" for content in (SMALL, LARGE, SMALL))
+    assert signals.images_sha256 == hashlib.sha256(lines.encode()).hexdigest()
+    assert extract(make(qwen), ask("?")).images_sha256 is None
+
+
+def test_text_only_leaves_images_out_unopened(qwen):
+    extractor = make(qwen, text_only=True)
+    shown = extract(extractor, ask("How ", ImageRef("/etc/passwd"), "many?"))
+    assert shown.set_aside == {}
+    assert shown.images_sha256 is None
+    np.testing.assert_array_equal(shown.segment_vector, extract(extractor, ask("How many?")).segment_vector)
+
+
+def test_a_text_only_sample_has_the_vectors_of_the_language_model(qwen):
+    together = extract(make(qwen), ask(SMALL, "How many?"), ask("How many?")).segment_vector
+    alone = extract(make(qwen, text_only=True), ask("How many?")).segment_vector
+    assert relative(together[2:], alone) < 1e-5
+    assert relative(together[:2], alone) > 1e-3
+
+
+def test_pixel_limits_change_the_number_of_image_tokens(qwen):
+    counts = {}
+    for name, wishes in {"own": {}, "small": {"max_pixels": 1024}, "large": {"min_pixels": 4096}}.items():
+        prepared = make(qwen, **wishes).prepare([ask(picture_bytes(60, 60), "How many?")])
+        counts[name] = int((prepared.tokens[0].token_inputs["mm_token_type_ids"] == 1).sum())
+    assert counts == {"own": 64, "small": 16, "large": 64}
+    grown = make(qwen, min_pixels=2048).prepare([ask(picture_bytes(20, 20), "How many?")])
+    assert int(grown.tokens[0].token_inputs["mm_token_type_ids"].sum()) == 36
+    assert make(qwen).prepare([ask(picture_bytes(60, 60), "?")]).tokens[0].num_tokens > 64, "limits do not linger"
+
+
+def picture_bytes(width: int, height: int) -> bytes:
+    return png(picture(width, height))
+
+
+def test_pixel_limits_without_meaning_are_refused(qwen, llava, tmp_path):
+    with pytest.raises(SettingError, match="CLIPImageProcessorPil brings all images to sizes of its own"):
+        make(llava, max_pixels=1000)
+    with pytest.raises(SettingError, match="--min-pixels 5000 is more than --max-pixels 4096"):
+        make(qwen, min_pixels=5000)
+    with pytest.raises(SettingError, match="Qwen3ForCausalLM reads text only"):
+        make(tiny_text_model("qwen3", tmp_path / "text"), max_pixels=1000)
+    with pytest.raises(SettingError, match="is not a folder"):
+        make(qwen, tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("rendering", ["verbatim", "plain"])
+def test_other_renderings_show_images_too(qwen, rendering):
+    signals = extract(make(qwen, rendering=rendering), ask("See", SMALL, SMALL, "?"), ask("See?"))
+    assert signals.set_aside == {}
+    assert relative(signals.segment_vector[:2], signals.segment_vector[2:]) > 1e-3
+
+
+def test_a_template_of_texts_only_gets_images_as_marks(qwen, tmp_path):
+    folder = shutil.copytree(qwen, tmp_path / "chatml")
+    (folder / "chat_template.jinja").write_text(CHATML)
+    expected, found = (extract(make(model), ask("See", SMALL, "?"), ask("?")) for model in (qwen, folder))
+    np.testing.assert_array_equal(found.segment_vector, expected.segment_vector)
+
+
+def test_a_template_that_drops_images_is_refused(qwen, tmp_path):
+    folder = shutil.copytree(qwen, tmp_path / "dropping")
+    template = (folder / "chat_template.jinja").read_text()
+    (folder / "chat_template.jinja").write_text(template.replace("<|image_pad|>", ""))
+    with pytest.raises(ModelError, match="writes 0 of the sample's 1 images"):
+        make(folder)
+
+
+def test_a_beginning_that_the_template_leaves_out_is_added(llava):
+    tokens = make(llava).prepare([ask(SMALL, "How many?")]).tokens[0]
+    vocabulary = json.loads((llava / "tokenizer.json").read_text())["model"]["vocab"]
+    assert tokens.ids[0] == vocabulary["<s>"]
+    assert (tokens.ids == vocabulary["<s>"]).sum() == 1
+
+
+def test_the_processor_is_part_of_the_models_identity(qwen, tmp_path):
+    spec = resolve_spec(str(qwen), ExtractRequest(), OPTIONS)
+    assert spec.model.processor is not None
+    folder = shutil.copytree(qwen, tmp_path / "other")
+    settings = json.loads((folder / "preprocessor_config.json").read_text())
+    settings["image_processor_type"] = "Qwen2VLImageProcessor"
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    assert resolve_spec(str(folder), ExtractRequest(), OPTIONS).model == spec.model, "the same class, by another name"
+    (folder / "preprocessor_config.json").write_text(json.dumps({**settings, "image_mean": [0.4, 0.5, 0.5]}))
+    with pytest.raises(ModelError, match="planned with: processor"):
+        open_extractor(str(folder), spec, OPTIONS)
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(ModelError, match=r"image processor in .* cannot be used"):
+        resolve_spec(str(folder), ExtractRequest(), OPTIONS)
+
+
+def test_an_image_that_changes_under_way_ends_the_run(llava, monkeypatch, tmp_path):
+    extractor = make(llava, tmp_path)
+    monkeypatch.setattr(reading, "UNIT_IMAGE_BYTES", 0)
+    (tmp_path / "a.png").write_bytes(SMALL)
+    prepared = extractor.prepare([ask(ImageRef("a.png"), "How many?")])
+    (tmp_path / "a.png").write_bytes(LARGE)
+    with pytest.raises(DatasetChanged, match="An image was changed"):
+        extractor.compute(prepared)
+    (tmp_path / "a.png").unlink()
+    with pytest.raises(DatasetChanged, match=r"cannot be read any more: no a\.png"):
+        extractor.compute(prepared)
+
+
+@pytest.mark.parametrize(("max_length", "num_too_long"), [(45, 1), (100, 0)])
+def test_questions_are_left_out_where_there_is_no_room_for_them(qwen, max_length, num_too_long):
+    signals = extract(make(qwen, max_length=max_length), ask("How many?"), ask(LARGE, "How many?"))
+    assert [verdict.reason for verdict in signals.set_aside.values()] == [Reason.TOO_LONG] * num_too_long
+
+
+def test_a_model_whose_batches_disagree_is_refused(qwen, monkeypatch):
+    actual = ProxyExtractor.hidden_states
+
+    def leaking(self, batch, images):
+        hidden = actual(self, batch, images)
+        return hidden + 0.1 * (len(batch.members) > 1)
+
+    monkeypatch.setattr(ProxyExtractor, "hidden_states", leaking)
+    with pytest.raises(ModelError, match="depend on their batch-mates"):
+        make(qwen)
+    make(qwen, text_only=True)
+
+
+def test_a_model_that_does_not_see_is_refused(qwen, monkeypatch):
+    monkeypatch.setattr(trials, "_hidden", lambda _extractor, probes: torch.ones(len(probes), 4))
+    with pytest.raises(ModelError, match="does not see the images"):
+        make(qwen)
