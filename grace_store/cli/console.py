@@ -18,7 +18,19 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from grace_store.errors import GraceStoreError, Interrupted
-from grace_store.events import Event, Finished, Note, Rated, Scanned, Started, UnitCommitted, Warned
+from grace_store.events import (
+    CheckpointWritten,
+    Event,
+    Finished,
+    HeldOutMeasured,
+    Note,
+    Rated,
+    Scanned,
+    Started,
+    StepTaken,
+    UnitCommitted,
+    Warned,
+)
 
 EXIT_INTERRUPTED = 130
 SECONDS_BETWEEN_LINES = 10.0
@@ -133,6 +145,12 @@ class ProgressDisplay:
                 self._rated(event)
             case UnitCommitted():
                 self._committed(event)
+            case StepTaken():
+                self._step_taken(event)
+            case HeldOutMeasured(step=step, loss=loss):
+                log.print(f"Held-out loss after step {step}: {loss:.4f}.")
+            case CheckpointWritten(path=path):
+                log.print(f"Wrote {path}.", markup=False)
             case Finished(num_units=num_units, seconds=seconds):
                 self._end_bar()
                 log.print(f"Wrote {num_units} units, {size(self._bytes)}, in {duration(seconds)}.")
@@ -145,6 +163,7 @@ class ProgressDisplay:
 
     def _start(self, event: Started) -> None:
         self._started = event
+        self._samples = self._tokens = self._bytes = 0
         if event.num_units_skipped:
             log.print(
                 f"Signal {event.signal}: {event.num_samples_skipped} samples in {event.num_units_skipped} units were "
@@ -183,6 +202,21 @@ class ProgressDisplay:
             self._last_line = time.monotonic()
             left = seconds * (self._started.num_samples - self._samples) / self._samples
             log.print(f"{self._samples}/{self._started.num_samples} samples  {speed}  {duration(left)} left")
+
+    def _step_taken(self, event: StepTaken) -> None:
+        if self._began == 0.0:
+            self._began = time.monotonic()  # after the first step, which also warms the device up
+            return
+        self._samples += 1
+        self._tokens += event.num_tokens
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        if time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            left = seconds * (event.num_steps - event.step) / self._samples
+            log.print(
+                f"Step {event.step}/{event.num_steps}  loss {event.loss:.4f}  rate {event.learning_rate:.1e}  "
+                f"{self._tokens / seconds:.0f} learnt tokens/s  {duration(left)} left"
+            )
 
     def _draw(self, total: int, speed: str) -> None:
         if self._bar is None:

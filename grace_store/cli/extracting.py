@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from grace_store.cli.console import ProgressDisplay, print_json, size, stoppable
-from grace_store.cli.options import as_json, data_options, pick, spec_options, speed_options
+from grace_store.cli.options import (
+    as_json,
+    config_option,
+    data_options,
+    images_option,
+    pick,
+    spec_options,
+    speed_options,
+)
 
 EPILOG = """\b
 Examples:
   grace-store extract --store traces.zarr --data traces.jsonl --model ./SmolLM2-135M-Instruct
   grace-store extract --store traces.zarr                       # go on after any interruption
   grace-store extract --store traces.zarr --shard 3/16 ...      # one of 16 independent jobs
+  grace-store extract --store traces.zarr --model M --adapter warmup/checkpoint-100 --signal warmup-100
+  grace-store extract --store traces.zarr --model M --adapter warmup    # a signal for each checkpoint in it
 """
 
 
@@ -33,17 +44,23 @@ class ShardType(click.ParamType[tuple[int, int]]):
 @click.option("--store", required=True, type=click.Path(), help="The store; planned now if --data is given.")
 @click.option("--model", type=click.Path(), help="Model folder (safetensors) or .gguf file.")
 @click.option("--data", multiple=True, type=click.Path(), help="Dataset file or folder; may be repeated.")
-@click.option("--signal", default="base", show_default=True, help="Name of the signal to write.")
+@images_option
+@click.option(
+    "--adapter", multiple=True, type=click.Path(), help="LoRA adapter to merge, or a training's folder of checkpoints."
+)
+@click.option("--signal", multiple=True, help="Name of the signal to write. [default: the adapter's folder, or base]")
 @data_options
 @spec_options
 @speed_options
 @click.option("--workers", type=click.IntRange(1), help="Worker processes. [default: one per visible GPU]")
 @click.option("--shard", type=ShardType(), help="Do only every n-th unit. [default: from torchrun or Slurm]")
 @click.option("--break-lock", is_flag=True, help="Take the store from a run that you know is dead.")
+@config_option
 @as_json
 def extract(
-    store: str, model: str | None, data: tuple[str, ...], signal: str, unit_samples: int | None,
-    workers: int | None, shard: tuple[int, int] | None, break_lock: bool, *, as_json: bool, **wishes: Any,
+    store: str, model: str | None, data: tuple[str, ...], adapter: tuple[str, ...], signal: tuple[str, ...],
+    unit_samples: int | None, workers: int | None, shard: tuple[int, int] | None, break_lock: bool, *,
+    as_json: bool, **wishes: Any,
 ) -> None:  # fmt: skip
     """Write every sample's step and answer vectors, Grams and statistics into a store.
 
@@ -53,14 +70,16 @@ def extract(
     from grace_store.job.engines import choose_engine
     from grace_store.job.extract import ExtractJob
     from grace_store.job.extract import extract as run
+    from grace_store.job.signals import name_signals
     from grace_store.job.status import status
 
     engine = choose_engine(RunOptions(**pick(wishes, RunOptions.model_fields)), workers, shard)
+    targets = name_signals(signal, adapter)
     job = ExtractJob(
         location=store,
         model=model,
         data=data,
-        signal=signal,
+        images=wishes["images"],
         data_request=DataRequest(**pick(wishes, DataRequest.model_fields)),
         request=ExtractRequest(**pick(wishes, ExtractRequest.model_fields)),
         options=engine.options,
@@ -70,14 +89,16 @@ def extract(
         break_lock=break_lock,
     )
     with ProgressDisplay(quiet=as_json) as display, stoppable() as stop:
-        view = run(job, display, stop)
-    counts = status(view.store, signal)
+        for name, path in targets:
+            view = run(replace(job, signal=name, adapter=path), display, stop)
     if as_json:
-        print_json(counts.model_dump(mode="json"))
+        print_json(status(view.store, targets[0][0] if len(targets) == 1 else None).model_dump(mode="json"))
         return
-    click.echo(
-        f"{store}: {counts.num_done} samples done in signal {signal}, {counts.num_set_aside} records set aside, "
-        f"{counts.num_planned} to do, {size(counts.signals[signal].num_bytes)}."
-    )
-    for reason, count in counts.set_aside.items():
-        click.echo(f"  {count} set aside: {reason}")
+    for name, _ in targets:
+        counts = status(view.store, name)
+        click.echo(
+            f"{store}: {counts.num_done} samples done in signal {name}, {counts.num_set_aside} records set aside, "
+            f"{counts.num_planned} to do, {size(counts.signals[name].num_bytes)}."
+        )
+        for reason, count in counts.set_aside.items():
+            click.echo(f"  {count} set aside: {reason}")

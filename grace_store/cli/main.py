@@ -11,6 +11,7 @@ from grace_store import __version__
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("planning:plan", "Read a dataset and freeze what is to be done."),
+    "warmup": ("warming:warmup", "Train a LoRA adapter on a small random subset; run again to resume."),
     "extract": ("extracting:extract", "Write every sample's signals into a store; run again to resume."),
     "status": ("storing:status", "Say how far a store is."),
     "verify": ("storing:verify", "Check a store, down to every byte if asked."),
@@ -18,7 +19,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": ("storing:inspect", "Show one sample, segment by segment."),
     "info": ("storing:info", "Show what a store was made from."),
     "score": ("scoring:score", "Make a table of values from a store, without model or GPU."),
-    "select": ("scoring:select", "Write the best samples of a table as the user's own records."),
+    "audit": ("scoring:audit", "Say how far the values of a table follow length."),
+    "sweep": ("sweeping:sweep", "Score by many settings at once, and compare them."),
+    "select": ("selecting:select", "Write the best samples of a table as the user's own records."),
+    "compare": ("selecting:compare", "Say what two subsets share, what entered, what left and why."),
     "demo": ("demonstrating:demo", "Run the whole of it on what ships with it."),
 }
 """name: (module:function, one line of help)."""

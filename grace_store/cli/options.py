@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from grace_store.cli.config_files import config_option as config_option
+
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
@@ -14,7 +16,9 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print the result
 store_argument = click.argument("store", type=click.Path())
 
 
-def _stacked(*options: Callable[[FunctionT], FunctionT]) -> Callable[[FunctionT], FunctionT]:
+def stacked(*options: Callable[[FunctionT], FunctionT]) -> Callable[[FunctionT], FunctionT]:
+    """Return one decorator for several options, shown in the order given."""
+
     def apply(function: FunctionT) -> FunctionT:
         for option in reversed(options):
             function = option(function)
@@ -25,7 +29,7 @@ def _stacked(*options: Callable[[FunctionT], FunctionT]) -> Callable[[FunctionT]
 
 def data_options(function: FunctionT) -> FunctionT:
     """How records become samples; frozen in the plan."""
-    return _stacked(
+    return stacked(
         click.option("--format", help="Record format; found out by itself if left out (see `plan --help`)."),
         click.option("--splitter", help="Steps by: format, lines, paragraphs, or marker:REGEX. [default: format]"),
         click.option("--answer", help="Answer by: format, last, boxed, or marker:REGEX. [default: format]"),
@@ -37,7 +41,7 @@ def data_options(function: FunctionT) -> FunctionT:
 
 def spec_options(function: FunctionT) -> FunctionT:
     """What changes the numbers; frozen in the signal."""
-    return _stacked(
+    return stacked(
         click.option(
             "--rendering",
             type=click.Choice(["template", "verbatim", "plain"]),
@@ -48,6 +52,8 @@ def spec_options(function: FunctionT) -> FunctionT:
         click.option("--include-eos/--no-include-eos", default=None, help="Count the end-of-turn token as answer."),
         click.option("--max-length", type=click.IntRange(2), help="Set aside longer conversations. [default: 4096]"),
         click.option("--text-only/--no-text-only", default=None, help="Leave images out."),
+        click.option("--min-pixels", type=click.IntRange(1), help="Enlarge smaller images. [default: the model's]"),
+        click.option("--max-pixels", type=click.IntRange(1), help="Shrink larger images. [default: the model's]"),
         click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Of the model."),
         click.option("--attention", type=click.Choice(["sdpa", "eager", "flash_attention_2"]), help="Kernel."),
         click.option(
@@ -60,13 +66,22 @@ def spec_options(function: FunctionT) -> FunctionT:
 
 def speed_options(function: FunctionT) -> FunctionT:
     """What changes only the speed; may differ from run to run."""
-    return _stacked(
+    return stacked(
         click.option("--batch-tokens", type=click.IntRange(1), default=16384, show_default=True, help="In one pass."),
         click.option("--head-tokens", type=click.IntRange(1), default=512, show_default=True, help="Logits at once."),
+        click.option("--packing/--no-packing", default=False, help="Batches without padding, for flash attention."),
         click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
         click.option("--threads", type=click.IntRange(1), help="CPU threads of each worker. [default: up to 8]"),
         click.option("--loader-threads", type=click.IntRange(1), default=2, show_default=True, help="Reading ahead."),
     )(function)
+
+
+images_option = click.option(
+    "--images",
+    type=click.Path(file_okay=False),
+    help="Folder that image paths start from, and that none may leave. [default: as the signal was begun, else the "
+    "folder of the dataset's files; if they lie in several, the one that holds them all]",
+)
 
 
 def pick(values: dict[str, Any], names: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from grace_store.cli.console import ProgressDisplay, log, print_json
-from grace_store.cli.options import as_json, data_options, pick
+from grace_store.cli.options import as_json, config_option, data_options, pick
 
 
 def _formats_epilog() -> str:
@@ -20,7 +20,9 @@ def _formats_epilog() -> str:
 @click.command(epilog=_formats_epilog())
 @click.argument("data", nargs=-1, required=True, type=click.Path())
 @click.option("--store", required=True, type=click.Path(), help="Where the store is to be.")
+@click.option("--images", type=click.Path(), help="Look whether the images that records name are in this folder.")
 @data_options
+@config_option
 @as_json
 def plan(data: tuple[str, ...], store: str, unit_samples: int | None, *, as_json: bool, **wishes: Any) -> None:
     """Read DATA (files or folders) and freeze samples and units in a new store.
@@ -37,6 +39,7 @@ def plan(data: tuple[str, ...], store: str, unit_samples: int | None, *, as_json
             store,
             DataRequest(**pick(wishes, DataRequest.model_fields)),
             samples_per_unit=unit_samples,
+            images=wishes["images"],
             listener=display,
         )
     frozen = planned.plan

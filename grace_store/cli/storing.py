@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from grace_store.cli.console import ProgressDisplay, out, print_json, size, stoppable
-from grace_store.cli.options import as_json, pick, speed_options, store_argument
+from grace_store.cli.options import as_json, images_option, pick, speed_options, store_argument
 
 
 @click.command(epilog="\b\nExample:\n  grace-store status traces.zarr --list")
@@ -52,6 +52,7 @@ def status(store: str, signal: str | None, *, list_all: bool, as_json: bool) -> 
 @click.option("--model", type=click.Path(), help="Also extract some units again with this model.")
 @click.option("--units", type=click.IntRange(1), default=2, show_default=True, help="How many, with --model.")
 @click.option("--data", multiple=True, type=click.Path(), help="Where the dataset is now.")
+@images_option
 @speed_options
 @as_json
 def verify(
@@ -73,7 +74,9 @@ def verify(
     if model and not found:
         options = RunOptions(**pick(speed, RunOptions.model_fields))
         for name in names:
-            found += verify_against_model(opened.signal(name), model, units, options, data=data or None)
+            found += verify_against_model(
+                opened.signal(name), model, units, options, data=data or None, images=speed["images"]
+            )
     if as_json:
         print_json({"store": store, "deep": deep, "problems": [problem.to_json() for problem in found]})
     else:
@@ -92,6 +95,7 @@ def verify(
 @store_argument
 @click.option("--model", type=click.Path(), help="Where the model is now. [default: where it was]")
 @click.option("--data", multiple=True, type=click.Path(), help="Where the dataset is now.")
+@images_option
 @speed_options
 @as_json
 def repair(store: str, model: str | None, data: tuple[str, ...], *, as_json: bool, **speed: Any) -> None:
@@ -102,7 +106,7 @@ def repair(store: str, model: str | None, data: tuple[str, ...], *, as_json: boo
     from grace_store.store import Store
 
     options = RunOptions(**pick(speed, RunOptions.model_fields))
-    job = ExtractJob(location=store, model=model, data=data, options=options)
+    job = ExtractJob(location=store, model=model, data=data, options=options, images=speed["images"])
     with ProgressDisplay(quiet=as_json) as display, stoppable() as stop:
         mended = mend(Store.open(store), job, display, stop)
     if as_json:

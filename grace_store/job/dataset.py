@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -11,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_store.data import Dataset, Record, Sample, name_files, understand
+from grace_store.data.folders import default_image_folder
 from grace_store.errors import DatasetChanged, Unusable
 from grace_store.fingerprint import file_sha256
-from grace_store.store import Store, unit_range
+from grace_store.store import SampleRows, SignalView, Store, unit_range
 
 CHANGES_SHOWN = 3
+POSITIONS_AT_ONCE = 1 << 14
 
 
 def open_dataset(store: Store, paths: Sequence[str | Path] | None = None) -> Dataset:
@@ -30,6 +32,11 @@ def open_dataset(store: Store, paths: Sequence[str | Path] | None = None) -> Dat
     dataset = Dataset.open(wanted)
     check_files(store, dataset)
     return dataset
+
+
+def image_folder(given: str | None, view: SignalView, dataset: Dataset) -> str:
+    """Return the folder that image paths start from: the one given, or the signal was begun with, or the data's."""
+    return given or view.signal.origin.get("images") or default_image_folder([file.path for file in dataset.files])
 
 
 def check_files(store: Store, dataset: Dataset) -> None:
@@ -79,6 +86,15 @@ def _describe_change(store: Store, dataset: Dataset, index: int) -> str:
     return f"{text}; planned {then.num_records} records, now {count}"
 
 
+def _take(rows: SampleRows, chosen: npt.NDArray[np.int64]) -> SampleRows:
+    columns = ("row", "file", "offset", "length", "digest", "num_steps")
+    return replace(
+        rows,
+        sample_id=[rows.sample_id[i] for i in chosen.tolist()],
+        **{name: getattr(rows, name)[chosen] for name in columns},
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedUnit:
     """The samples of a unit and their segments' character spans, shape (rows, 2)."""
@@ -106,7 +122,20 @@ class UnitLoader:
 
     def read(self, start: int, stop: int) -> list[Sample]:
         """Return samples start..stop, each checked against the digest and step count that were planned."""
-        rows = self._store.samples(start, stop)
+        return self._understand(self._store.samples(start, stop))
+
+    def read_some(self, positions: Sequence[int]) -> list[Sample]:
+        """Return the samples at the given positions, ascending, checked likewise."""
+        samples: list[Sample] = []
+        wanted = np.asarray(positions, dtype=np.int64)
+        for start in range(0, self._store.plan.num_samples, POSITIONS_AT_ONCE):
+            stop = min(start + POSITIONS_AT_ONCE, self._store.plan.num_samples)
+            chosen = wanted[(wanted >= start) & (wanted < stop)] - start
+            if len(chosen):
+                samples += self._understand(_take(self._store.samples(start, stop), chosen))
+        return samples
+
+    def _understand(self, rows: SampleRows) -> list[Sample]:
         locators = list(zip(rows.file.tolist(), rows.offset.tolist(), rows.length.tolist(), strict=True))
         samples = []
         for i, raw in enumerate(self._dataset.read_many(locators)):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from grace_store.config import RunOptions
 from grace_store.errors import SettingError
+from grace_store.recipe import Ranks
 from grace_store.store import Shard
 
 RANK_VARIABLES = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"))
@@ -51,6 +52,12 @@ def rank_in(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
         if rank in environment and int(environment.get(size, "1")) > 1:
             return int(environment[rank]), int(environment[size]), int(environment.get(local, "0"))
     return None
+
+
+def current_ranks(environment: Mapping[str, str] = os.environ) -> Ranks:
+    """Return which rank of a warm-up this process is; alone, the only one."""
+    rank, size, local = rank_in(environment) or (0, 1, 0)
+    return Ranks(rank=rank, world_size=size, local_rank=local)
 
 
 def _gpus(environment: Mapping[str, str]) -> list[str]:

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from grace_store.events import Event, Rated
+from grace_store.events import Rated
 from grace_store.job.dataset import UnitLoader
 from grace_store.job.extractor import Extractor
 from grace_store.store import SignalView
@@ -25,9 +25,9 @@ def expected_bytes(view: SignalView, num_samples: int) -> int:
     return int(per_unit * plan.num_units * (filled / room) * (num_samples / plan.num_samples))
 
 
-def trial_rate(view: SignalView, loader: UnitLoader, extractor: Extractor, units: list[int]) -> Event:
-    """Time a few samples out of the middle of what is to be done."""
-    start = units[len(units) // 2] * view.store.plan.samples_per_unit
+def trial_rate(view: SignalView, loader: UnitLoader, extractor: Extractor, unit: int) -> Rated:
+    """Time the first few samples of a unit."""
+    start = unit * view.store.plan.samples_per_unit
     samples = loader.read(start, min(start + TRIAL_SAMPLES, view.store.plan.num_samples))
     began = time.perf_counter()
     signals = extractor.compute(extractor.prepare(samples)).result()

@@ -6,14 +6,14 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from grace_store.config import DataRequest, ExtractRequest, RunOptions
 from grace_store.data import Dataset
 from grace_store.errors import Interrupted, SettingError
-from grace_store.events import Event, Finished, Listener, Note, Started, UnitCommitted, ignore
-from grace_store.job.dataset import UnitLoader, open_dataset
+from grace_store.events import Event, Finished, Listener, Note, Started, ignore
+from grace_store.job.dataset import UnitLoader, image_folder, open_dataset
 from grace_store.job.estimate import expected_bytes, trial_rate
 from grace_store.job.extractor import PROXY, model_door
 from grace_store.job.pipeline import ListFeed, run_pipeline
@@ -43,6 +43,10 @@ class ExtractJob:
     model: str | None = None
     data: tuple[str, ...] = ()
     signal: str = "base"
+    adapter: str | None = None
+    """Merged into the model before anything else."""
+    images: str | None = None
+    """The folder that relative image paths start from."""
     data_request: DataRequest = field(default_factory=DataRequest)
     request: ExtractRequest = field(default_factory=ExtractRequest)
     options: RunOptions = field(default_factory=RunOptions)
@@ -81,7 +85,10 @@ def _planned(job: ExtractJob, listener: Listener) -> Store:
 def _extract(
     job: ExtractJob, store: Store, dataset: Dataset, listener: Listener, stop: threading.Event
 ) -> SignalView:  # fmt: skip
-    view, model = open_signal(store, job.signal, job.model, job.request, job.options, model_door(job.door))
+    view, model, adapter = open_signal(
+        store, job.signal, job.model, job.request, job.options, model_door(job.door), job.adapter, job.images
+    )
+    job = replace(job, adapter=adapter, images=image_folder(job.images, view, dataset))
     units = missing_units(view, job.shard)
     if not units:
         clear_dead(store.backend)
@@ -139,15 +146,13 @@ def _run_here(
     job: ExtractJob, view: SignalView, model: str, dataset: Dataset, units: list[int], tell: Listener,
     stop: threading.Event,
 ) -> None:  # fmt: skip
-    tell(Note(f"Loading {Path(model).name}."))
-    extractor = model_door(job.door).open_extractor(model, view.signal.spec, job.options)
+    tell(Note(f"Loading {Path(model).name}{f' with {job.adapter}' if job.adapter else ''}."))
+    extractor = model_door(job.door).open_extractor(
+        model, view.signal.spec, job.options, adapter=job.adapter, images=job.images
+    )
     loader = UnitLoader(view.store, dataset)
-    tell(trial_rate(view, loader, extractor, units))
-
-    def on_commit(event: UnitCommitted) -> None:
-        tell(event)
-
-    run_pipeline(view, ListFeed(units, stop), loader, extractor, job.options, on_commit)
+    tell(trial_rate(view, loader, extractor, units[len(units) // 2]))
+    run_pipeline(view, ListFeed(units, stop), loader, extractor, job.options, tell)
 
 
 def _run_in_workers(
@@ -161,8 +166,11 @@ def _run_in_workers(
         data=tuple(str(file.path) for file in dataset.files),
         extractor=job.door,
         model=model,
+        adapter=job.adapter,
+        images=job.images,
         options=job.options,
         tmp_label=backend.tmp_label if isinstance(backend, LocalBackend) else "",
+        trial_unit=units[len(units) // 2],
         parent=os.getpid(),
     )
     tell(Note(f"Starting {len(job.devices)} workers on {', '.join(job.devices)}."))

@@ -37,12 +37,22 @@ class Extractor(Protocol):
 class ModelDoor(Protocol):
     """A module that knows a model library: what a job asks of it."""
 
-    def resolve_spec(self, model: str, request: ExtractRequest, options: RunOptions) -> ExtractSpec:
+    def resolve_spec(
+        self, model: str, request: ExtractRequest, options: RunOptions, *, adapter: str | None = None
+    ) -> ExtractSpec:
         """Return the full spec for a model folder, its content fingerprints included, without loading weights."""
         ...
 
-    def open_extractor(self, model: str, spec: ExtractSpec, options: RunOptions) -> Extractor:
-        """Load the model; raise if its content is not what the spec says."""
+    def open_extractor(
+        self,
+        model: str,
+        spec: ExtractSpec,
+        options: RunOptions,
+        *,
+        adapter: str | None = None,
+        images: str | None = None,
+    ) -> Extractor:
+        """Load the model; raise if its content is not what the spec says. images: the folder image paths are in."""
         ...
 
 

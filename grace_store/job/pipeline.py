@@ -16,7 +16,7 @@ from grace_store.job.dataset import LoadedUnit, UnitLoader
 from grace_store.job.extractor import Extractor, PendingUnit
 from grace_store.store import SignalView, UnitWriter
 
-OnCommit = Callable[[UnitCommitted], None]
+OnCommit = Callable[[UnitCommitted], object]
 
 
 class Feed(Protocol):

@@ -10,8 +10,9 @@ from pathlib import Path
 from grace_store import __version__
 from grace_store.config import DataRequest, DataSpec, said
 from grace_store.data import Dataset, Record, check_spec, detect_format, understand
-from grace_store.errors import DataError, NothingUsable, ResumeMismatch, Unusable
-from grace_store.events import Listener, Scanned, ignore
+from grace_store.data.images import is_missing
+from grace_store.errors import DataError, NothingUsable, ResumeMismatch, SettingError, Unusable
+from grace_store.events import Listener, Scanned, Warned, ignore
 from grace_store.job.dataset import check_files
 from grace_store.metadata import Plan, Reason
 from grace_store.store import Backend, PlannedSample, PlanWriter, Store, hold, open_backend
@@ -27,17 +28,24 @@ def plan(
     request: DataRequest | None = None,
     *,
     samples_per_unit: int | None = None,
+    images: str | None = None,
     listener: Listener = ignore,
 ) -> Store:
-    """Plan a store, or check that the one that is there was planned from the same data and settings."""
+    """Plan a store, or check that the one that is there was planned from the same data and settings.
+
+    With a folder of images, say how many of those that the records name are not there. That changes no plan: images
+    are opened when a signal is extracted.
+    """
     request = request or DataRequest()
+    if images is not None and not Path(images).is_dir():
+        raise SettingError(f"--images {images} is not a folder. Give the one that the image paths start from.")
     backend = open_backend(location)
     with Dataset.open(paths) as dataset:
         if backend.read("zarr.json") is None:
             try:
                 with hold(backend, "plan", wait_seconds=PLAN_WAIT_SECONDS):
                     if backend.read("zarr.json") is None:
-                        _write_plan(dataset, backend, request, samples_per_unit, listener)
+                        _write_plan(dataset, backend, request, samples_per_unit, images, listener)
                         return Store.open(backend)
             except DataError:
                 backend.prune()
@@ -67,7 +75,12 @@ def check_request(plan: Plan, request: DataRequest, location: str, samples_per_u
 
 
 def _write_plan(
-    dataset: Dataset, backend: Backend, request: DataRequest, samples_per_unit: int | None, listener: Listener
+    dataset: Dataset,
+    backend: Backend,
+    request: DataRequest,
+    samples_per_unit: int | None,
+    images: str | None,
+    listener: Listener,
 ) -> None:
     def progress(num_records: int, num_bytes: int) -> None:
         listener(Scanned(num_records, num_bytes, dataset.num_bytes))
@@ -76,13 +89,15 @@ def _write_plan(
     head = list(itertools.islice(records, RECORDS_TO_DETECT_FORMAT))
     spec = _resolve(head, request)
     writer = PlanWriter(backend)
-    scanner = _Scanner(dataset, spec, writer)
+    scanner = _Scanner(dataset, spec, writer, images)
     for record in itertools.chain(head, records):
         scanner.take(record)
     if writer.num_samples == 0:
         writer.discard()
         raise NothingUsable(scanner.nothing_usable())
     writer.finish(spec, dataset.summary(), samples_per_unit, f"grace-store {__version__}")
+    if scanner.num_images_missing:
+        listener(Warned(f"{scanner.num_images_missing} images that records name are not in {images}."))
 
 
 def _resolve(head: Sequence[Record], request: DataRequest) -> DataSpec:
@@ -105,7 +120,9 @@ def _parsed(records: Sequence[Record]) -> Iterator[dict[str, object]]:
 class _Scanner:
     """Understands records one after the other and remembers what a person would want to see if all fail."""
 
-    def __init__(self, dataset: Dataset, spec: DataSpec, writer: PlanWriter) -> None:
+    def __init__(self, dataset: Dataset, spec: DataSpec, writer: PlanWriter, images: str | None) -> None:
+        self.num_images_missing = 0
+        self._images = images
         self._names = [file.name for file in dataset.files]
         self._spec = spec
         self._writer = writer
@@ -123,6 +140,8 @@ class _Scanner:
             self._writer.add_set_aside(record.row, why.reason, why.detail)
             return
         self._seen.add(fingerprint)
+        if self._images is not None:
+            self.num_images_missing += sum(is_missing(ref, Path(self._images)) for ref in sample.images)
         self._writer.add(
             PlannedSample(
                 sample_id=sample.sample_id,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grace_store.errors import WorkerDied
-from grace_store.events import Listener, UnitCommitted, Warned
+from grace_store.events import Listener, Rated, UnitCommitted, Warned
 from grace_store.job.worker import WorkerJob
 
 DEATHS_PER_UNIT = 3
@@ -27,7 +27,8 @@ class _Worker:
     number: int
     process: subprocess.Popen[str]
     in_flight: set[int] = field(default_factory=set)
-    is_ready: bool = False
+    rate: Rated | None = None
+    """How fast it is; None while it is not ready."""
     listener: threading.Thread | None = None
 
 
@@ -45,6 +46,7 @@ class ProcessEngine:
     _waiting: deque[int] = field(default_factory=deque)
     _deaths: dict[int, int] = field(default_factory=dict)
     _given_up: list[int] = field(default_factory=list)
+    _has_told_rate: bool = False
 
     def run(self, units: Sequence[int]) -> None:
         """Run the units; raise WorkerDied at the end if some could not be done."""
@@ -100,8 +102,9 @@ class ProcessEngine:
             return
         if message is None:
             self._buried(worker)
-        elif message["event"] == "Ready":
-            worker.is_ready = True
+        elif message["event"] == "Rated":
+            worker.rate = Rated(message["samples_per_second"], message["tokens_per_second"])
+            self._tell_rate()
         elif message["event"] == "UnitCommitted":
             fields = {key: value for key, value in message.items() if key != "event"}
             worker.in_flight.discard(int(fields["unit"]))
@@ -110,10 +113,19 @@ class ProcessEngine:
             raise WorkerDied(f"Worker {worker.number} stopped: {message['text']}")
         self._feed_all()
 
+    def _tell_rate(self) -> None:
+        """Once all workers are ready, say how fast they are together."""
+        rates = [worker.rate for worker in self._workers if worker.rate]
+        if len(rates) == len(self._workers) and not self._has_told_rate:
+            self._has_told_rate = True
+            self.listener(
+                Rated(sum(rate.samples_per_second for rate in rates), sum(rate.tokens_per_second for rate in rates))
+            )
+
     def _feed_all(self) -> None:
         for worker in self._workers:
             # One unit on the device, and some being read and tokenised ahead of it.
-            while worker.is_ready and self._waiting and not self.stop.is_set():
+            while worker.rate and self._waiting and not self.stop.is_set():
                 if len(worker.in_flight) > self.job.options.queue_units:
                     break
                 unit = self._waiting.popleft()
@@ -134,7 +146,7 @@ class ProcessEngine:
         code = worker.process.returncode
         if code == 0 and (self.stop.is_set() or not lost):
             return
-        if not worker.is_ready:
+        if worker.rate is None:
             raise WorkerDied(f"Worker {worker.number} died while starting (exit code {code}); its log is above.")
         self.listener(Warned(f"Worker {worker.number} died (exit code {code}); units {lost} will be redone."))
         for unit in reversed(lost):

@@ -3,17 +3,45 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from importlib import metadata
+from pathlib import Path
+from typing import TypeVar
 
 from grace_store import __version__
 from grace_store.config import ExtractRequest, ExtractSpec, RunOptions, said
 from grace_store.errors import ResumeMismatch, SettingError
 from grace_store.job.extractor import ModelDoor
 from grace_store.metadata import Signal
+from grace_store.model.adapter_folder import find_adapters
+from grace_store.recipe import WarmupSpec
 from grace_store.store import SignalView, Store, check_signal_name, create_signal, hold
 
 SIGNAL_WAIT_SECONDS = 3600.0
-RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "zarr", "numpy")
+RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "peft", "pillow", "zarr", "numpy")
+
+SpecT = TypeVar("SpecT", ExtractSpec, WarmupSpec)
+
+
+def name_signals(signals: Sequence[str], adapters: Sequence[str]) -> list[tuple[str, str | None]]:
+    """Return (signal, adapter) for each signal to write; a training's output folder stands for its checkpoints.
+
+    Signals that are not named get their adapters' folder names, or "base" without adapters.
+    """
+    found = [str(path) for adapter in adapters for path in find_adapters(adapter)]
+    names = list(signals) or [Path(path).resolve().name for path in found] or ["base"]
+    if len(names) != max(len(found), 1):
+        raise SettingError(
+            f"{len(names)} --signal names for {len(found)} adapters ({', '.join(found)}). Give one for each, in their "
+            "order, or none to name signals after the adapters' folders."
+        )
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise SettingError(f"Several adapters would be written as signal {repeated[0]!r}. Give a --signal for each.")
+    for name in names:
+        check_signal_name(name)
+    paths: list[str | None] = [*found] or [None]
+    return list(zip(names, paths, strict=True))
 
 
 def open_signal(
@@ -23,29 +51,37 @@ def open_signal(
     request: ExtractRequest,
     options: RunOptions,
     door: ModelDoor,
-) -> tuple[SignalView, str]:
-    """Return the signal, and the model's path: the one given or the one the signal was begun with."""
+    adapter: str | None = None,
+    images: str | None = None,
+) -> tuple[SignalView, str, str | None]:
+    """Return the signal, and the model's and the adapter's paths: those given, or those the signal was begun with."""
     check_signal_name(name)
     if name not in store.signal_names:
         if model is None:
             raise SettingError(f"{store.location} has no signal {name!r} yet; say which --model to extract it with.")
-        spec = door.resolve_spec(model, request, options)
+        spec = door.resolve_spec(model, request, options, adapter=adapter)
         with hold(store.backend, f"create-{name}", wait_seconds=SIGNAL_WAIT_SECONDS):
             store = Store.open(store.backend)
             if name not in store.signal_names:
-                signal = Signal(name=name, spec=spec, plan_sha256=store.plan.digest(), origin=_origin(model))
-                return create_signal(store, signal), model
+                origin = {**software(), "model": model, **({"adapter": adapter} if adapter else {})}
+                if images is not None:
+                    origin["images"] = str(Path(images).absolute())
+                signal = Signal(name=name, spec=spec, plan_sha256=store.plan.digest(), origin=origin)
+                return create_signal(store, signal), model, adapter
     view = store.signal(name)
     model = model or view.signal.origin["model"]
-    check_same(view, model, request, options, door)
-    return view, model
+    adapter = adapter or view.signal.origin.get("adapter")
+    check_same(view, model, request, options, door, adapter)
+    return view, model, adapter
 
 
-def check_same(view: SignalView, model: str, request: ExtractRequest, options: RunOptions, door: ModelDoor) -> None:
+def check_same(
+    view: SignalView, model: str, request: ExtractRequest, options: RunOptions, door: ModelDoor, adapter: str | None
+) -> None:
     """Raise ResumeMismatch, with a readable difference, unless the run would write the same numbers."""
     frozen = view.signal.spec
     unsaid = {key: value for key, value in frozen.model_dump().items() if key in ExtractRequest.model_fields}
-    now = door.resolve_spec(model, ExtractRequest(**{**unsaid, **said(request)}), options)
+    now = door.resolve_spec(model, ExtractRequest(**{**unsaid, **said(request)}), options, adapter=adapter)
     differences = describe_differences(frozen, now)
     if differences:
         raise ResumeMismatch(
@@ -55,10 +91,10 @@ def check_same(view: SignalView, model: str, request: ExtractRequest, options: R
         )
 
 
-def describe_differences(frozen: ExtractSpec, now: ExtractSpec) -> list[str]:
+def describe_differences(frozen: SpecT, now: SpecT) -> list[str]:
     """Return one line for each setting or part of the model that differs."""
     lines = []
-    for name in ExtractSpec.model_fields:
+    for name in type(frozen).model_fields:
         then_value, now_value = getattr(frozen, name), getattr(now, name)
         if name == "model":
             for part in type(frozen.model).model_fields:
@@ -75,11 +111,12 @@ def _short(value: object) -> str:
     return f"{text[:12]}…" if len(text) == 64 else text
 
 
-def _origin(model: str) -> dict[str, str]:
+def software() -> dict[str, str]:
+    """Return the versions of what runs here."""
     versions = {"grace-store": __version__, "python": platform.python_version()}
     for package in RECORDED_PACKAGES:
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return {"model": model, **versions}
+    return versions

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from grace_store.config import ExtractRequest, RunOptions
 from grace_store.errors import Corrupt, GraceStoreError, StoreError
 from grace_store.events import Listener, Note, ignore
-from grace_store.job.dataset import UnitLoader, open_dataset
+from grace_store.job.dataset import UnitLoader, image_folder, open_dataset
 from grace_store.job.extract import ExtractJob, extract
 from grace_store.job.extractor import PROXY, model_door
 from grace_store.job.signals import check_same
@@ -55,17 +55,24 @@ def verify_against_model(
     data: Sequence[str] | None = None,
     seed: int = 0,
     door: str = PROXY,
+    adapter: str | None = None,
+    images: str | None = None,
 ) -> Iterator[Problem]:
     """Extract a random few committed units again and compare what comes out with what is stored."""
     doors = model_door(door)
-    check_same(view, model, ExtractRequest(), options, doors)
-    extractor = doors.open_extractor(model, view.signal.spec, options)
+    adapter = adapter or view.signal.origin.get("adapter")
+    check_same(view, model, ExtractRequest(), options, doors, adapter)
     committed = view.committed_units()
     chosen = sorted(random.Random(seed).sample(committed, min(num_units, len(committed))))
     with open_dataset(view.store, data) as dataset:
+        folder = image_folder(images, view, dataset)
+        extractor = doors.open_extractor(model, view.signal.spec, options, adapter=adapter, images=folder)
         loader = UnitLoader(view.store, dataset)
         for unit in chosen:
             signals = extractor.compute(extractor.prepare(loader.load(unit).samples)).result()
+            if signals.images_sha256 != view.commit(unit).images_sha256:
+                yield Problem(view.name, unit, view.key, "its images are not those it was extracted with", "repair")
+                continue
             worst = _largest_difference(view, unit, signals.segment_vector)
             if worst > REEXTRACTION_TOLERANCE:
                 text = f"extracted again, its Grams differ by {worst:.1e} (at most {REEXTRACTION_TOLERANCE:.0e})"

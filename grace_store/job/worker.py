@@ -1,7 +1,8 @@
 """One worker process: gets unit numbers on stdin, runs them, says what it committed on stdout, JSON line by line.
 
     parent -> worker   first the WorkerJob, then a unit number a line; end of file: finish the unit under way
-    worker -> parent   {"event": "Ready", ...}, {"event": "UnitCommitted", ...}, {"event": "Failed", "text": ...}
+    worker -> parent   {"event": "Rated", ...} once it is ready, {"event": "UnitCommitted", ...} for each unit,
+                       {"event": "Failed", "text": ...} before it gives up
 
 Run as ``python -m grace_store.job.worker`` by the process engine, never by people.
 """
@@ -19,8 +20,9 @@ from typing import Any, TextIO
 from grace_store.config import Frozen, RunOptions
 from grace_store.data import Dataset
 from grace_store.errors import GraceStoreError
-from grace_store.events import Event, UnitCommitted
+from grace_store.events import Event
 from grace_store.job.dataset import UnitLoader
+from grace_store.job.estimate import trial_rate
 from grace_store.job.extractor import model_door
 from grace_store.job.pipeline import QueueFeed, run_pipeline
 from grace_store.store import LocalBackend, SignalView, Store
@@ -38,8 +40,11 @@ class WorkerJob(Frozen):
     """Module with the functions of ModelDoor."""
     model: str
     adapter: str | None = None
+    images: str | None = None
     options: RunOptions
     tmp_label: str
+    trial_unit: int
+    """Where the samples come from that show how fast the worker is."""
     parent: int
 
 
@@ -92,17 +97,14 @@ def _run(job: WorkerJob, say: _Speaker) -> None:
         store.backend.tmp_label = job.tmp_label
     view: SignalView = store.signal(job.signal)
     extractor = model_door(job.extractor).open_extractor(
-        job.model, view.signal.spec, job.options, adapter=job.adapter
+        job.model, view.signal.spec, job.options, adapter=job.adapter, images=job.images
     )
     feed = QueueFeed()
     threading.Thread(target=_read_units, args=(feed,), daemon=True).start()
-    say({"event": "Ready", "pid": os.getpid()})
-
-    def on_commit(event: UnitCommitted) -> None:
-        say.event(event)
-
     with Dataset.open(list(job.data)) as dataset:
-        run_pipeline(view, feed, UnitLoader(store, dataset), extractor, job.options, on_commit)
+        loader = UnitLoader(store, dataset)
+        say.event(trial_rate(view, loader, extractor, job.trial_unit))
+        run_pipeline(view, feed, loader, extractor, job.options, say.event)
 
 
 def _read_units(feed: QueueFeed) -> None:

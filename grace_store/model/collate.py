@@ -20,18 +20,22 @@ class Batch:
 
     members: tuple[int, ...]
     """Positions of the samples in their unit."""
-    input_ids: Tensor
-    """(samples, longest), padded on the right. No mask: a causal model does not see what follows."""
+    inputs: dict[str, Tensor]
+    """The model's arguments of every token, each (samples, longest), padded with zeros on the right: input_ids, and
+    of a vision-language model all that its processor made. Without a mask, as a causal model does not see what
+    follows. Packed: each (1, tokens), without padding, and position_ids that start anew with every sample."""
     predecessor: Tensor
     """For each response token, where in the flattened hidden states its prediction was made."""
     target: Tensor
     segment: Tensor
     weight: Tensor
     host_segment: npt.NDArray[np.int64]
+    packed_lengths: tuple[int, ...] = ()
+    """Tokens of each sample, if packed."""
 
     @property
     def num_padded_tokens(self) -> int:
-        return self.input_ids.numel()
+        return self.inputs["input_ids"].numel()
 
     def tokens_on(self, device: torch.device) -> ResponseTokens:
         return ResponseTokens(
@@ -42,18 +46,22 @@ class Batch:
         )
 
 
-def collate(members: Sequence[int], samples: Sequence[TokenizedSample], *, pin: bool) -> Batch:
+def collate(members: Sequence[int], samples: Sequence[TokenizedSample], *, pin: bool, packed: bool = False) -> Batch:
     """Return the batch of some samples; members are their positions in the unit, samples their tokens."""
-    longest = max(sample.num_tokens for sample in samples)
-    ids = np.zeros((len(samples), longest), dtype=np.int64)
+    lengths = [sample.num_tokens for sample in samples]
+    shape = (1, sum(lengths)) if packed else (len(samples), max(lengths))
+    starts = np.cumsum([0, *lengths]) if packed else np.arange(len(samples)) * max(lengths)
+    inputs = {name: np.zeros(shape, dtype=np.int64) for name in _input_names(samples[0], packed=packed)}
     predecessor, target, segment, weight = [], [], [], []
     first_segment = 0
-    for row, sample in enumerate(samples):
-        ids[row, : sample.num_tokens] = sample.ids
+    for start, sample in zip(starts.tolist(), samples, strict=False):
+        own = {"input_ids": sample.ids, "position_ids": np.arange(sample.num_tokens), **sample.token_inputs}
+        for name, values in inputs.items():
+            values.reshape(-1)[start : start + sample.num_tokens] = own[name]
         # Segments follow each other in the text, but a token may be late (an end of turn): keep them in order.
         position = np.flatnonzero(sample.segment >= 0)
         position = position[np.argsort(sample.segment[position], kind="stable")]
-        predecessor.append(row * longest + position - 1)
+        predecessor.append(start + position - 1)
         target.append(sample.ids[position])
         segment.append(sample.segment[position] + first_segment)
         weight.append(1.0 / sample.tokens_per_segment()[sample.segment[position]])
@@ -61,13 +69,20 @@ def collate(members: Sequence[int], samples: Sequence[TokenizedSample], *, pin: 
     host_segment = np.concatenate(segment)
     return Batch(
         tuple(members),
-        _tensor(ids, pin=pin),
+        {name: _tensor(values, pin=pin) for name, values in inputs.items()},
         _tensor(np.concatenate(predecessor), pin=pin),
         _tensor(np.concatenate(target), pin=pin),
         _tensor(host_segment, pin=pin),
         _tensor(np.concatenate(weight).astype(np.float32), pin=pin),
         host_segment,
+        tuple(lengths) if packed else (),
     )
+
+
+def _input_names(sample: TokenizedSample, *, packed: bool) -> list[str]:
+    names = ["input_ids", *sample.token_inputs]
+    # Models tell packed samples apart by positions that start anew, and only if there is no mask.
+    return ["position_ids", *(name for name in names if name != "attention_mask")] if packed else names
 
 
 def _tensor(array: npt.NDArray[np.int64] | npt.NDArray[np.float32], *, pin: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""Who a model is, by content: digests of its configuration, weights, tokenizer and chat template."""
+"""Who a model is, by content: digests of its configuration, weights, tokenizer, chat template and processor."""
 
 from __future__ import annotations
 
@@ -14,10 +14,23 @@ _VOLATILE = frozenset(
     {"_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "_commit_hash"}
 )
 """Keys of config.json that say where a model came from or how to hold it, not what it computes."""
+_NOT_THE_PROCESSORS_OWN = frozenset(
+    {
+        "image_processor", "tokenizer", "video_processor", "chat_template",
+        "processor_class", "image_processor_type", "auto_map",
+    }
+)  # fmt: skip
+"""Keys of a processor's configuration that are digested elsewhere, or change nothing."""
 
 
 def identify(
-    folder: ModelFolder, tokenizer: Any, *, architecture: str, hidden_size: int, vocab_size: int
+    folder: ModelFolder,
+    tokenizer: Any,
+    *,
+    architecture: str,
+    hidden_size: int,
+    vocab_size: int,
+    processor: Any | None = None,
 ) -> ModelIdentity:
     """Return the identity of a model on disk. Reads the weight files but loads nothing."""
     weights = files_sha256(folder.weight_files)
@@ -30,6 +43,7 @@ def identify(
         weights=weights,
         tokenizer=tokenizer_digest(tokenizer),
         template=template_digest(tokenizer),
+        processor=None if processor is None else processor_digest(processor),
     )
 
 
@@ -45,6 +59,18 @@ def tokenizer_digest(tokenizer: Any) -> str:
 def template_digest(tokenizer: Any) -> str | None:
     """Return a digest of the chat template, or None without one."""
     return _digest(tokenizer.chat_template) if tokenizer.chat_template else None
+
+
+def processor_digest(processor: Any) -> str:
+    """Return a digest of everything that decides which pixels and how many tokens an image becomes."""
+    images = processor.image_processor
+    parts = {}
+    for part in (processor, images):
+        settings = _without_volatile(part.to_dict())
+        # By its class, not by the class that the file names: that may be of another backend, whose pixels are others.
+        own = {name: value for name, value in settings.items() if name not in _NOT_THE_PROCESSORS_OWN}
+        parts[type(part).__name__] = own
+    return _digest({"backend": images.backend, "parts": parts})
 
 
 def _without_volatile(value: Any) -> Any:

@@ -110,7 +110,7 @@ def _shards(folder: Path) -> dict[str, Path]:
 def _refuse_adapter(folder: Path) -> None:
     if any((folder / name).is_file() for name in _ADAPTER_FILES):
         # transformers would apply it without a word, to weights whose digest does not know of it.
-        raise ModelError(f"{folder} holds an adapter. Merge it into its base model first, and give the merged folder.")
+        raise ModelError(f"{folder} holds an adapter. Give its base model with --model and this folder with --adapter.")
 
 
 def _read_json(path: Path, *, missing: str) -> dict[str, Any]:

@@ -18,8 +18,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, GgufConfig
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 from transformers.utils import logging as transformers_logging
 
 from grace_store.config import Attention, Dtype, ModelIdentity
@@ -27,10 +31,12 @@ from grace_store.errors import ModelError, SettingError, UnsafeModel
 from grace_store.model.fingerprint import identify
 from grace_store.model.folder import ModelFolder, open_folder
 from grace_store.model.head_vjp import run_backbone
+from grace_store.model.processor import read_processor
 
 _LOG = logging.getLogger(__name__)
 # transformers annotates some of its functions and overloads others wrongly: not to be checked.
-_MODELS: Any = AutoModelForCausalLM
+_TEXT_MODELS: Any = AutoModelForCausalLM
+_VISION_MODELS: Any = AutoModelForImageTextToText
 _MESSAGES: Any = transformers_logging
 _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -47,6 +53,8 @@ class ModelDescription:
     supports_sdpa: bool
     max_positions: int | None
     """Longest input the model can place, or None where positions are computed and any length runs."""
+    processor: Any | None = None
+    """Of a vision-language model; None for one that reads text only."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ class LoadedModel:
     identity: ModelIdentity
     device: torch.device
     max_positions: int | None
+    processor: Any | None = None
 
 
 def describe(path: str | Path) -> ModelDescription:
@@ -76,15 +85,21 @@ def _describe(path: str, _stamp: tuple[tuple[str, int, int], ...]) -> ModelDescr
         config = _read_config(folder)
         _refuse_unfit(folder, config)
         tokenizer = _read_tokenizer(folder)
+        processor = read_processor(folder.path, config, tokenizer) if _sees_images(config) else None
         skeleton = _skeleton(folder, config)
     output = skeleton.get_output_embeddings()
     text_config = config.get_text_config()
     shape = tuple(output.weight.shape) if output is not None else (text_config.vocab_size, text_config.hidden_size)
     identity = identify(
-        folder, tokenizer, architecture=type(skeleton).__name__, hidden_size=shape[1], vocab_size=shape[0]
+        folder,
+        tokenizer,
+        architecture=type(skeleton).__name__,
+        hidden_size=shape[1],
+        vocab_size=shape[0],
+        processor=processor,
     )
     return ModelDescription(
-        folder, config, tokenizer, identity, bool(skeleton._supports_sdpa), _max_positions(text_config)
+        folder, config, tokenizer, identity, bool(skeleton._supports_sdpa), _max_positions(text_config), processor
     )
 
 
@@ -114,7 +129,9 @@ def load_described(
     # Batches go without an attention mask (see _check_causal), which some classes would warn of.
     model.config.pad_token_id = None
     _check_causal(model)
-    return LoadedModel(model, described.tokenizer, described.identity, target, described.max_positions)
+    return LoadedModel(
+        model, described.tokenizer, described.identity, target, described.max_positions, described.processor
+    )
 
 
 def resolve_device(device: str) -> torch.device:
@@ -163,14 +180,15 @@ def _read_config(folder: ModelFolder) -> Any:
 
 
 def _refuse_unfit(folder: ModelFolder, config: Any) -> None:
-    """Raise for models that are no causal language models of text, or whose weights are not plain numbers."""
+    """Raise for models that are no causal language models, or whose weights are not plain numbers."""
     kind = config.model_type
-    if getattr(config, "vision_config", None) is not None or getattr(config, "audio_config", None) is not None:
-        raise ModelError(f"{folder.path} is a multimodal model ({kind}), which cannot be used yet. Give a text model.")
+    if getattr(config, "audio_config", None) is not None:
+        raise ModelError(f"{folder.path} is a model of speech too ({kind}). Give one of text, or of text and images.")
     if config.is_encoder_decoder:
         raise ModelError(f"{folder.path} is an encoder-decoder ({kind}). Give a causal language model.")
     encoder = kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    known = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING if _sees_images(config) else MODEL_FOR_CAUSAL_LM_MAPPING
+    if type(config) not in known:
         if folder.config.get("auto_map"):
             raise _foreign_code(folder)
         raise ModelError(f"{folder.path} is a {kind}, which has no causal language model in transformers.")
@@ -183,6 +201,14 @@ def _refuse_unfit(folder: ModelFolder, config: Any) -> None:
             f"{folder.path} holds quantised weights ({method}), which would not run in the dtype asked for. "
             "Give the unquantised model, or a GGUF, which is dequantised."
         )
+
+
+def _sees_images(config: Any) -> bool:
+    return getattr(config, "vision_config", None) is not None
+
+
+def _models(config: Any) -> Any:
+    return _VISION_MODELS if _sees_images(config) else _TEXT_MODELS
 
 
 def _foreign_code(folder: ModelFolder) -> UnsafeModel:
@@ -216,9 +242,16 @@ def _skeleton(folder: ModelFolder, config: Any) -> Any:
     """Return the model without storage for its weights, to ask it for shapes."""
     try:
         with torch.device("meta"):
-            return _MODELS.from_config(config, trust_remote_code=False)
+            return _models(config).from_config(config, trust_remote_code=False)
     except (ValueError, TypeError, ImportError, KeyError, AttributeError) as error:
         raise ModelError(f"The model in {folder.path} cannot be built: {_first_line(error)}") from error
+
+
+def skeleton_of(described: ModelDescription) -> nn.Module:
+    """Return a described model without storage for its weights: its modules' names and shapes."""
+    with _quiet():
+        skeleton: nn.Module = _skeleton(described.folder, described.config)
+    return skeleton
 
 
 def _read_weights(
@@ -236,7 +269,7 @@ def _read_weights(
     silence = redirect_stderr(io.StringIO()) if folder.gguf_file else nullcontext()
     try:
         with silence:
-            model, report = _MODELS.from_pretrained(
+            model, report = _models(described.config).from_pretrained(
                 folder.path,
                 dtype=dtype,
                 attn_implementation=attention,

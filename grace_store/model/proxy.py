@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +17,18 @@ from torch import Tensor
 
 from grace_store.config import ExtractSpec, RunOptions
 from grace_store.data.sample import Sample
-from grace_store.errors import OutOfMemory, SettingError, Unusable
+from grace_store.errors import OutOfMemory
 from grace_store.metadata import Reason
-from grace_store.model.batches import form_batches
+from grace_store.model.batches import form_batches, form_packs
 from grace_store.model.collate import Batch, collate
 from grace_store.model.head import OutputHead
 from grace_store.model.head_choice import choose_head
 from grace_store.model.head_vjp import run_backbone
 from grace_store.model.load import LoadedModel
-from grace_store.model.render import RenderedSample, Renderer
-from grace_store.model.tokens import SampleTokenizer, TokenizedSample
+from grace_store.model.packing import packed_positions
+from grace_store.model.reading import ImageQueue, SampleReader
+from grace_store.model.tokens import TokenizedSample
+from grace_store.model.vision import ImageInputs, SampleImages
 from grace_store.unit import SetAside, UnitSignals
 
 _LOG = logging.getLogger(__name__)
@@ -37,6 +42,8 @@ class PreparedUnit:
     """Segments of each sample, set aside or not."""
     tokens: dict[int, TokenizedSample]
     """By position in the unit."""
+    images: dict[int, SampleImages]
+    """Of a vision-language model, by position in the unit."""
     set_aside: dict[int, SetAside]
     batches: list[Batch]
 
@@ -68,6 +75,7 @@ class PendingUnit:
                 signals.num_tokens += tokens.num_tokens
                 _write(signals, member, rows, tokens, vectors[taken].numpy(), statistics[taken].numpy())
         signals.set_aside = dict(sorted(signals.set_aside.items()))
+        signals.images_sha256 = _images_digest(self.prepared.images, signals.set_aside)
         return signals
 
 
@@ -75,66 +83,47 @@ class ProxyExtractor:
     """Turns samples into proxy vectors: dL/dh at the output head, averaged over each segment."""
 
     def __init__(
-        self, loaded: LoadedModel, spec: ExtractSpec, options: RunOptions, *, head: OutputHead | None = None
+        self,
+        loaded: LoadedModel,
+        spec: ExtractSpec,
+        options: RunOptions,
+        *,
+        head: OutputHead | None = None,
+        images: str | Path | None = None,
     ) -> None:
         self._model = loaded.model
         self._device = loaded.device
-        self._head = head or choose_head(loaded.model)
+        self.head = head or choose_head(loaded.model)
         self._head_tokens = options.head_tokens
         self._batch_tokens = options.batch_tokens
-        self._renderer = Renderer(
-            loaded.tokenizer,
-            spec.rendering,
-            system=spec.system,
-            text_only=spec.text_only,
-            include_eos=spec.include_eos,
-        )
+        self._packing = options.packing
         embeddings = loaded.model.get_input_embeddings()  # type: ignore[operator]
-        self._tokenizer = SampleTokenizer(
-            loaded.tokenizer,
-            add_special_tokens=self._renderer.adds_special_tokens,
-            include_eos=spec.include_eos,
-            max_length=min(spec.max_length, loaded.max_positions or spec.max_length),
-            vocab_size=min(self._head.vocab_size, embeddings.weight.shape[0]),
-        )
-        if spec.include_eos and not self._tokenizer.has_marker(self._renderer.suffix):
-            raise SettingError(
-                "--include-eos has no meaning here: nothing that ends a turn is written after a response."
-            )
+        self._reader = SampleReader(loaded, spec, min(self.head.vocab_size, embeddings.weight.shape[0]), images)
+        self._image_pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="images")
 
     @property
     def vector_size(self) -> int:
-        return self._head.vector_size
+        return self.head.vector_size
 
     def prepare(self, samples: Sequence[Sample]) -> PreparedUnit:
-        """Tokenise a unit and form its batches; CPU work only, safe from several threads."""
-        set_aside: dict[int, SetAside] = {}
-        rendered: dict[int, RenderedSample] = {}
-        for position, sample in enumerate(samples):
-            try:
-                rendered[position] = self._renderer.render(sample)
-            except Unusable as verdict:
-                set_aside[position] = SetAside(verdict.reason, verdict.detail)
-        tokens: dict[int, TokenizedSample] = {}
-        for position, made in zip(rendered, self._tokenizer.tokenize(list(rendered.values())), strict=True):
-            if isinstance(made, Unusable):
-                set_aside[position] = SetAside(made.reason, made.detail)
-            else:
-                tokens[position] = made
-        positions = list(tokens)
-        lengths = [tokens[position].num_tokens for position in positions]
-        batches = [
-            self._collate([positions[i] for i in group], tokens) for group in form_batches(lengths, self._batch_tokens)
-        ]
-        return PreparedUnit(tuple(sample.num_segments for sample in samples), tokens, set_aside, batches)
+        """Tokenise a unit, open its images and form its batches; CPU work only, safe from several threads."""
+        read = self._reader.read(samples)
+        positions = list(read.tokens)
+        lengths = [read.tokens[position].num_tokens for position in positions]
+        form = form_packs if self._packing else form_batches
+        groups = form(lengths, self._batch_tokens)
+        batches = [self._collate([positions[i] for i in group], read.tokens) for group in groups]
+        num_rows = tuple(sample.num_segments for sample in samples)
+        return PreparedUnit(num_rows, read.tokens, read.images, read.set_aside, batches)
 
     def compute(self, prepared: PreparedUnit) -> PendingUnit:
         """Run the model on a prepared unit; called from one thread only."""
         pending = PendingUnit(prepared, self.vector_size)
+        images = ImageQueue(prepared.images, self._image_pool)
         waiting = deque(prepared.batches)
         while waiting:
             batch = waiting.popleft()
-            result = self._try(batch)
+            result = self._try(batch, images, waiting[0].members if waiting else ())
             if result is None:
                 waiting.extendleft(reversed(self._split(batch, prepared.tokens)))
             else:
@@ -145,30 +134,39 @@ class ProxyExtractor:
         return pending
 
     def _collate(self, members: Sequence[int], tokens: dict[int, TokenizedSample]) -> Batch:
-        return collate(members, [tokens[member] for member in members], pin=self._device.type == "cuda")
+        samples = [tokens[member] for member in members]
+        return collate(members, samples, pin=self._device.type == "cuda", packed=self._packing)
 
-    def _try(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
+    def _try(self, batch: Batch, images: ImageQueue, upcoming: Sequence[int]) -> tuple[Tensor, Tensor] | None:
         """Return a batch's vectors and statistics on their way to main memory, or None if memory ran out."""
         try:
+            image_inputs = images.take(batch.members)
+            images.announce(upcoming)
             with torch.inference_mode():
-                return self._run(batch)
+                return self._run(batch, image_inputs)
         except (RuntimeError, MemoryError) as error:
             if not _is_out_of_memory(error):
                 raise
         # Past the except clause, the failed call's tensors are gone with its traceback.
-        self._head.release()
+        self.head.release()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         return None
 
-    def _run(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        ids = batch.input_ids.to(self._device, non_blocking=True)
-        hidden = run_backbone(self._model, input_ids=ids).last_hidden_state
-        predecessor = batch.predecessor.to(self._device, non_blocking=True)
-        chosen = hidden.reshape(-1, hidden.shape[-1]).index_select(0, predecessor)
-        del hidden
-        means = self._head.segment_means(chosen, batch.tokens_on(self._device), self._head_tokens)
+    def _run(self, batch: Batch, image_inputs: ImageInputs) -> tuple[Tensor, Tensor]:
+        hidden = self.hidden_states(batch, image_inputs)
+        means = self.head.segment_means(hidden, batch.tokens_on(self._device), self._head_tokens)
         return _to_host(means.vector), _to_host(means.statistics)
+
+    def hidden_states(self, batch: Batch, image_inputs: ImageInputs) -> Tensor:
+        """Return what the head is given for each response token, (num_tokens, d), in the order of the segments."""
+        inputs = {**batch.inputs, **image_inputs}
+        on_device = {name: tensor.to(self._device, non_blocking=True) for name, tensor in inputs.items()}
+        if batch.packed_lengths:
+            on_device["position_ids"] = packed_positions(self._model, on_device, batch.packed_lengths)
+        hidden: Tensor = run_backbone(self._model, **on_device).last_hidden_state
+        predecessor = batch.predecessor.to(self._device, non_blocking=True)
+        return hidden.reshape(-1, hidden.shape[-1]).index_select(0, predecessor)
 
     def _split(self, batch: Batch, tokens: dict[int, TokenizedSample]) -> list[Batch]:
         """Return the two halves of a batch that did not fit, and form smaller ones from now on."""
@@ -213,6 +211,14 @@ def _empty_signals(num_rows: int, vector_size: int) -> UnitSignals:
         segment_entropy=np.zeros(num_rows, dtype=np.float32),
         segment_hit_rate=np.zeros(num_rows, dtype=np.float32),
     )
+
+
+def _images_digest(images: dict[int, SampleImages], set_aside: Container[int]) -> str | None:
+    """Return a digest over those of all images behind a unit's vectors, or None if there are none."""
+    digests = [digest for member in sorted(images) if member not in set_aside for digest in images[member].digests]
+    if not digests:
+        return None
+    return hashlib.sha256("".join(f"{digest}\n" for digest in digests).encode()).hexdigest()
 
 
 def _write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
@@ -9,13 +10,14 @@ from typing import Any, cast
 from jinja2.exceptions import TemplateError
 
 from grace_store.config import Rendering
-from grace_store.data.sample import Sample
+from grace_store.data.sample import ImageRef, Sample
 from grace_store.errors import SettingError, Unusable
 from grace_store.metadata import Reason
 
 _TODAY = datetime(2024, 7, 26)
 """The date that templates are told: vectors must not depend on when they were made."""
 _MARK = "gracestoremark"
+Message = dict[str, Any]
 _FIXED_DATE = {"strftime_now": _TODAY.strftime, "date_string": _TODAY.strftime("%d %b %Y")}
 
 
@@ -40,12 +42,22 @@ class Renderer:
     """Writes samples as text in one way. Safe to use from several threads."""
 
     def __init__(
-        self, tokenizer: Any, rendering: Rendering, *, system: str | None, text_only: bool, include_eos: bool
+        self,
+        tokenizer: Any,
+        rendering: Rendering,
+        *,
+        system: str | None,
+        text_only: bool,
+        include_eos: bool,
+        image_mark: str | None = None,
     ) -> None:
+        """Take image_mark, the text that stands for an image; None for a model that reads text only."""
         self._tokenizer = tokenizer
         self._rendering = resolve_rendering(rendering, tokenizer)
         self._system = system
         self._text_only = text_only
+        self._image_mark = image_mark
+        self._as_parts = image_mark is not None and self._rendering != "plain" and self._takes_parts()
         if self._rendering == "plain":
             self._suffix = (tokenizer.eos_token or "") if include_eos else ""
         else:
@@ -53,8 +65,14 @@ class Renderer:
 
     @property
     def adds_special_tokens(self) -> bool:
-        """Whether the tokenizer is to add its own special tokens: a template has written them already."""
-        return self._rendering == "plain"
+        """Whether the tokenizer is to add its own special tokens: a template has written them already.
+
+        Templates of vision-language models may have left them to the processor.
+        """
+        if self._rendering == "plain" or self._image_mark is None:
+            return self._rendering == "plain"
+        bos = self._tokenizer.bos_token
+        return not bos or not self._apply([self._message("user", ["?"])]).startswith(bos)
 
     @property
     def suffix(self) -> str:
@@ -63,7 +81,7 @@ class Renderer:
 
     def render(self, sample: Sample) -> RenderedSample:
         """Return the sample's text; raises Unusable when the response is not in it as it stands."""
-        if sample.images and not self._text_only:
+        if sample.images and not self._text_only and self._image_mark is None:
             raise Unusable(Reason.NEEDS_VISION, f"{len(sample.images)} images, and the model reads text only")
         messages = self._messages(sample)
         if self._rendering == "plain":
@@ -73,20 +91,37 @@ class Renderer:
             prompt = self._apply(messages, add_generation_prompt=True)
             if self._rendering == "verbatim":
                 return _joined(prompt, sample, self._suffix)
-            whole = self._apply([*messages, {"role": "assistant", "content": sample.response}])
+            whole = self._apply([*messages, self._message("assistant", [sample.response])])
             return self._locate(sample, messages, prompt, whole)
         except (TemplateError, TypeError) as error:
             raise Unusable(
                 Reason.TEMPLATE_REWRITES, f"the chat template refuses the conversation ({error}); try --rendering plain"
             ) from error
 
-    def _messages(self, sample: Sample) -> list[dict[str, str]]:
-        messages = [{"role": turn.role, "content": turn.text} for turn in sample.turns]
+    def _messages(self, sample: Sample) -> list[Message]:
+        messages = [self._message(turn.role, turn.parts) for turn in sample.turns]
         if self._system is not None and not any(turn.role == "system" for turn in sample.turns):
-            messages.insert(0, {"role": "system", "content": self._system})
+            messages.insert(0, self._message("system", [self._system]))
         return messages
 
-    def _apply(self, messages: list[dict[str, str]], *, add_generation_prompt: bool = False) -> str:
+    def _message(self, role: str, parts: Sequence[str | ImageRef]) -> Message:
+        if self._text_only or self._image_mark is None:
+            parts = [part for part in parts if isinstance(part, str)]
+        if not self._as_parts:
+            return {"role": role, "content": "".join(_text_of(part, self._image_mark) for part in parts)}
+        content = [{"type": "text", "text": part} if isinstance(part, str) else {"type": "image"} for part in parts]
+        return {"role": role, "content": content}
+
+    def _takes_parts(self) -> bool:
+        """Tell whether the template takes a turn as a list of texts and images, rather than as one text."""
+        try:
+            text = self._apply([{"role": "user", "content": [{"type": "text", "text": _MARK}]}])
+        except (TemplateError, TypeError):
+            return False
+        # A template that knows texts only writes the list as Python would.
+        return _MARK in text and f"'{_MARK}'" not in text
+
+    def _apply(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
         if not messages:
             return ""
         text = self._tokenizer.apply_chat_template(
@@ -97,7 +132,7 @@ class Renderer:
     def _end_of_turn(self) -> str:
         """Return what the template writes after a response."""
         try:
-            text = self._apply([{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}])
+            text = self._apply([self._message("user", ["?"]), self._message("assistant", [_MARK])])
         except (TemplateError, TypeError) as error:
             raise SettingError(
                 f"The chat template cannot write a question and a response ({error}). Use --rendering plain."
@@ -107,7 +142,7 @@ class Renderer:
             raise SettingError("The chat template leaves responses out. Use --rendering plain.")
         return suffix
 
-    def _locate(self, sample: Sample, messages: list[dict[str, str]], prompt: str, whole: str) -> RenderedSample:
+    def _locate(self, sample: Sample, messages: Sequence[Message], prompt: str, whole: str) -> RenderedSample:
         """Return where the template put the response, whole or without the spaces at its ends."""
         earliest = _common_prefix(prompt, whole)
         found = _find(whole, sample.response, self._suffix, earliest)
@@ -123,6 +158,10 @@ class Renderer:
         trimmed = sample.response.index(kept)
         bounds = (min(max(bound - trimmed, 0), len(kept)) + start for bound in sample.bounds)
         return RenderedSample(whole, tuple(bounds))
+
+
+def _text_of(part: str | ImageRef, image_mark: str | None) -> str:
+    return part if isinstance(part, str) else image_mark or ""
 
 
 def _joined(prompt: str, sample: Sample, suffix: str) -> RenderedSample:

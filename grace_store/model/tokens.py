@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ class TokenizedSample:
     segment: IntArray
     """The segment of each token, or NO_SEGMENT."""
     num_segments: int
+    token_inputs: dict[str, IntArray] = field(default_factory=dict)
+    """What else the model is given of every token, by the name of its argument."""
 
     @property
     def num_tokens(self) -> int:

@@ -1,0 +1,58 @@
+"""The losses of a warm-up as a file of JSON lines: one for each step, one for each look at the held-out samples.
+
+    {"step": 12, "loss": 1.38, "learning_rate": 9.7e-05, "grad_norm": 0.8, "num_tokens": 5120}
+    {"step": 12, "heldout_loss": 1.41}
+
+Loss is the mean over the step's learnt tokens, before the step was taken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+class LossLog:
+    """Appends lines; on resuming, lines past the step that was saved are cut off."""
+
+    def __init__(self, path: Path, *, kept_steps: int | None) -> None:
+        """Take kept_steps, the step whose state was saved; None begins anew."""
+        self._path = path
+        kept = -1 if kept_steps is None else kept_steps
+        self.entries = [entry for entry in read_entries(path) if entry["step"] <= kept]
+        part = path.with_name(f"{path.name}.part")
+        part.write_text("".join(map(_line, self.entries)))
+        part.replace(path)
+
+    def add(self, **entry: Any) -> None:
+        """Append one line and see it to the disk."""
+        self.entries.append(entry)
+        with self._path.open("a") as stream:
+            stream.write(_line(entry))
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def mean_loss(self, first: int, last: int) -> float:
+        """Return the mean loss of steps first..last, both included, each token counting once."""
+        steps = [entry for entry in self.entries if "loss" in entry and first <= entry["step"] <= last]
+        tokens = sum(entry["num_tokens"] for entry in steps)
+        return float(sum(entry["loss"] * entry["num_tokens"] for entry in steps) / tokens)
+
+
+def read_entries(path: Path) -> list[dict[str, Any]]:
+    """Return every whole line; a kill may have left half a line at the end."""
+    if not path.is_file():
+        return []
+    entries = []
+    for line in path.read_text().splitlines():
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            break
+    return entries
+
+
+def _line(entry: dict[str, Any]) -> str:
+    return json.dumps(entry, allow_nan=False) + "\n"

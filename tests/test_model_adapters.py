@@ -1,0 +1,297 @@
+"""Adapters of peft and ms-swift: merged exactly, known by content, refused with a sentence where they do not fit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+
+from grace_store.config import ExtractRequest, RunOptions
+from grace_store.errors import MissingExtra, ModelError, SettingError, UnsafeModel
+from grace_store.job.signals import name_signals
+from grace_store.model import adapter_folder
+from grace_store.model.adapter_folder import find_adapters, open_adapter
+from grace_store.model.adapters import merge, read_adapter
+from grace_store.model.extractor import open_extractor, resolve_spec
+from grace_store.model.load import describe, load, skeleton_of
+from tests.test_model_extractor import SAMPLES
+from tests.test_model_extractor import extract as run_extractor
+from tests.tiny_models import tiny_text_model, tiny_tokenizer
+from tests.tiny_vision_models import tiny_vision_model
+
+OPTIONS = RunOptions(device="cpu", threads=1)
+SWIFT_REGEX = r"^(model(?=\.).*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj))$"
+IDS = torch.arange(3, 40)[None]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    return tiny_text_model("llama", tmp_path_factory.mktemp("base") / "llama")
+
+
+def make_adapter(base: Path, folder: Path, *, seed: int = 0, images: bool = False, **settings) -> Path:
+    """Save an adapter with random values, as peft does it."""
+    kind = transformers.AutoModelForImageTextToText if images else transformers.AutoModelForCausalLM
+    model = kind.from_pretrained(base)
+    chosen = {"r": 4, "lora_alpha": 8, "target_modules": SWIFT_REGEX, "task_type": "CAUSAL_LM", **settings}
+    adapted = get_peft_model(model, LoraConfig(**chosen))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    adapted.save_pretrained(folder, save_embedding_layers=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(base, tmp_path_factory) -> Path:
+    return make_adapter(base, tmp_path_factory.mktemp("adapter") / "checkpoint-7")
+
+
+@pytest.fixture
+def adapter(plain, tmp_path) -> Path:
+    return shutil.copytree(plain, tmp_path / "checkpoint-7")
+
+
+def change_config(folder: Path, **changes) -> None:
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def change_tensors(folder: Path, change) -> None:
+    tensors = load_file(folder / "adapter_model.safetensors")
+    save_file(change(tensors), folder / "adapter_model.safetensors")
+
+
+def their_logits(base: Path, adapter: Path) -> torch.Tensor:
+    model = PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(base), adapter)
+    with torch.no_grad():
+        return model.eval()(input_ids=IDS).logits
+
+
+def our_logits(base: Path, adapter: Path, dtype: str = "float32") -> torch.Tensor:
+    model = merge(read_adapter(adapter), load(base, dtype, "sdpa", "cpu", 1).model)
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    assert not any("lora" in name for name, _ in model.named_modules())
+    with torch.no_grad():
+        return model(input_ids=IDS).logits.float()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"use_rslora": True},
+        {"use_dora": True},
+        {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {r"layers\.1\.mlp\.up_proj": 32}},
+        {"target_modules": "all-linear"},
+        {"target_modules": ["q_proj", "v_proj"], "layers_to_transform": [1]},
+        {"modules_to_save": ["lm_head"]},
+    ],
+    ids=["plain", "rslora", "dora", "patterns", "all-linear", "layers", "head"],
+)
+def test_merged_gives_the_logits_of_peft(base, tmp_path, settings):
+    folder = make_adapter(base, tmp_path / "a", **settings)
+    expected = their_logits(base, folder)
+    torch.testing.assert_close(our_logits(base, folder), expected, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        untouched = load(base, "float32", "sdpa", "cpu", 1).model(input_ids=IDS).logits
+    assert float((untouched - expected).abs().max()) > 0.05
+
+
+def test_conv1d_and_tied_heads_merge(tmp_path):
+    gpt2 = tiny_text_model("gpt2", tmp_path / "gpt2")
+    folder = make_adapter(gpt2, tmp_path / "a", target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)
+    torch.testing.assert_close(our_logits(gpt2, folder), their_logits(gpt2, folder), rtol=1e-4, atol=1e-4)
+    tied = tiny_text_model("qwen2", tmp_path / "qwen2")
+    folder = make_adapter(tied, tmp_path / "b")
+    torch.testing.assert_close(our_logits(tied, folder), their_logits(tied, folder), rtol=1e-4, atol=1e-4)
+
+
+def test_a_bfloat16_model_gets_the_sum_rounded_once(base, plain):
+    model = merge(read_adapter(plain), load(base, "bfloat16", "sdpa", "cpu", 1).model)
+    weights = load_file(base / "model.safetensors")
+    lora = read_adapter(plain).lora
+    for name, parts in lora.items():
+        exact = weights[f"{name}.weight"].bfloat16().float() + 2.0 * (parts["lora_B"] @ parts["lora_A"])
+        found = model.get_submodule(name).weight
+        assert found.dtype == torch.bfloat16
+        assert (found == exact.bfloat16()).float().mean() > 0.999
+
+
+def test_the_layout_of_ms_swift_loads(base, adapter):
+    """As swift 3.12 leaves it: one regular expression, its own files beside, training state as pickles."""
+    before = read_adapter(adapter).digest
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    assert config["target_modules"] == SWIFT_REGEX
+    change_config(adapter, base_model_name_or_path="/mnt/models/Qwen3-VL-2B-Instruct", lora_dropout=0.05,
+                  inference_mode=True, corda_config=None, peft_version="0.18.0")  # fmt: skip
+    additional = {"lora_dtype": None, "lorap_lr_ratio": None, "lorap_emb_lr": 1e-06}
+    (adapter / "additional_config.json").write_text(json.dumps(additional))
+    (adapter / "args.json").write_text(json.dumps({"model": "Qwen/Qwen3-VL-2B-Instruct", "train_type": "lora"}))
+    (adapter / "trainer_state.json").write_text("{}")
+    for pickled in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"):
+        (adapter / pickled).write_bytes(b"never opened")
+    assert read_adapter(adapter).digest == before
+    torch.testing.assert_close(our_logits(base, adapter), their_logits(base, adapter), rtol=1e-4, atol=1e-4)
+    assert find_adapters(adapter.parent) == [adapter]
+
+
+@pytest.mark.parametrize("prefix", ["base_model.model.", "", "module.base_model.model."])
+def test_prefixes_of_tools_do_not_matter(base, adapter, prefix):
+    before = read_adapter(adapter)
+    change_tensors(adapter, lambda t: {prefix + k.removeprefix("base_model.model."): v for k, v in t.items()})
+    assert read_adapter(adapter).digest == before.digest
+    named = {k.replace(".lora_A.", ".lora_A.default.").replace(".lora_B.", ".lora_B.default."): v
+             for k, v in load_file(adapter / "adapter_model.safetensors").items()}  # fmt: skip
+    save_file(named, adapter / "adapter_model.safetensors")
+    assert read_adapter(adapter).digest == before.digest
+    merge(read_adapter(adapter), load(base, "float32", "sdpa", "cpu", 1).model)
+
+
+def test_module_names_of_other_releases_are_found(base, adapter, tmp_path):
+    vision = tiny_vision_model("qwen3_vl", tmp_path / "vl")
+    regex = r"^(model\.language_model(?=\.).*\.(q_proj|up_proj))$"
+    made = make_adapter(vision, tmp_path / "a", images=True, target_modules=regex)
+    names = set(read_adapter(made).lora)
+    assert all(name.startswith("model.language_model.layers.") for name in names)
+    expected = merge(read_adapter(made), load(vision, "float32", "sdpa", "cpu", 1).model).state_dict()
+    for old in ("model.", "language_model.model."):
+        older = shutil.copytree(made, tmp_path / f"old-{old}")
+        change_tensors(older, lambda t, old=old: {k.replace("model.language_model.", old): v for k, v in t.items()})
+        found = merge(read_adapter(older), load(vision, "float32", "sdpa", "cpu", 1).model).state_dict()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_pattern_keeps_its_meaning_under_new_names(tmp_path):
+    vision = tiny_vision_model("qwen3_vl", tmp_path / "vl")
+    made = make_adapter(vision, tmp_path / "a", images=True, target_modules=["q_proj"],
+                        alpha_pattern={"model.language_model.layers.0.self_attn.q_proj": 64})  # fmt: skip
+    expected = merge(read_adapter(made), load(vision, "float32", "sdpa", "cpu", 1).model).state_dict()
+    change_tensors(made, lambda t: {k.replace("model.language_model.", "model."): v for k, v in t.items()})
+    change_config(made, alpha_pattern={"model.layers.0.self_attn.q_proj": 64})
+    found = merge(read_adapter(made), load(vision, "float32", "sdpa", "cpu", 1).model).state_dict()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_identity_is_content_not_place(base, adapter, tmp_path):
+    before = resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(adapter))
+    assert before.model.adapter is not None
+    assert before.model.model_copy(update={"adapter": None}) == describe(base).identity
+    moved = adapter.rename(tmp_path / "elsewhere")
+    change_config(moved, base_model_name_or_path="somewhere else", lora_dropout=0.3, target_modules=["q_proj"])
+    assert resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(moved)) == before
+    change_config(moved, lora_alpha=9)
+    changed = read_adapter(moved).digest
+    assert changed != before.model.adapter
+    change_tensors(moved, lambda t: {**t, (k := min(t)): t[k] * 1.0001})
+    assert read_adapter(moved).digest not in (changed, before.model.adapter)
+
+
+def test_extraction_with_an_adapter_is_extraction_from_the_merged_folder(base, plain, tmp_path):
+    merged = tmp_path / "merged"
+    model = PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(base), plain)
+    model.merge_and_unload().save_pretrained(merged)
+    tiny_tokenizer().save_pretrained(merged)
+    spec = resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(plain))
+    ours = run_extractor(open_extractor(str(base), spec, OPTIONS, adapter=str(plain)), SAMPLES)
+    whole = resolve_spec(str(merged), ExtractRequest(), OPTIONS)
+    theirs = run_extractor(open_extractor(str(merged), whole, OPTIONS), SAMPLES)
+    np.testing.assert_allclose(ours.segment_vector, theirs.segment_vector, rtol=1e-3, atol=1e-5)
+    with pytest.raises(ModelError, match="not the model this signal was planned with: adapter"):
+        open_extractor(str(base), spec, OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("breakage", "error", "message"),
+    [
+        (lambda f: shutil.rmtree(f), ModelError, "no adapter at"),
+        (lambda f: (f / "adapter_config.json").unlink(), ModelError, r"no adapter_config\.json"),
+        (lambda f: (f / "adapter_config.json").write_text("{"), ModelError, "not valid JSON"),
+        (lambda f: (f / "adapter_config.json").write_text("[]"), ModelError, "expected an object"),
+        (lambda f: (f / "adapter_model.safetensors").unlink(), ModelError, r"no adapter_model\.safetensors"),
+        (lambda f: (f / "adapter_model.safetensors").rename(f / "adapter_model.bin"), UnsafeModel, "pickle"),
+        (lambda f: (f / "adapter_model.safetensors").write_bytes(b"no"), ModelError, "cannot be read"),
+        (lambda f: change_config(f, peft_type="VERA"), ModelError, "of type VERA"),
+        (lambda f: change_config(f, bias="all"), ModelError, "also trained biases"),
+        (lambda f: change_config(f, alora_invocation_tokens=[1]), ModelError, "uses alora_invocation_tokens"),
+        (lambda f: change_config(f, invented_later=True), ModelError, "uses invented_later"),
+        (lambda f: change_config(f, r=16), ModelError, "has rank 4, its configuration says 16"),
+        (lambda f: change_config(f, use_dora=True), ModelError, "lacks .*lora_magnitude_vector"),
+        (lambda f: change_tensors(f, lambda t: {k: v for k, v in t.items() if "k_proj.lora_B" not in k}), ModelError,
+         "lacks lora_A or lora_B"),
+        (lambda f: change_tensors(f, lambda t: {**t, "lm_head.weight": torch.ones(2)}), ModelError, "modules_to_save"),
+        (lambda f: change_tensors(f, lambda t: {**t, "e.lora_embedding_A": torch.ones(2)}), ModelError, "not LoRA on"),
+        (lambda f: change_tensors(f, lambda t: {k: v * float("nan") for k, v in t.items()}), ModelError, "not finite"),
+        (lambda f: change_tensors(f, lambda t: {"x": torch.ones(1)}), ModelError, "no LoRA tensors"),
+    ],
+)  # fmt: skip
+def test_unfit_adapters(base, adapter, breakage, error, message):
+    breakage(adapter)
+    with pytest.raises(error, match=message):
+        resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(adapter))
+
+
+def test_a_whole_model_is_no_adapter(base):
+    with pytest.raises(ModelError, match="whole model, not an adapter"):
+        open_adapter(base)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        (
+            "llama",
+            {"intermediate_size": 72},
+            r"6 layers have another shape .*down_proj is 48 x 72, the adapter's 48 x 64",
+        ),
+        ("llama", {"num_hidden_layers": 1}, r"it has no model\.layers\.1\..* and 4 more"),
+        ("gpt2", {}, "does not fit this model"),
+    ],
+)
+def test_an_adapter_of_another_base_is_refused(tmp_path, adapter, family, changes, message):
+    other = tiny_text_model(family, tmp_path / "other", **changes)
+    change_config(adapter, base_model_name_or_path="the/right-one")
+    with pytest.raises(ModelError, match=f"{message}.*made for the/right-one"):
+        resolve_spec(str(other), ExtractRequest(), OPTIONS, adapter=str(adapter))
+
+
+def test_tied_weights_are_not_changed_by_halves(tmp_path):
+    tied = tiny_text_model("qwen2", tmp_path / "qwen2")
+    with pytest.warns(UserWarning, match="tie"):
+        made = make_adapter(tied, tmp_path / "a", target_modules=["lm_head", "q_proj"])
+    with pytest.raises(ModelError, match="ties the two together"):
+        resolve_spec(str(tied), ExtractRequest(), OPTIONS, adapter=str(made))
+
+
+def test_peft_is_an_extra(base, adapter, monkeypatch):
+    monkeypatch.setattr(adapter_folder.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"grace-store\[warmup\]"):
+        resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(adapter))
+
+
+def test_signals_are_named_for_their_adapters(plain, tmp_path):
+    for step in (100, 20, 3):
+        shutil.copytree(plain, tmp_path / f"checkpoint-{step}")
+    (tmp_path / "checkpoint-9").mkdir()
+    checkpoints = [str(tmp_path / f"checkpoint-{step}") for step in (3, 20, 100)]
+    assert name_signals([], [str(tmp_path)]) == [(Path(path).name, path) for path in checkpoints]
+    assert name_signals(["warmup-20"], checkpoints[1:2]) == [("warmup-20", checkpoints[1])]
+    assert name_signals([], []) == [("base", None)]
+    assert name_signals(["mine"], []) == [("mine", None)]
+    with pytest.raises(SettingError, match="1 --signal names for 3 adapters"):
+        name_signals(["a"], [str(tmp_path)])
+    with pytest.raises(SettingError, match="Several adapters would be written as signal 'checkpoint-3'"):
+        name_signals([], [checkpoints[0], checkpoints[0]])
+
+
+def test_the_skeleton_is_the_model_without_weights(base):
+    assert {p.device.type for p in skeleton_of(describe(base)).parameters()} == {"meta"}
