@@ -7,13 +7,13 @@ names and JSON only; knows neither torch nor peft.
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grace_store.errors import MissingExtra, ModelError, UnsafeModel
+from grace_store.model.folder import read_object
 
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
@@ -56,7 +56,7 @@ def open_adapter(path: str | Path) -> AdapterFolder:
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise ModelError(f"There is no adapter at {folder}: expected a folder with {CONFIG} and {TENSORS}.")
-    config = _read_object(folder / CONFIG)
+    config = read_object(folder / CONFIG)
     if config is None:
         if (folder / "config.json").is_file():
             raise ModelError(f"{folder} is a whole model, not an adapter. Give it with --model, without --adapter.")
@@ -69,7 +69,7 @@ def open_adapter(path: str | Path) -> AdapterFolder:
             )
         raise ModelError(f"{folder} has {CONFIG} but no {TENSORS}.")
     _refuse_unfit(folder, config)
-    state = _read_object(folder / STATE) or {}
+    state = read_object(folder / STATE) or {}
     base = state.get("base")
     return AdapterFolder(folder, config, base if isinstance(base, dict) else None)
 
@@ -108,15 +108,3 @@ def _refuse_unfit(folder: Path, config: dict[str, Any]) -> None:
             f"{folder} uses {', '.join(strange)} ({CONFIG}), which cannot be merged exactly here. Merge it with its "
             "own tool and give the merged folder as --model."
         )
-
-
-def _read_object(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ModelError(f"{path} is not valid JSON: {error}.") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{path} holds a {type(content).__name__}, expected an object.")
-    return content

@@ -114,8 +114,16 @@ def _refuse_adapter(folder: Path) -> None:
 
 
 def _read_json(path: Path, *, missing: str) -> dict[str, Any]:
-    if not path.is_file():
+    content = read_object(path)
+    if content is None:
         raise ModelError(f"{path.parent} has no {path.name}. {missing}".rstrip())
+    return content
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file, None if there is no such file."""
+    if not path.is_file():
+        return None
     try:
         content = json.loads(path.read_bytes())
     except ValueError as error:

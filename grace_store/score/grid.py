@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, Self
 
-from pydantic import ValidationError, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from grace_store.config import Frozen
 from grace_store.errors import SettingError
-from grace_store.score.spec import ScoreSpec, one_sentence
+from grace_store.score.spec import ScoreSpec, Settings
 
 MAX_ALPHAS = 1001
 
@@ -110,7 +110,7 @@ class Grid(Frozen):
             )
 
 
-class SweepSpec(Frozen):
+class SweepSpec(Settings):
     """What a sweep goes over and how its settings are compared."""
 
     about: str = ""
@@ -118,14 +118,6 @@ class SweepSpec(Frozen):
     ratio: tuple[str, ...] = ("0.2",)
     """Shares of the samples whose overlap between settings is told."""
     grid: tuple[Grid, ...] = (Grid(),)
-
-    @classmethod
-    def parse(cls, **settings: Any) -> Self:
-        """Make a spec, saying in one SettingError all that is wrong with it."""
-        try:
-            return cls(**settings)
-        except ValidationError as error:
-            raise SettingError(one_sentence(error)) from None
 
     @field_validator("ratio", mode="before")
     @classmethod

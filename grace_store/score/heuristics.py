@@ -5,32 +5,23 @@ Segments lie flat, K + 1 to a sample, as in the store.
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from grace_store.config import Frozen
 from grace_store.errors import SettingError
 from grace_store.score.gram import FloatArray, Numbers, offsets_of
-from grace_store.score.spec import one_sentence
+from grace_store.score.spec import Settings
 
 
-class HeuristicSpec(Frozen):
+class HeuristicSpec(Settings):
     """Which heuristic makes the values."""
 
     method: Literal["random", "longest", "stepmax", "loss", "perplexity"]
     seed: int = Field(default=0, ge=0, lt=2**64)
     """Which random values; for random only."""
-
-    @classmethod
-    def parse(cls, **settings: Any) -> Self:
-        """Make a spec, saying in one SettingError all that is wrong with it."""
-        try:
-            return cls(**settings)
-        except ValidationError as error:
-            raise SettingError(one_sentence(error)) from None
 
     @model_validator(mode="after")
     def _nothing_ignored(self) -> Self:

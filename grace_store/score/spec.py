@@ -31,7 +31,19 @@ def one_sentence(error: ValidationError) -> str:
     return "; ".join(complaints)
 
 
-class ScoreSpec(Frozen):
+class Settings(Frozen):
+    """Settings that a user may get wrong."""
+
+    @classmethod
+    def parse(cls, **settings: Any) -> Self:
+        """Make a spec, saying in one SettingError all that is wrong with it."""
+        try:
+            return cls(**settings)
+        except ValidationError as error:
+            raise SettingError(one_sentence(error)) from None
+
+
+class ScoreSpec(Settings):
     """How Grams become values. GRACE without history is alpha = 1.
 
     >>> ScoreSpec(history="ema:.80").history
@@ -49,14 +61,6 @@ class ScoreSpec(Frozen):
     """Score by history alone: steps from the second on have a score, and a sample with one step has no value."""
     aggregation: str = "mean"
     """How step scores become a value: "mean", "min", "last", "length_weighted" (by tokens) or "quantile:Q"."""
-
-    @classmethod
-    def parse(cls, **settings: Any) -> Self:
-        """Make a spec, saying in one SettingError all that is wrong with it."""
-        try:
-            return cls(**settings)
-        except ValidationError as error:
-            raise SettingError(one_sentence(error)) from None
 
     @field_validator("alpha")
     @classmethod
