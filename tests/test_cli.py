@@ -215,6 +215,21 @@ def test_bad_input_is_answered_with_a_sentence(tmp_path: Path, data: str, finish
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize(("module", "extra"), [("torch", "extract"), ("peft.utils", "warmup")])
+def test_a_missing_package_is_answered_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, extra: str
+) -> None:
+    from grace_store.job import engines
+
+    def missing(environment: object) -> list[str]:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr(engines, "_gpus", missing)
+    result = run("extract", "--store", tmp_path / "s.zarr")
+    assert result.exit_code == 1
+    assert f"pip install 'grace-store[{extra}]'" in result.stderr
+
+
 def test_a_full_disk_keeps_what_is_committed(
     tmp_path: Path, model: str, data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,14 @@ from grace_store.events import (
 
 EXIT_INTERRUPTED = 130
 SECONDS_BETWEEN_LINES = 10.0
+EXTRAS = {
+    **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors", "PIL", "jinja2", "gguf"), "extract"),
+    "peft": "warmup",
+    "faiss": "faiss",
+    "plotly": "report",
+    "ray": "ray",
+}
+"""Which extra brings a module that the core does without."""
 
 log = Console(stderr=True, highlight=False)
 out = Console(highlight=False)
@@ -53,6 +61,12 @@ def told() -> Iterator[None]:
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']!r})" for e in error.errors())
         raise click.ClickException(wrong) from None
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        text = f"This needs {error.name}, which is not installed. Run `pip install 'grace-store[{extra}]'`."
+        raise click.ClickException(text) from None
     except OSError as error:
         raise click.ClickException(_os_error(error)) from None
 
