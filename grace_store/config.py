@@ -140,8 +140,6 @@ class RunOptions(Frozen):
     """Run samples end to end without padding, if the model gives the same for it. Pays with flash attention."""
     device: str = "auto"
     """"auto", "cpu", "cuda", "cuda:1"..."""
-    workers: int | None = Field(default=None, ge=1)
-    """Worker processes; by default one per visible GPU, or none (in this process)."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of each worker."""
     loader_threads: int = Field(default=2, ge=1)

@@ -51,6 +51,9 @@ def open_extractor(
     images: str | None = None,
 ) -> FakeExtractor:
     assert resolve_spec(model, ExtractRequest(), options, adapter=adapter).model == spec.model
+    bad_device = os.environ.get("FAKE_MODEL_BAD_DEVICE")
+    if bad_device and bad_device == os.environ.get("CUDA_VISIBLE_DEVICES"):
+        os.kill(os.getpid(), 9)
     return FakeExtractor(spec)
 
 

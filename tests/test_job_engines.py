@@ -50,7 +50,7 @@ def test_more_workers_than_gpus_are_refused(gpus: list[str]) -> None:
     "environment",
     [
         {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "1"},
-        {"SLURM_PROCID": "5", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1"},
+        {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "1"},
     ],
 )
 def test_a_rank_is_a_shard_on_its_own_gpu(gpus: list[str], environment: Mapping[str, str]) -> None:
@@ -65,7 +65,32 @@ def test_a_rank_without_gpu_stays_on_the_cpu(gpus: list[str]) -> None:
 
 def test_a_single_rank_is_no_shard(gpus: list[str]) -> None:
     assert chosen(RANK="0", WORLD_SIZE="1").shard == (0, 1)
-    assert chosen(SLURM_PROCID="0", SLURM_NTASKS="1").shard == (0, 1)
+    assert chosen(SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="1").shard == (0, 1)
+
+
+def test_a_batch_script_of_slurm_is_no_rank(gpus: list[str]) -> None:
+    assert chosen(SLURM_PROCID="0", SLURM_NTASKS="8", SLURM_LOCALID="0").shard == (0, 1)
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_more_ranks_than_gpus_share_them(gpus: list[str], device: str) -> None:
+    gpus += ["0", "1"]
+    environment = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3"}
+    engine = choose_engine(RunOptions(device=device), None, None, environment)
+    assert engine.options.device == "cuda:1"
+
+
+def test_a_named_device_takes_one_worker(gpus: list[str]) -> None:
+    gpus += ["0", "1"]
+    assert choose_engine(RunOptions(device="cuda:1"), None, None, {}).devices == ()
+    with pytest.raises(SettingError, match="one device takes one worker"):
+        choose_engine(RunOptions(device="cuda:1"), 2, None, {})
+    assert choose_engine(RunOptions(device="cpu"), 2, None, {}).devices == ("cpu", "cpu")
+
+
+def test_workers_have_no_meaning_for_a_rank(gpus: list[str]) -> None:
+    with pytest.raises(SettingError, match="each rank is one worker"):
+        chosen(workers=2, RANK="1", WORLD_SIZE="2")
 
 
 def test_a_given_shard_wins_over_ranks(gpus: list[str]) -> None:

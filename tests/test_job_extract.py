@@ -16,7 +16,7 @@ import pytest
 from grace_store.config import ExtractRequest, RunOptions
 from grace_store.errors import Interrupted, ResumeMismatch, SettingError, StoreBusy, WorkerDied
 from grace_store.events import Event, Note, Rated, Started, UnitCommitted, Warned
-from grace_store.job.extract import ExtractJob, extract
+from grace_store.job.extract import ExtractJob, extract, missing_units
 from grace_store.job.planning import plan
 from grace_store.job.status import status
 from grace_store.job.verify import verify
@@ -287,14 +287,35 @@ def test_a_unit_that_kills_workers_is_given_up_and_the_others_are_done(
     tmp_path: Path, finished: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_MODEL_KILLED_BY", "case-9")
-    job = make_job(tmp_path, devices=("cpu", "cpu"), options=RunOptions(queue_units=1))
+    job = make_job(tmp_path, devices=("cpu", "cpu"), options=RunOptions(queue_units=2))
     events: list[Event] = []
-    with pytest.raises(WorkerDied, match="all other units"):
-        extract(job, events.append)
+    for _ in range(2):  # the second time, the killer is the unit that the trial is taken from
+        with pytest.raises(WorkerDied, match=r"came to units \[2\]; all other units are committed"):
+            extract(job, events.append)
+        assert missing_units(Store.open(job.location).signal("base")) == [2]
     assert any("will be redone" in event.text for event in events if isinstance(event, Warned))
     monkeypatch.delenv("FAKE_MODEL_KILLED_BY")
     extract(job)
     assert content(job.location) == finished
+
+
+@pytest.mark.usefixtures("repo_on_path")
+def test_a_device_that_does_not_start_is_left_out_and_the_others_go_on(
+    tmp_path: Path, finished: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_MODEL_BAD_DEVICE", "7")
+    job = make_job(tmp_path, devices=("cpu", "7"))
+    events: list[Event] = []
+    extract(job, events.append)
+    assert content(job.location) == finished
+    assert any("does not start and is left out" in event.text for event in events if isinstance(event, Warned))
+
+
+@pytest.mark.usefixtures("repo_on_path")
+def test_without_any_device_that_starts_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_MODEL_BAD_DEVICE", "7")
+    with pytest.raises(WorkerDied, match="No worker is left, and 6 units are to do"):
+        extract(make_job(tmp_path, devices=("7",)))
 
 
 @pytest.mark.usefixtures("repo_on_path")
@@ -352,4 +373,3 @@ def test_environment_of_a_worker_shows_one_device() -> None:
 
     assert device_environment("3") == {"CUDA_VISIBLE_DEVICES": "3"}
     assert device_environment("cpu") == {}
-    assert os.environ.get("CUDA_VISIBLE_DEVICES") is None

@@ -149,6 +149,16 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "store.zarr" / "thesis.txt").read_text() == "years of work"
 
 
+def test_a_folder_of_somebody_else_keeps_its_empty_folders_when_planning_fails(tmp_path: Path) -> None:
+    odd = tmp_path / "odd.jsonl"
+    odd.write_text('{"neither": "this nor that"}\n')
+    project = tmp_path / "project"
+    (project / ".git" / "refs").mkdir(parents=True)
+    with pytest.raises(NotAStore, match="not empty and not a grace-store store"):
+        plan([odd], project)
+    assert [path.name for path in sorted(project.rglob("*"))] == [".git", "refs"]
+
+
 def test_compressed_files_plan_to_the_same_samples(tmp_path: Path) -> None:
     store = planned(tmp_path)
     packed = tmp_path / "traces.jsonl.gz"

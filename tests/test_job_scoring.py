@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import shutil
 
+import google_crc32c
 import numpy as np
 import pytest
+from numcodecs import zstd
 
 from grace_store.errors import Corrupt, DataError, NotAStore, ResumeMismatch, SettingError, Unfinished, UnknownName
 from grace_store.job import blocks
@@ -246,19 +248,35 @@ def test_what_is_no_store_is_refused(tmp_path):
         score_samples(tmp_path / "nothing.zarr")
 
 
-@pytest.mark.parametrize("damage", ["missing", "flipped"])
+def with_checksum(body: bytes) -> bytes:
+    return body + google_crc32c.value(body).to_bytes(4, "little")
+
+
+DAMAGE = {
+    "missing": (None, "is missing"),
+    "flipped": (lambda raw: bytes([raw[0] ^ 1]) + raw[1:], "does not match its checksum"),
+    "empty": (lambda raw: b"", "has only 0 bytes"),
+    "cut inside the checksum": (lambda raw: raw[:3], "has only 3 bytes"),
+    "a checksum of nothing": (lambda raw: bytes(4), "has only 4 bytes"),
+    "no zstd": (lambda raw: with_checksum(b"no zstd"), r"cannot be decoded \("),
+    "cut before the checksum": (lambda raw: with_checksum(raw[:-10]), r"cannot be decoded \("),
+    "half a number": (lambda raw: with_checksum(zstd.compress(b"123")), r"cannot be decoded \("),
+    "one number": (lambda raw: with_checksum(zstd.compress(b"1234")), "holds 1 values instead of"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_chunks_are_never_scored(tmp_path, damage):
     known = known_store(tmp_path)
     chunk = tmp_path / "known.zarr/signals/base/sample_gram/c/1"
-    if damage == "missing":
+    change, message = DAMAGE[damage]
+    if change is None:
         chunk.unlink()
     else:
-        raw = bytearray(chunk.read_bytes())
-        raw[len(raw) // 2] ^= 1
-        chunk.write_bytes(raw)
-    with pytest.raises(Corrupt, match=r"sample_gram/c/1 (is missing|does not match its checksum)"):
+        chunk.write_bytes(change(chunk.read_bytes()))
+    with pytest.raises(Corrupt, match=f"sample_gram/c/1 {message}.*`grace-store verify --deep`"):
         write_score_table(known.store, None, tmp_path / "a.parquet")
-    assert list(tmp_path.glob("a.parquet*")) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["known.zarr"]
 
 
 # ---------------------------------------------------------------- samples one by one, work in order

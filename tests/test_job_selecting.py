@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +19,14 @@ from grace_store.errors import DataError, DatasetChanged, ResumeMismatch, Settin
 from grace_store.job.comparing import compare_subsets
 from grace_store.job.exporting import export_subset
 from grace_store.job.extract import extract
+from grace_store.job.recipes import write_whole
 from grace_store.job.scoring import score_samples, write_score_table
 from grace_store.job.selecting import rank_samples, select_samples
 from grace_store.score import HeuristicSpec, ScoreSpec
-from grace_store.select.files import whole_file, write_lines
+from grace_store.select.files import whole_folder, write_lines
 from grace_store.select.table import SCHEMA, ScoreTable, read_scores
-from tests.jobs import make_job
+from grace_store.whole_files import whole_file
+from tests.jobs import NUM_RECORDS, make_job
 from tests.scored_stores import known_store
 
 PNG = base64.b64decode(
@@ -103,6 +107,7 @@ def test_control_takes_length_out_of_the_ranking():
         ({"ratio": 0}, "ratio 0 is not a number above 0 and at most 1"),
         ({"ratio": "2"}, "ratio 2 is not"),
         ({"ratio": "0.1", "count": 2}, "give one of ratio, count and threshold"),
+        ({"threshold": float("inf")}, "threshold inf is not a number"),
         ({"count": 0}, "count 0 is not between 1 and 3"),
         ({"count": 4}, "count 4 is not between 1 and 3"),
         ({"threshold": float("nan")}, "threshold nan is not a number"),
@@ -269,6 +274,36 @@ def test_images_inside_records_are_written_out(tmp_path):
         assert pa.ipc.open_stream(source).read_all()["images"][0][0].as_py()["bytes"] == PNG
 
 
+def traces_with_image(folder, url):
+    record = {"prompt": "<image>?", "steps": ["a b", "c"], "answer": "d", "images": [url]}
+    (folder / "traces.jsonl").write_text("".join(json.dumps({"id": f"r{i}", **record}) + "\n" for i in range(3)))
+    extract(make_job(folder))
+    return select_samples(score_samples(folder / "store.zarr"), count=2)
+
+
+@pytest.mark.parametrize("as_format", ["ms-swift", "llama-factory"])
+@pytest.mark.parametrize("head", ["data:image/png;base64,", "DATA:image/png;BASE64,", "data:;base64,"])
+def test_images_in_data_urls_are_written_out_too(tmp_path, as_format, head):
+    subset = traces_with_image(tmp_path, head + base64.encodebytes(PNG).decode())
+    exported = export_subset(subset, tmp_path / "a.jsonl", as_format)
+    for line in (tmp_path / "a.jsonl").read_text().splitlines():
+        (image,) = json.loads(line)["images"]
+        assert Path(image).parent == tmp_path / "a-images"
+        assert Path(image).suffix == ".png"
+        assert Path(image).read_bytes() == PNG
+    assert exported.notes == ["2 samples have images", "1 images from inside the records are in a-images"]
+
+
+@pytest.mark.parametrize(
+    ("url", "why"), [("data:image/png,abc", "it does not say ;base64"), ("data:image/png;base64,???", "base64")]
+)
+def test_a_data_url_that_is_no_image_is_refused(tmp_path, url, why):
+    subset = traces_with_image(tmp_path, url)
+    with pytest.raises(DataError, match=f"The image in the data URL data:image/png.* cannot be decoded: .*{why}"):
+        export_subset(subset, tmp_path / "a.jsonl", "llama-factory")
+    assert not list(tmp_path.glob("*a.jsonl*"))
+
+
 def test_a_pretty_printed_array_becomes_lines(tmp_path):
     records = [{"id": f"r{i}", "prompt": "?", "steps": ["a\nb", "c"], "answer": "d"} for i in range(3)]
     (tmp_path / "data.json").write_text(json.dumps(records, indent=2))
@@ -286,7 +321,9 @@ def test_text_that_says_image_without_one_is_reported(tmp_path):
     extract(make_job(tmp_path))
     subset = select_samples(score_samples(tmp_path / "store.zarr"), count=3)
     exported = export_subset(subset, tmp_path / "a.jsonl", "llama-factory")
-    assert exported.notes == ["3 samples say <image> in their text without there being one"]
+    said = "3 samples say <image> in their text without there being one"
+    assert exported.notes == [f"{said}; LLaMA-Factory will refuse them"]
+    assert export_subset(subset, tmp_path / "b.jsonl", "ms-swift").notes == [said]
     assert "images" not in json.loads((tmp_path / "dataset_info.json").read_text())["a"]["columns"]
 
 
@@ -357,6 +394,177 @@ def test_a_file_that_fails_half_way_leaves_what_was_there(tmp_path):
     assert path.read_text() == "before"
     with pytest.raises(SettingError, match="is a folder"), whole_file(tmp_path):
         pass
+
+
+@pytest.mark.parametrize(
+    "write", [lambda path: write_lines(path, [b"after"]), lambda path: write_whole(path, b"after\n")]
+)
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch, write):
+    path, synced = tmp_path / "a.txt", []
+
+    def fsync(descriptor):
+        synced.append(os.pread(descriptor, 100, 0))
+        assert not path.exists()
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write(path)
+    assert synced == [b"after\n"]
+    assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path):
+    path = tmp_path / "a.txt"
+    with whole_file(path) as one, whole_file(path) as other:
+        assert one != other
+        one.write_text("one")
+        other.write_text("other")
+    assert path.read_text() == "one"
+    assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
+
+
+# ---------------------------------------------------------------- what is never written over
+
+
+def everything(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("as_format", ["source", "ms-swift", "llama-factory", "datasets", "steps", "ids"])
+@pytest.mark.parametrize(
+    ("out", "source"),
+    [
+        ("traces.jsonl", "traces.jsonl, which"),
+        ("model/../traces.jsonl", "traces.jsonl, which"),
+        ("link.jsonl", "traces.jsonl, which"),
+        ("hard.jsonl", "traces.jsonl, which"),
+        ("scores.parquet", "scores.parquet, the table of scores"),
+        ("store.zarr", "store.zarr, the store"),
+        ("store.zarr/subset", "store.zarr, the store"),
+        ("linked/subset", "store.zarr, the store"),
+        ("../{name}", "{name}/.*"),
+    ],
+)
+def test_what_a_subset_is_made_from_is_never_written_over(small, out, source, as_format):
+    (small / "link.jsonl").symlink_to(small / "traces.jsonl")
+    (small / "hard.jsonl").hardlink_to(small / "traces.jsonl")
+    (small / "linked").symlink_to(small / "store.zarr")
+    before = everything(small)
+    subset = select_samples(small / "scores.parquet", count=3)
+    out, source = (text.format(name=small.name) for text in (out, source))
+    with pytest.raises(SettingError, match=f"would replace or change .*{source}.* choose another --out"):
+        export_subset(subset, small / out, as_format)
+    assert everything(small) == before
+    assert len((small / "traces.jsonl").read_text().splitlines()) == NUM_RECORDS
+
+
+@pytest.mark.parametrize("as_format", ["source", "ids"])
+def test_neither_is_data_that_moved_nor_where_it_was(small, as_format):
+    shutil.copy(small / "traces.jsonl", small / "moved.jsonl")
+    subset = select_samples(small / "scores.parquet", count=3)
+    for out in ("moved.jsonl", "traces.jsonl"):
+        with pytest.raises(SettingError, match=f"would replace or change .*{out}, which"):
+            export_subset(subset, small / out, as_format, data=[str(small / "moved.jsonl")])
+
+
+def test_nor_by_what_is_written_beside_a_subset(tmp_path):
+    make_job(tmp_path)
+    for name in ("a.jsonl.spec.json", "dataset_info.json"):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        shutil.copy(tmp_path / "traces.jsonl", folder / name)
+        extract(make_job(folder, data=(str(folder / name),)))
+        subset = select_samples(score_samples(folder / "store.zarr"), count=3)
+        with pytest.raises(SettingError, match=f"Writing .*/{name} would replace or change .*/{name}, which"):
+            export_subset(subset, folder / "a.jsonl", "llama-factory")
+        assert len((folder / name).read_text().splitlines()) == NUM_RECORDS
+
+
+def test_ids_need_no_store_and_leave_its_place_alone(small):
+    subset = select_samples(small / "scores.parquet", count=3)
+    shutil.rmtree(small / "store.zarr")
+    with pytest.raises(SettingError, match="the store; choose another"):
+        export_subset(subset, small / "store.zarr", "ids")
+    export_subset(subset, small / "ids.txt", "ids")
+    assert (small / "ids.txt").read_text().split() == subset.sample_id
+    with pytest.raises(SettingError, match="has no name of its own"):
+        export_subset(subset, ".", "ids")
+
+
+def test_a_datasets_folder_of_someone_else_is_not_replaced(scored, tmp_path):
+    subset = select_samples(scored / "scores.parquet", ratio="0.2")
+    export_subset(subset, tmp_path / "hf", "datasets")
+    export_subset(subset, tmp_path / "ids", "ids")
+    shutil.copytree(tmp_path / "hf", tmp_path / "theirs")
+    with pytest.raises(SettingError, match="theirs exists and was not made by this command"):
+        export_subset(subset, tmp_path / "theirs", "datasets")
+    (tmp_path / "theirs.spec.json").write_text('{"made_by": "hand"}')
+    with pytest.raises(SettingError, match="theirs exists and was not made by this command"):
+        export_subset(subset, tmp_path / "theirs", "datasets")
+    (tmp_path / "ids").unlink()  # its note stays, and says nothing of a folder
+    shutil.copytree(tmp_path / "hf", tmp_path / "ids")
+    with pytest.raises(SettingError, match="ids exists and was not made by this command"):
+        export_subset(subset, tmp_path / "ids", "datasets")
+    state = json.loads((tmp_path / "hf/state.json").read_text())
+    (tmp_path / "hf/state.json").write_text(json.dumps(state | {"_fingerprint": "saved by datasets"}))
+    before = everything(tmp_path)
+    with pytest.raises(SettingError, match="hf exists and was not made by this command"):
+        export_subset(subset, tmp_path / "hf", "datasets")
+    (tmp_path / "hf/state.json").write_text("{")
+    with pytest.raises(SettingError, match="hf exists and was not made by this command"):
+        export_subset(subset, tmp_path / "hf", "datasets")
+    (tmp_path / "hf/state.json").write_bytes(before[tmp_path / "hf/state.json"])
+    assert everything(tmp_path) == before
+
+
+def fill(path, text):
+    with whole_folder(path, "note.json") as folder:
+        (folder / "note.json").write_text('{"made_by": "grace-store 1"}')
+        (folder / "text").write_text(text)
+
+
+@pytest.mark.parametrize("fails_at", range(2))
+def test_a_folder_is_there_old_or_new_wherever_renaming_fails(tmp_path, monkeypatch, fails_at):
+    fill(tmp_path / "a", "old")
+    rename, calls = Path.rename, []
+
+    def failing(self, target):
+        calls.append(target)
+        if len(calls) == fails_at + 1:
+            raise OSError("no more")
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", failing)
+        with pytest.raises(OSError, match="no more"):
+            fill(tmp_path / "a", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a/text").read_text() == "old"
+    fill(tmp_path / "a", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a/text").read_text() == "new"
+
+
+def test_the_old_folder_is_deleted_only_when_the_new_one_is_there(tmp_path, monkeypatch):
+    fill(tmp_path / "a", "old")
+    deleted = []
+
+    def rmtree(path, **_):
+        if path.exists():
+            deleted.append(((path / "text").read_text(), (tmp_path / "a/text").read_text()))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", rmtree)
+        fill(tmp_path / "a", "new")
+    assert deleted == [("old", "new")]
+
+
+def test_a_folder_behind_a_link_is_filled_where_it_is(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "a").symlink_to(tmp_path / "disk")
+    for text in ("old", "new"):
+        fill(tmp_path / "a", text)
+        assert (tmp_path / "disk/text").read_text() == text
+    assert (tmp_path / "a").is_symlink()
 
 
 # ---------------------------------------------------------------- side by side

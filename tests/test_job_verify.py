@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from grace_store.config import ExtractRequest, RunOptions
-from grace_store.errors import ResumeMismatch, StoreError
+from grace_store.errors import ResumeMismatch, StoreBusy, StoreError
 from grace_store.job.extract import ExtractJob, extract
 from grace_store.job.verify import repair, verify, verify_against_model
-from grace_store.store import Store
+from grace_store.store import Store, hold
 from tests.fake_model import CALLS_FILE, make_fake_model
 from tests.jobs import content, make_job
 
@@ -98,6 +98,21 @@ def test_a_damaged_signal_document_is_reported(job: ExtractJob) -> None:
     assert "does not match its own digest" in problems[0].text
     with pytest.raises(StoreError, match="extract it anew"):
         repair(Store.open(job.location), job)
+
+
+def test_a_store_that_is_being_written_is_not_repaired(job: ExtractJob) -> None:
+    store = Store.open(job.location)
+    with hold(store.backend, "create-second"), pytest.raises(StoreBusy, match="create-second"):
+        repair(store, job)
+
+
+def test_a_signal_that_came_while_checking_is_no_stray(job: ExtractJob) -> None:
+    store = Store.open(job.location)
+    assert store.signal_names == ["base"]  # remembered, as a check of many hours would
+    extract(replace(job, signal="second"))
+    repair(store, job)
+    assert list(verify(Store.open(job.location), deep=True)) == []
+    assert Store.open(job.location).signal("second").completion() is not None
 
 
 def test_nothing_to_mend_in_a_sound_store(job: ExtractJob) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -245,6 +246,51 @@ def test_asked_to_stop_it_saves_and_goes_on(home, finished, tmp_path):
     warmup(job, events.append)
     assert [event.step for event in events if isinstance(event, StepTaken)] == [1, 2, 3, 4, 5, 6]
     assert content(job.out, among="adapter_model*") == content(finished, among="adapter_model*")
+
+
+RANKED = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from tests.warmups import make_job
+from grace_store.job.warmup import warmup
+from grace_store.recipe import Ranks
+home, rank, out = sys.argv[1:]
+warmup(replace(make_job(Path(home), out), ranks=Ranks(rank=int(rank), world_size=2, local_rank=int(rank))))
+"""
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_ranks_go_on_together_or_not_at_all(home, finished, tmp_path, repository, shared):
+    stop = threading.Event()
+    stop.set()
+    out = tmp_path / "out"
+    with pytest.raises(Interrupted, match="Stopped after step 1 of 6"):
+        warmup(make_job(home, str(out)), stop=stop)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "PYTHONPATH": str(repository), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANKED, str(home), str(rank), str(seen)],
+            env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        for rank, seen in enumerate((out, out if shared else tmp_path / "elsewhere"))
+    ]  # fmt: skip
+    try:
+        told = [rank.communicate(timeout=240)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    if not shared:
+        assert all("ranks do not see the same --out" in text for text in told), told
+        assert all("one finds step 1 saved and another nothing" in text for text in told)
+        return
+    assert [rank.returncode for rank in ranks] == [0, 0], told
+    expected, found = (load_file(each / "checkpoint-6" / "adapter_model.safetensors") for each in (finished, out))
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-2, atol=1e-3)
 
 
 def test_other_settings_are_refused_with_a_difference(home, finished, tmp_path):

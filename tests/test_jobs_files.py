@@ -132,7 +132,7 @@ def test_torchrun_on_several_nodes_asks_where_they_are(environment):
 SRUN = """#!/usr/bin/env bash
 [[ $1 == --kill-on-bad-exit=1 ]] && shift
 for i in 0 1; do
-    SLURM_PROCID=$i SLURM_LOCALID=$i SLURM_NTASKS=2 "$@" & pids[i]=$!
+    SLURM_PROCID=$i SLURM_LOCALID=$i SLURM_STEP_NUM_TASKS=2 "$@" & pids[i]=$!
 done
 wait "${pids[0]}" && wait "${pids[1]}"
 """

@@ -127,6 +127,12 @@ def test_only_the_owners_machine_knows_that_it_is_dead(backend: LocalBackend, ow
     assert list(backend.walk()) == []
 
 
+def test_another_container_of_the_machine_is_not_known_to_be_dead() -> None:
+    owner = lock._me() | {"pid": 4_000_000, "pid_namespace": "pid:[1]"}
+    assert not lock.is_dead(owner)
+    assert lock.is_dead(lock._me() | {"pid": 4_000_000})
+
+
 def test_a_lock_that_is_no_json_is_nobodys_to_take(backend: LocalBackend) -> None:
     backend.write(MINE, b"\xff{")
     with pytest.raises(StoreBusy, match=r"process \? on \?"), hold(backend, "base"):

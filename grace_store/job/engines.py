@@ -11,7 +11,8 @@ from grace_store.errors import SettingError
 from grace_store.recipe import Ranks
 from grace_store.store import Shard
 
-RANK_VARIABLES = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"))
+RANK_VARIABLES = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"))
+"""Slurm sets SLURM_NTASKS for the batch script too, which is no rank; only what srun starts has the step's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +29,34 @@ def choose_engine(
 ) -> Engine:
     """Return the engine for what was asked and what the environment offers.
 
-    A shard given, or a rank under torchrun or srun, means one process of many. Otherwise several GPUs mean one
-    worker each, and a single device means this process.
+    A rank under torchrun or srun does its shard in this process, on its own GPU. Otherwise several GPUs mean one
+    worker each, and a single device, or one that was named, means this process. A shard that was given says only
+    which units are meant, not where they run.
     """
     rank = rank_in(environment)
-    if rank is not None and shard is None and workers is None:
+    if rank is not None and shard is None:
+        if workers is not None:
+            raise SettingError("--workers has no meaning for a rank of torchrun or srun: each rank is one worker.")
         i, n, local = rank
-        device = f"cuda:{local}" if options.device == "auto" and len(_gpus(environment)) > local else options.device
-        return Engine(options.model_copy(update={"device": device}), (i, n))
-    gpus = _gpus(environment) if options.device in ("auto", "cuda") else []
+        return Engine(options.model_copy(update={"device": _device_of_rank(options, local, environment)}), (i, n))
+    units = shard or (0, 1)
+    if options.device not in ("auto", "cuda"):
+        if workers is not None and workers > 1 and options.device != "cpu":
+            raise SettingError(f"--workers {workers} with --device {options.device}: one device takes one worker.")
+        return Engine(options, units, ("cpu",) * (workers or 0) if options.device == "cpu" else ())
+    gpus = _gpus(environment)
     if workers is None:
-        many = tuple(gpus) if len(gpus) > 1 else ()
-        return Engine(options, shard or (0, 1), many)
+        return Engine(options, units, tuple(gpus) if len(gpus) > 1 else ())
     if gpus and workers > len(gpus):
         raise SettingError(f"--workers {workers}, but {len(gpus)} GPUs are visible; give at most one worker a GPU.")
-    devices = tuple(gpus[:workers]) if gpus else ("cpu",) * workers
-    return Engine(options, shard or (0, 1), devices)
+    return Engine(options, units, tuple(gpus[:workers]) if gpus else ("cpu",) * workers)
+
+
+def _device_of_rank(options: RunOptions, local: int, environment: Mapping[str, str]) -> str:
+    if options.device not in ("auto", "cuda"):
+        return options.device
+    gpus = _gpus(environment)
+    return f"cuda:{local % len(gpus)}" if gpus else options.device
 
 
 def rank_in(environment: Mapping[str, str]) -> tuple[int, int, int] | None:

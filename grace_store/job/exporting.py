@@ -13,13 +13,23 @@ import numpy as np
 
 from grace_store import __version__
 from grace_store.data import Dataset, Record, Sample, name_files, understand
-from grace_store.errors import DataError, Unusable
+from grace_store.data.folders import expand_paths
+from grace_store.errors import DataError, GraceStoreError, SettingError, Unusable
 from grace_store.job.dataset import image_folder, open_dataset
 from grace_store.job.selecting import IntArray, Subset, open_store_of, positions_of
 from grace_store.select.datasets_folder import STATE, write_datasets_folder
-from grace_store.select.files import sidecar_of, whole_folder, write_array, write_json, write_lines
+from grace_store.select.files import (
+    overlaps,
+    read_note,
+    sidecar_of,
+    whole_folder,
+    write_array,
+    write_json,
+    write_lines,
+)
 from grace_store.select.table import STEP_SCORES, ScoreTable, read_scores
 from grace_store.select.training_formats import (
+    DATASET_INFO,
     ImageNames,
     conversation,
     has_stray_placeholder,
@@ -54,15 +64,19 @@ def export_subset(
     source: the records byte for byte, JSON lines or, if out ends in .json, an array. ms-swift and llama-factory:
     conversations with images where they stood. datasets: a Hugging Face folder. steps: the records with the step
     scores and where in the response each step lies. ids: one a line. images is where relative image paths start;
-    store and data say where those are now, if they moved.
+    store and data say where those are now, if they moved. What the subset is made from is never written over.
     """
     out = Path(out)
+    if not out.name:
+        raise SettingError(f"--out {out} has no name of its own; give the name of a new file or folder.")
     exported = Exported(out, as_format, len(subset), [out])
     if as_format == "ids":
+        _keep_sources(exported, subset, *_sources_of_ids(subset, store, data))
         write_lines(out, (text.encode() for text in subset.sample_id))
     else:
         opened = open_store_of(subset.scores, store)
         with open_dataset(opened, data) as dataset:
+            _keep_sources(exported, subset, opened, [file.path for file in dataset.files])
             chosen = _Chosen(opened, dataset, subset)
             if as_format == "source":
                 (write_array if out.suffix == ".json" else write_lines)(out, chosen.raw(one_line=out.suffix != ".json"))
@@ -75,6 +89,38 @@ def export_subset(
     write_json(sidecar_of(out), _made_by(subset, as_format))
     exported.files.append(sidecar_of(out))
     return exported
+
+
+def _sources_of_ids(
+    subset: Subset, store: str | None, data: Sequence[str] | None
+) -> tuple[Store | str, Sequence[Path]]:
+    """Return the store and the files given, as far as they are there: ids can be written without either."""
+    files = expand_paths(data) if data else []
+    try:
+        return open_store_of(subset.scores, store), files
+    except GraceStoreError:
+        return store or subset.scores.made_by["store"], files
+
+
+def _keep_sources(exported: Exported, subset: Subset, store: Store | str, files: Sequence[Path]) -> None:
+    """Raise SettingError if a file about to be written is, holds or lies in something the subset is made from."""
+    sources = [(path, "which the scores were made from") for path in files]
+    if isinstance(store, Store):
+        sources += [(Path(file.path), "which the store was planned from") for file in store.plan.files]
+        store = store.location
+    sources.append((Path(store), "the store"))
+    if subset.scores.path is not None:
+        sources.append((subset.scores.path, "the table of scores"))
+    targets = [exported.out, sidecar_of(exported.out)]
+    if exported.as_format == "llama-factory":
+        targets.append(exported.out.with_name(DATASET_INFO))
+    for target in targets:
+        for source, what in sources:
+            if overlaps(target, source):
+                raise SettingError(
+                    f"Writing {target} would replace or change {source}, {what}; choose another --out. "
+                    "Nothing was written."
+                )
 
 
 def _made_by(subset: Subset, as_format: str) -> dict[str, Any]:
@@ -132,8 +178,24 @@ def _write_datasets(chosen: _Chosen, out: Path) -> None:
     def records() -> Iterator[dict[str, Any]]:
         return (json.loads(raw) for raw in chosen.raw(one_line=False))
 
-    with whole_folder(out, STATE) as folder:
-        write_datasets_folder(folder, records, chosen.store.plan.digest()[:16])
+    with whole_folder(out, lambda _: _is_our_folder(out)) as folder:
+        write_datasets_folder(folder, records, _fingerprint(chosen.store.plan.digest()))
+
+
+def _is_our_folder(out: Path) -> bool:
+    """Return whether the note beside a datasets folder says that we made it, and it has not been saved to since."""
+    note = read_note(sidecar_of(out))
+    if note is None or note.get("as") != "datasets":
+        return False
+    try:
+        state = json.loads((out / STATE).read_text(encoding="utf-8"))
+        return bool(state["_fingerprint"] == _fingerprint(note["scores"]["plan_sha256"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _fingerprint(plan_sha256: str) -> str:
+    return plan_sha256[:16]
 
 
 def _write_conversations(chosen: _Chosen, exported: Exported, images: str | None) -> None:
@@ -157,7 +219,8 @@ def _write_conversations(chosen: _Chosen, exported: Exported, images: str | None
     if names.num_written:
         exported.notes.append(f"{names.num_written} images from inside the records are in {out.stem}-images")
     if num_stray:
-        exported.notes.append(f"{num_stray} samples say <image> in their text without there being one")
+        verdict = "; LLaMA-Factory will refuse them" if exported.as_format == "llama-factory" else ""
+        exported.notes.append(f"{num_stray} samples say <image> in their text without there being one{verdict}")
 
 
 def _with_scores(chosen: _Chosen, subset: Subset) -> Iterator[bytes]:

@@ -11,11 +11,11 @@ from grace_store import __version__
 from grace_store.config import DataRequest, DataSpec, said
 from grace_store.data import Dataset, Record, check_spec, detect_format, understand
 from grace_store.data.images import is_missing
-from grace_store.errors import DataError, NothingUsable, ResumeMismatch, SettingError, Unusable
+from grace_store.errors import GraceStoreError, NothingUsable, ResumeMismatch, SettingError, Unusable
 from grace_store.events import Listener, Scanned, Warned, ignore
 from grace_store.job.dataset import check_files
 from grace_store.metadata import Plan, Reason
-from grace_store.store import Backend, PlannedSample, PlanWriter, Store, hold, open_backend
+from grace_store.store import Backend, PlannedSample, PlanWriter, Store, check_claimable, hold, open_backend
 
 RECORDS_TO_DETECT_FORMAT = 64
 PLAN_WAIT_SECONDS = 24 * 3600.0
@@ -42,12 +42,14 @@ def plan(
     backend = open_backend(location)
     with Dataset.open(paths) as dataset:
         if backend.read("zarr.json") is None:
+            # Before the lock, too: nothing, not even a lock, is written into somebody else's folder.
+            check_claimable(backend)
             try:
                 with hold(backend, "plan", wait_seconds=PLAN_WAIT_SECONDS):
                     if backend.read("zarr.json") is None:
                         _write_plan(dataset, backend, request, samples_per_unit, images, listener)
                         return Store.open(backend)
-            except DataError:
+            except GraceStoreError:
                 backend.prune()
                 raise
         store = Store.open(backend)

@@ -18,8 +18,8 @@ from grace_store.errors import WorkerDied
 from grace_store.events import Listener, Rated, UnitCommitted, Warned
 from grace_store.job.worker import WorkerJob
 
-DEATHS_PER_UNIT = 3
-"""A unit that was under way in so many deaths is given up: it would kill every worker in turn."""
+DEATHS_PER_UNIT = 2
+"""A unit that was alone on a worker in so many deaths is given up: it would kill every worker in turn."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +29,8 @@ class _Worker:
     in_flight: set[int] = field(default_factory=set)
     rate: Rated | None = None
     """How fast it is; None while it is not ready."""
+    failure: str | None = None
+    """What it said before it gave up."""
     listener: threading.Thread | None = None
 
 
@@ -44,8 +46,12 @@ class ProcessEngine:
     _messages: queue.Queue[tuple[_Worker, dict[str, Any] | None]] = field(default_factory=queue.Queue)
     _workers: list[_Worker] = field(default_factory=list)
     _waiting: deque[int] = field(default_factory=deque)
-    _deaths: dict[int, int] = field(default_factory=dict)
+    _suspects: dict[int, int] = field(default_factory=dict)
+    """Units that were under way when a worker died, and how often they were so alone."""
     _given_up: list[int] = field(default_factory=list)
+    _failed_starts: dict[int, int] = field(default_factory=dict)
+    _deaths_in_a_row: int = 0
+    _last_words: str = ""
     _has_told_rate: bool = False
 
     def run(self, units: Sequence[int]) -> None:
@@ -53,7 +59,7 @@ class ProcessEngine:
         self._waiting.extend(units)
         try:
             for number in range(min(len(self.environments), len(units))):
-                self._start(number)
+                self._start(number, self.job)
             while self._workers:
                 self._take_message()
         finally:
@@ -63,11 +69,13 @@ class ProcessEngine:
                 self._close(worker)
         if self._given_up:
             raise WorkerDied(
-                f"Workers died {DEATHS_PER_UNIT} times while units {self._given_up} were under way; all other units "
-                "are committed. The log of the last death is above; run the same command to try those units again."
+                f"Workers died whenever they came to units {sorted(self._given_up)}; all other units are committed. "
+                f"{self._last_words} Run the same command to try those units again."
             )
+        if self._waiting and not self.stop.is_set():
+            raise WorkerDied(f"No worker is left, and {len(self._waiting)} units are to do. {self._last_words}")
 
-    def _start(self, number: int) -> None:
+    def _start(self, number: int, job: WorkerJob) -> None:
         process = subprocess.Popen(
             [sys.executable, "-m", "grace_store.job.worker"],
             stdin=subprocess.PIPE,
@@ -80,7 +88,7 @@ class ProcessEngine:
         )
         worker = _Worker(number, process)
         self._workers.append(worker)
-        self._send(worker, self.job.model_dump_json())
+        self._send(worker, job.model_dump_json())
         worker.listener = threading.Thread(target=self._listen, args=(worker,), daemon=True)
         worker.listener.start()
 
@@ -108,9 +116,10 @@ class ProcessEngine:
         elif message["event"] == "UnitCommitted":
             fields = {key: value for key, value in message.items() if key != "event"}
             worker.in_flight.discard(int(fields["unit"]))
+            self._deaths_in_a_row = 0
             self.listener(UnitCommitted(**fields))
         elif message["event"] == "Failed":
-            raise WorkerDied(f"Worker {worker.number} stopped: {message['text']}")
+            worker.failure = message["text"]
         self._feed_all()
 
     def _tell_rate(self) -> None:
@@ -124,15 +133,18 @@ class ProcessEngine:
 
     def _feed_all(self) -> None:
         for worker in self._workers:
-            # One unit on the device, and some being read and tokenised ahead of it.
-            while worker.rate and self._waiting and not self.stop.is_set():
-                if len(worker.in_flight) > self.job.options.queue_units:
-                    break
+            while worker.rate and self._waiting and not self.stop.is_set() and self._has_room(worker, self._waiting[0]):
                 unit = self._waiting.popleft()
                 worker.in_flight.add(unit)
                 self._send(worker, str(unit))
             if self.stop.is_set() or not (worker.in_flight or self._in_flight_elsewhere(worker)):
                 self._end(worker)
+
+    def _has_room(self, worker: _Worker, unit: int) -> bool:
+        """Return whether a worker may have one more unit: one on the device, some being read ahead, a suspect alone."""
+        if unit in self._suspects or not worker.in_flight.isdisjoint(self._suspects):
+            return not worker.in_flight
+        return len(worker.in_flight) <= self.job.options.queue_units
 
     def _in_flight_elsewhere(self, worker: _Worker) -> bool:
         """Return whether work may still come to an idle worker: waiting now, or under way where it may fail."""
@@ -146,17 +158,28 @@ class ProcessEngine:
         code = worker.process.returncode
         if code == 0 and (self.stop.is_set() or not lost):
             return
-        if worker.rate is None:
-            raise WorkerDied(f"Worker {worker.number} died while starting (exit code {code}); its log is above.")
-        self.listener(Warned(f"Worker {worker.number} died (exit code {code}); units {lost} will be redone."))
-        for unit in reversed(lost):
-            self._deaths[unit] = self._deaths.get(unit, 0) + 1
-            if self._deaths[unit] >= DEATHS_PER_UNIT:
+        self._last_words = worker.failure or f"Worker {worker.number} ended with exit code {code}; its log is above."
+        self._suspect(lost)
+        self._deaths_in_a_row += 1
+        if self._deaths_in_a_row > 2 * len(self.environments) + 2 * DEATHS_PER_UNIT:
+            raise WorkerDied(f"Workers die one after the other, and no unit gets done. {self._last_words}")
+        starting = worker.rate is None
+        self._failed_starts[worker.number] = self._failed_starts.get(worker.number, 0) + starting
+        retired = self._failed_starts[worker.number] > 1
+        what = "does not start and is left out" if retired else f"died; units {lost} will be redone"
+        self.listener(Warned(f"Worker {worker.number} {what}. {self._last_words}"))
+        if self._waiting and not retired and not self.stop.is_set():
+            # Without a trial: it may have been the trial's samples that killed it.
+            self._start(worker.number, self.job.model_copy(update={"trial_unit": None}))
+
+    def _suspect(self, lost: Sequence[int]) -> None:
+        """Put units that were under way in a death at the end of the queue, to be done alone; or give them up."""
+        for unit in lost:
+            self._suspects[unit] = self._suspects.get(unit, 0) + (len(lost) == 1)
+            if self._suspects[unit] >= DEATHS_PER_UNIT:
                 self._given_up.append(unit)
             else:
-                self._waiting.appendleft(unit)
-        if self._waiting and not self.stop.is_set():
-            self._start(worker.number)
+                self._waiting.append(unit)
 
     def _send(self, worker: _Worker, line: str) -> None:
         assert worker.process.stdin is not None

@@ -14,6 +14,7 @@ from grace_store.metadata import Plan
 from grace_store.recipe import RECIPE, REPLAY, Recipe, Subset, WarmupSpec
 from grace_store.store import Store
 from grace_store.store.sealed import from_bytes, seal, to_bytes, unseal
+from grace_store.whole_files import whole_file
 
 OPTION_NAMES = {"num_heldout": "heldout", "num_epochs": "epochs"}
 """Fields whose option on the command line is called otherwise."""
@@ -61,9 +62,8 @@ def freeze(recipe: Recipe, out: Path, store: Store, *, planned_here: bool) -> No
 
 def write_whole(path: Path, content: bytes) -> None:
     """Put a file in its place whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(content)
-    part.replace(path)
+    with whole_file(path) as part:
+        part.write_bytes(content)
 
 
 def _replay(recipe: Recipe, store: Store, *, planned_here: bool) -> str:

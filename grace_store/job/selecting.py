@@ -15,7 +15,7 @@ from grace_store.errors import DataError, SettingError
 from grace_store.job.dataset import open_dataset
 from grace_store.job.scoring import check_plan_of
 from grace_store.score.length_bias import LENGTHS, Length, residuals
-from grace_store.select.budget import Ratio, budget, rank, stratified_rank
+from grace_store.select.budget import Ratio, at_least, budget, rank, stratified_rank
 from grace_store.select.table import ScoreTable, read_scores
 from grace_store.store import Store
 
@@ -74,32 +74,31 @@ class Ranking:
     def take(self, *, ratio: Ratio | None = None, count: int | None = None, threshold: float | None = None) -> Subset:
         """Return the best ceil(ratio N), the best count, or those that reach a threshold: one of the three."""
         said = {"ratio": ratio, "count": count, "threshold": threshold}
-        if sum(each is not None for each in said.values()) != 1:
+        if sum(each is not None for each in said.values()) > 1:
             raise SettingError("give one of ratio, count and threshold")
         if ratio is not None:
-            number = budget(ratio, len(self.ranked))
+            kept = self.ranked[: budget(ratio, len(self.ranked))]
         elif count is not None:
-            number = count
             if not 1 <= count <= len(self.ranked):
                 raise SettingError(
                     f"count {count} is not between 1 and {len(self.ranked)}, the number of samples that have a value"
                 )
+            kept = self.ranked[:count]
+        elif threshold is not None:
+            kept = self._reaching(threshold)
         else:
-            number = self._reaching(threshold)
-        kept = self.ranked[:number]
+            raise SettingError("give one of ratio, count and threshold")
         spec: dict[str, Any] = {
             key: each if key != "ratio" else str(each) for key, each in said.items() if each is not None
         }
         spec |= {"by": self.by, "control": list(self.control)}
-        least = float(self.value[kept].min()) if number else float("nan")
+        least = float(self.value[kept].min()) if len(kept) else float("nan")
         return Subset(self.scores, kept, len(self.ranked), least, spec)
 
-    def _reaching(self, threshold: float | None) -> int:
-        if threshold is None or not np.isfinite(threshold):
-            raise SettingError(f"threshold {threshold} is not a number")
+    def _reaching(self, threshold: float) -> IntArray:
         if self.by is not None:
             raise SettingError("a threshold has no meaning inside strata: give --ratio or --count with --by")
-        return int(np.count_nonzero(self.value[self.ranked] >= threshold))
+        return at_least(self.value, threshold, self.ranked)
 
 
 def rank_samples(

@@ -25,6 +25,7 @@ from grace_store.store import (
     check_signal,
     check_strays,
     hold,
+    refuse_busy,
     rewrite_signal_metadata,
     withdraw_units,
 )
@@ -100,6 +101,7 @@ def repair(
     store: Store, job: ExtractJob, listener: Listener = ignore, stop: threading.Event | None = None
 ) -> list[Problem]:
     """Mend everything that a deep check finds and return it: redo bad units, rewrite metadata, delete strays."""
+    refuse_busy(store.backend)
     found = list(verify(store, deep=True))
     hopeless = [problem for problem in found if problem.remedy == "replan"]
     if hopeless:
@@ -107,9 +109,7 @@ def repair(
             f"The plan of {store.location} itself is damaged ({hopeless[0].where}: {hopeless[0].text}), so there is no "
             "telling which rows are whose. Move the store away and run `grace-store extract` into a new one."
         )
-    for problem in found:
-        if problem.remedy == "delete" and problem.signal is None:
-            store.backend.delete(problem.where)
+    _delete_strays(store)
     for name in sorted({problem.signal for problem in found if problem.signal}):
         mine = [problem for problem in found if problem.signal == name]
         units = sorted({problem.unit for problem in mine if problem.unit is not None})
@@ -117,6 +117,14 @@ def repair(
         _repair_signal(store, name, mine, units)
         extract(replace(job, location=store.location, signal=name), listener, stop)
     return found
+
+
+def _delete_strays(store: Store) -> None:
+    """Delete what is no part of the format, seen anew: the check may have taken hours, and others work meanwhile."""
+    refuse_busy(store.backend)
+    for problem in check_strays(Store.open(store.backend)):
+        if problem.signal is None:
+            store.backend.delete(problem.where)
 
 
 def _repair_signal(store: Store, name: str, problems: Sequence[Problem], units: Sequence[int]) -> None:

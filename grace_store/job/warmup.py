@@ -21,7 +21,7 @@ from grace_store.job.dataset import UnitLoader, open_dataset
 from grace_store.job.planning import check_request, plan
 from grace_store.job.recipes import check_recipe, freeze, make_recipe, read_recipe, write_whole
 from grace_store.job.subsets import ChosenSamples, choose_samples, order_steps
-from grace_store.model.adapter_folder import require_peft
+from grace_store.model.adapter_folder import TENSORS, require_peft
 from grace_store.recipe import DONE, SUBSET, LeftOut, Ranks, Recipe, SampleRef, WarmupOptions, WarmupRequest
 from grace_store.store import Store, open_backend
 from grace_store.unit import SetAside
@@ -203,7 +203,7 @@ def _read_done(out: Path, recipe: Recipe) -> WarmupDone | None:
     if not path.is_file():
         return None
     done = WarmupDone.model_validate_json(path.read_bytes())
-    there = all((out / name / "adapter_model.safetensors").is_file() for name in done.checkpoints)
+    there = all((out / name / TENSORS).is_file() for name in done.checkpoints)
     return done if there and done.recipe_sha256 == recipe.fingerprint() else None
 
 

@@ -20,7 +20,7 @@ from typing import Any, TextIO
 from grace_store.config import Frozen, RunOptions
 from grace_store.data import Dataset
 from grace_store.errors import GraceStoreError
-from grace_store.events import Event
+from grace_store.events import Event, Rated
 from grace_store.job.dataset import UnitLoader
 from grace_store.job.estimate import trial_rate
 from grace_store.job.extractor import model_door
@@ -43,8 +43,8 @@ class WorkerJob(Frozen):
     images: str | None = None
     options: RunOptions
     tmp_label: str
-    trial_unit: int
-    """Where the samples come from that show how fast the worker is."""
+    trial_unit: int | None
+    """Where the samples come from that show how fast the worker is; None: it is not tried."""
     parent: int
 
 
@@ -103,7 +103,8 @@ def _run(job: WorkerJob, say: _Speaker) -> None:
     threading.Thread(target=_read_units, args=(feed,), daemon=True).start()
     with Dataset.open(list(job.data)) as dataset:
         loader = UnitLoader(store, dataset)
-        say.event(trial_rate(view, loader, extractor, job.trial_unit))
+        unknown = Rated(samples_per_second=0.0, tokens_per_second=0.0)
+        say.event(unknown if job.trial_unit is None else trial_rate(view, loader, extractor, job.trial_unit))
         run_pipeline(view, feed, loader, extractor, job.options, say.event)
 
 

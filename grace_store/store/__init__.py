@@ -4,9 +4,9 @@ from grace_store.store.backend import Backend, LocalBackend, open_backend, run_l
 from grace_store.store.check import Problem, check_plan, check_signal, check_strays
 from grace_store.store.gram_reader import GramReader, SampleGrams
 from grace_store.store.layout import SAMPLES_PER_CHUNK, check_signal_name, unit_range
-from grace_store.store.lock import Shard, clear_dead, hold
-from grace_store.store.plan_writer import PlannedSample, PlanWriter
-from grace_store.store.store import SampleRows, SignalView, Store, UnitGrams, is_committed
+from grace_store.store.lock import Shard, clear_dead, hold, refuse_busy
+from grace_store.store.plan_writer import PlannedSample, PlanWriter, check_claimable
+from grace_store.store.store import SampleRows, SignalView, Store, is_committed
 from grace_store.store.unit_writer import (
     UnitWriter,
     complete_signal,
@@ -29,8 +29,8 @@ __all__ = [
     "Shard",
     "SignalView",
     "Store",
-    "UnitGrams",
     "UnitWriter",
+    "check_claimable",
     "check_plan",
     "check_signal",
     "check_signal_name",
@@ -42,6 +42,7 @@ __all__ = [
     "hold",
     "is_committed",
     "open_backend",
+    "refuse_busy",
     "rewrite_signal_metadata",
     "run_log_path",
     "unit_range",

@@ -14,7 +14,7 @@ import zarr.storage
 from zarr.abc.store import Store as ZarrStore
 
 from grace_store.errors import SettingError
-from grace_store.store.layout import RUNS, TMP
+from grace_store.store.layout import LEDGER, LOCKS, RUNS, SAMPLES, SIGNALS, TMP
 
 _ATTEMPTS = 4
 
@@ -57,7 +57,7 @@ class Backend(Protocol):
     def delete_tree(self, prefix: str) -> None: ...
 
     def prune(self) -> None:
-        """Remove the location itself if nothing is left in it."""
+        """Remove the folders of a store that has nothing in it, and those only."""
         ...
 
 
@@ -125,9 +125,9 @@ class LocalBackend:
         shutil.rmtree(self.root / prefix, ignore_errors=True)
 
     def prune(self) -> None:
-        for folder, _, _ in os.walk(self.root, topdown=False):
-            with contextlib.suppress(OSError):  # not empty: it stays
-                Path(folder).rmdir()
+        for key in (*(f"{TMP}/{label}" for label in self.names(TMP)), TMP, LOCKS, LEDGER, SAMPLES, SIGNALS, ""):
+            with contextlib.suppress(OSError):  # not there, or not empty: it stays
+                (self.root / key).rmdir()
 
     def _place(self, value: bytes, place: Callable[[Path], object]) -> None:
         """Write a temporary file and put it in its place; it is gone afterwards, whatever happens."""

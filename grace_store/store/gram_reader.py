@@ -99,10 +99,15 @@ class GramReader:
         raw = self._view.store.backend.read(key)
         if raw is None:
             raise self._broken(key, "is missing")
+        if len(raw) <= _CRC_BYTES:  # the checksum of nothing is 0, so an empty file would match it
+            raise self._broken(key, f"has only {len(raw)} bytes")
         body = raw[:-_CRC_BYTES]
         if google_crc32c.value(body) != int.from_bytes(raw[-_CRC_BYTES:], "little"):
             raise self._broken(key, "does not match its checksum")
-        chunk = np.frombuffer(zstd.decompress(body), dtype=np.dtype(spec.dtype).newbyteorder("<"))
+        try:
+            chunk = np.frombuffer(zstd.decompress(body), dtype=np.dtype(spec.dtype).newbyteorder("<"))
+        except (RuntimeError, ValueError) as error:
+            raise self._broken(key, f"cannot be decoded ({error})") from error
         if len(chunk) != spec.chunks[0]:
             raise self._broken(key, f"holds {len(chunk)} values instead of {spec.chunks[0]}")
         return chunk

@@ -114,6 +114,14 @@ def clear_dead(backend: Backend) -> None:
             backend.delete_tree(f"{TMP}/{label}")
 
 
+def refuse_busy(backend: Backend) -> None:
+    """Raise StoreBusy if any run, of whatever signal, may be writing."""
+    clear_dead(backend)
+    for name in backend.names(LOCKS):
+        key = f"{LOCKS}/{name}"
+        raise StoreBusy(_busy_text(backend, key, _owner(backend, key)))
+
+
 def _overlapping(backend: Backend, name: str, shard: Shard) -> Iterator[tuple[str, dict[str, Any]]]:
     for file in backend.names(LOCKS):
         prefix, _, rest = file.removesuffix(".json").rpartition(".")
@@ -142,6 +150,8 @@ def is_dead(owner: dict[str, Any]) -> bool:
         return False
     if owner.get("boot") != _boot_id():
         return True
+    if owner.get("pid_namespace") != _pid_namespace():
+        return False  # another container of this machine, whose processes cannot be seen from here
     pid = owner.get("pid")
     return isinstance(pid, int) and process_started(pid) != owner.get("process_started")
 
@@ -169,12 +179,20 @@ def _boot_id() -> str:
         return "unknown"
 
 
+def _pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return "unknown"
+
+
 def _me() -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "process_started": process_started(os.getpid()),
         "boot": _boot_id(),
+        "pid_namespace": _pid_namespace(),
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

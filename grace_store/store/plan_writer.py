@@ -51,7 +51,8 @@ class PlanWriter:
         self._num_steps = array("i")
         self._num_asides = 0
         self._counts: dict[str, int] = {}
-        claim_empty(backend)
+        check_claimable(backend)
+        self.discard()
 
     @property
     def num_samples(self) -> int:
@@ -75,7 +76,7 @@ class PlanWriter:
             self._flush_asides()
 
     def discard(self) -> None:
-        """Leave nothing behind: the plan will not be."""
+        """Leave nothing of a plan that will not be, or that was cut short."""
         for group in (SAMPLES, SIGNALS):
             self._backend.delete_tree(group)
 
@@ -177,8 +178,8 @@ class PlanWriter:
             self._backend.write(f"{SAMPLES}/{key}", value)
 
 
-def claim_empty(backend: Backend) -> None:
-    """Make sure that nothing but the remains of an unfinished plan lies at the location, and remove those."""
+def check_claimable(backend: Backend) -> None:
+    """Raise NotAStore unless nothing, or nothing but the remains of an unfinished plan, lies at the location."""
     arrays = "|".join(spec.name for spec in sample_arrays(1, 1))
     ours = re.compile(rf"{SAMPLES}/(({arrays})/(zarr\.json|c/[0-9/]+)|zarr\.json)|{SIGNALS}/zarr\.json|{LEDGER}/.*")
     strangers = [name for name in backend.names("") if name not in (SAMPLES, SIGNALS, LEDGER)]
@@ -194,8 +195,6 @@ def claim_empty(backend: Backend) -> None:
             f"{backend.location} is not empty and not a grace-store store (it holds {', '.join(strangers[:3])}). "
             "Choose another --store, or empty that folder."
         )
-    for group in (SAMPLES, SIGNALS):
-        backend.delete_tree(group)
 
 
 def text_array(values: list[str]) -> npt.NDArray[Any]:

@@ -43,16 +43,6 @@ class SampleRows:
         return len(self.sample_id)
 
 
-@dataclass(frozen=True, slots=True)
-class UnitGrams:
-    """What scoring needs of one unit: only samples that are done, in order."""
-
-    sample: npt.NDArray[np.int64]
-    num_steps: npt.NDArray[np.int64]
-    gram: npt.NDArray[np.float32]
-    num_tokens: npt.NDArray[np.int64]
-
-
 class Group:
     """Arrays of one Zarr group, opened when first asked for and held against what the plan implies."""
 
@@ -138,7 +128,7 @@ class Store:
     def location(self) -> str:
         return self.backend.location
 
-    @cached_property
+    @property
     def signal_names(self) -> list[str]:
         """Names of the signals, sorted. A signal exists when its group's metadata does."""
         names = self.backend.names(SIGNALS)
@@ -252,22 +242,6 @@ class SignalView:
     def constant(self, name: str) -> Array:
         """Return one of the arrays that have nothing to do with units."""
         return self._group.read(name, 0, next(array.shape[0] for array in self.arrays if array.name == name))
-
-    def unit_grams(self, unit: int) -> UnitGrams:
-        """Return Grams and token counts of the unit's done samples, read without touching a vector."""
-        start, stop = layout.unit_range(self.store.plan, unit)
-        num_steps = self.store.column("sample_num_steps", start, stop).astype(np.int64)
-        done = self.unit_array("sample_state", unit) == STATE_CODES["done"]
-        num_segments = num_steps + 1
-        num_packed = layout.num_packed(num_segments)
-        gram = self.unit_array("sample_gram", unit)[: num_packed.sum()]
-        num_tokens = self.unit_array("segment_num_tokens", unit)[: num_segments.sum()]
-        return UnitGrams(
-            sample=np.arange(start, stop)[done],
-            num_steps=num_steps[done],
-            gram=gram[np.repeat(done, num_packed)],
-            num_tokens=num_tokens[np.repeat(done, num_segments)].astype(np.int64),
-        )
 
     def segment_rows(self, sample: int) -> slice:
         """Return the rows of a sample in every segment_* array."""

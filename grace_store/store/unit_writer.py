@@ -34,7 +34,6 @@ def create_signal(store: Store, signal: Signal) -> SignalView:
     _write_metadata(store, signal)
     store.backend.write(f"{layout.signal_key(signal.name)}/zarr.json", group_bytes(signal))
     store.backend.flush()
-    store.__dict__.pop("signal_names", None)
     return store.signal(signal.name)
 
 
