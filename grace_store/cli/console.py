@@ -43,7 +43,8 @@ EXTRAS = {
 }
 """Which extra brings a module that the core does without."""
 
-log = Console(stderr=True, highlight=False)
+# Soft wrapping leaves lines whole for terminals to wrap and for logs to keep.
+log = Console(stderr=True, highlight=False, soft_wrap=True)
 out = Console(highlight=False)
 
 

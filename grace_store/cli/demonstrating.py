@@ -17,6 +17,8 @@ from grace_store.cli.console import log, out, print_json
 from grace_store.cli.options import as_json
 
 NUM_SHOWN = 5
+WIDTH_OF_THE_REST = 57
+"""What all columns but the question take."""
 
 
 @click.command(epilog="\b\nExample:\n  grace-store demo --out demo-output")
@@ -53,8 +55,8 @@ def demo(ctx: click.Context, folder: Path, model: Path | None, ratio: str, *, as
         return
     _show(ranking)
     best = ranking[0]["sample_id"]
-    out.print(f"Store   {store}\nScores  {scores}\nSubset  {subset}", markup=False)
-    out.print(f"Look closer: grace-store inspect {store} {best}", markup=False)
+    out.print(f"Store   {store}\nScores  {scores}\nSubset  {subset}", markup=False, soft_wrap=True)
+    out.print(f"Look closer: grace-store inspect {store} {best}", markup=False, soft_wrap=True)
 
 
 def _run(ctx: click.Context, arguments: Sequence[Any]) -> None:
@@ -90,14 +92,16 @@ def _ranking(scores: Path, traces: Path) -> list[dict[str, Any]]:
 
 def _show(ranking: list[dict[str, Any]]) -> None:
     table = Table(title=f"\nThe best and the worst {NUM_SHOWN} of {len(ranking)} traces", title_justify="left")
-    table.add_column("rank", justify="right", min_width=4)
-    table.add_column("value", justify="right", min_width=7)
-    table.add_column("trace", min_width=14)
-    table.add_column("quality", min_width=12)
-    table.add_column("question", no_wrap=True, overflow="ellipsis", ratio=1)
+    for name in ("rank", "value"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("trace", "quality", "question"):
+        table.add_column(name, no_wrap=True)
+    room = max(20, out.width - WIDTH_OF_THE_REST)
     for place, entry in enumerate(ranking, start=1):
         if place <= NUM_SHOWN or place > len(ranking) - NUM_SHOWN:
-            cells = (str(place), f"{entry['value']:.4f}", entry["sample_id"], entry["quality"], entry["question"])
+            question = entry["question"]
+            question = question if len(question) <= room else question[: room - 1] + "…"
+            cells = (str(place), f"{entry['value']:.4f}", entry["sample_id"], entry["quality"], question)
             table.add_row(*cells, end_section=place == NUM_SHOWN)
     out.print(table)
     by_quality: dict[str, list[float]] = {}
@@ -105,4 +109,4 @@ def _show(ranking: list[dict[str, Any]]) -> None:
         by_quality.setdefault(entry["quality"], []).append(entry["value"])
     means = sorted(((sum(values) / len(values), name) for name, values in by_quality.items()), reverse=True)
     out.print("Mean value by quality: " + ", ".join(f"{name} {mean:.3f}" for mean, name in means))
-    out.print("(A 135M model without warm-up is a weak judge of a wrong number: this shows the tool, not the method.)")
+    out.print("(A small model without warm-up is a weak judge of a wrong number: this shows the tool, not the method.)")

@@ -25,17 +25,15 @@ class FractionsType(click.ParamType[tuple[str, ...]]):
     name = "F,F,..."
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        from grace_store.recipe import check_fraction
+
         if isinstance(value, tuple):
             return value
         given = [str(each).strip() for each in value] if isinstance(value, list) else str(value).split(",")
-        for each in given:
-            try:
-                is_fraction = 0 < float(each) <= 1
-            except ValueError:
-                is_fraction = False
-            if not is_fraction:
-                self.fail(f"{each!r} is not a number above 0 and at most 1, as in 0.25,0.5,1", param, ctx)
-        return tuple(each.strip() for each in given)
+        try:
+            return tuple(check_fraction(each.strip()) for each in given)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 recipe_options = stacked(
