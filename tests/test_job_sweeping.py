@@ -19,7 +19,7 @@ from grace_store.job.settings import load_grid, resolve_settings, short_labels
 from grace_store.job.sweeping import sweep_settings
 from grace_store.score import Grid, ScoreSpec, SweepSpec
 from grace_store.select import sweep_table
-from grace_store.select.budget import top_ratios
+from grace_store.select.budget import budget, top
 from grace_store.select.sweep_table import SweepValues
 from tests.scored_stores import known_store
 
@@ -75,7 +75,7 @@ def test_overlap_is_that_of_sets_and_ranks_correlate_as_pandas_says(swept):
     values = swept.values()
     row = np.arange(values.shape[1])
     for r, ratio in enumerate(swept.ratios):
-        chosen = [set(top_ratios(value, [ratio], row)[0].tolist()) for value in values]
+        chosen = [set(top(value, budget(ratio, np.isfinite(value).sum()), row).tolist()) for value in values]
         expected = [[len(a & b) / len(a | b) for b in chosen] for a in chosen]
         np.testing.assert_allclose(swept.jaccard[r], expected)
     usable = values[:, np.isfinite(values).all(axis=0)]

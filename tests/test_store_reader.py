@@ -15,7 +15,16 @@ from grace_store.data import Dataset, Sample
 from grace_store.errors import Corrupt, NotAStore, StoreError, Unfinished, UnknownName
 from grace_store.job.dataset import UnitLoader
 from grace_store.metadata import Plan
-from grace_store.store import SignalView, Store, complete_signal, create_signal, layout, withdraw_units
+from grace_store.store import (
+    GramReader,
+    SignalView,
+    Store,
+    complete_signal,
+    create_signal,
+    layout,
+    unit_range,
+    withdraw_units,
+)
 from grace_store.store.sealed import BODY, SEAL, canonical_json, from_bytes, group_bytes, unseal
 from grace_store.unit import UnitSignals
 from tests.fake_model import fake_signals
@@ -67,9 +76,11 @@ def test_everything_comes_back_sample_by_sample(tmp_path: Path, storage: Storage
 @pytest.mark.parametrize("storage", STORAGES)
 def test_units_say_the_same_as_samples(tmp_path: Path, storage: Storage) -> None:
     view = finished_store(tmp_path, storage).signal(SIGNAL)
+    reader = GramReader(view)
     seen: list[int] = []
     for unit in view.committed_units():
-        grams = view.unit_grams(unit)
+        num_steps = view.store.column("sample_num_steps", *unit_range(view.store.plan, unit))
+        grams = reader.read([unit], num_steps)
         seen += grams.sample.tolist()
         entry = token = 0
         for sample, steps in zip(grams.sample, grams.num_steps, strict=True):

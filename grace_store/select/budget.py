@@ -62,25 +62,14 @@ def top(values: FloatArray, count: int, row: Numbers | None = None) -> IntArray:
     return ranking[:count]
 
 
-def top_ratios(values: FloatArray, ratios: Sequence[Ratio], row: Numbers | None = None) -> list[IntArray]:
-    """Return one subset for each ratio of the samples that have a value, each in rank order.
+def at_least(values: FloatArray, threshold: float, ranking: IntArray) -> IntArray:
+    """Return the beginning of a ranking of these values that reaches the threshold.
 
-    >>> top_ratios(np.array([0.1, 0.3, np.nan, 0.2]), ["0.3", "1"])
-    [array([1]), array([1, 3, 0])]
-    """
-    ranking = rank(values, row)
-    return [ranking[: budget(ratio, len(ranking))] for ratio in ratios]
-
-
-def at_least(values: FloatArray, threshold: float, row: Numbers | None = None) -> IntArray:
-    """Return the indices of finite values that reach the threshold, in rank order.
-
-    >>> at_least(np.array([0.1, 0.3, np.inf, 0.2]), 0.2)
+    >>> at_least(np.array([0.1, 0.3, np.inf, 0.2]), 0.2, np.array([1, 3, 0]))
     array([1, 3])
     """
-    if math.isnan(threshold):
-        raise SettingError("threshold nan is not a number")
-    ranking = rank(values, row)
+    if not math.isfinite(threshold):
+        raise SettingError(f"threshold {threshold} is not a number")
     return ranking[values[ranking] >= threshold]
 
 

@@ -18,7 +18,7 @@ from grace_store.errors import DataError
 from grace_store.score import flag_names
 from grace_store.score.gram import offsets_of
 from grace_store.score.length_bias import Length, lengths_of, step_token_totals
-from grace_store.select.files import whole_file
+from grace_store.whole_files import whole_file
 
 METADATA_KEY = b"grace_store"
 

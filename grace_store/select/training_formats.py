@@ -5,20 +5,30 @@ Both take messages with one ``<image>`` in the text for each image; the images t
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from grace_store.data import ImageRef, Sample
 from grace_store.data.images import PLACEHOLDER
-from grace_store.select.files import whole_file, write_json
+from grace_store.errors import DataError
+from grace_store.select.files import write_json
+from grace_store.whole_files import whole_file
 
 ImageName = Callable[[ImageRef], str]
 """What a trainer is to call an image: a path or URL."""
 
+DATASET_INFO = "dataset_info.json"
+"""Where LLaMA-Factory looks for the datasets of a folder."""
+
 _MAGIC = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp", b"RIFF": ".webp"}
+_DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
+_SHOWN_CHARS = 60
 
 
 def conversation(sample: Sample, image_name: ImageName) -> dict[str, Any]:
@@ -41,7 +51,10 @@ def has_stray_placeholder(record: dict[str, Any]) -> bool:
 
 
 class ImageNames:
-    """Names images for a trainer: paths absolute, images that lie in the records written to a folder of their own."""
+    """Names images for a trainer: paths absolute, images that lie in the records written to a folder of their own.
+
+    Bytes and data URLs lie in the records; not every trainer reads data URLs, all read files.
+    """
 
     def __init__(self, folder: str | Path, extracted: Path) -> None:
         self._folder = Path(folder).absolute()
@@ -52,7 +65,9 @@ class ImageNames:
         source = image.source
         if isinstance(source, bytes):
             return self._write(source)
-        if source.startswith("data:") or "://" in source:
+        if source[:5].lower() == "data:":
+            return self._write(_data_url_bytes(source))
+        if "://" in source:
             return source
         return str(self._folder / source)  # an absolute path stays as it is
 
@@ -66,9 +81,19 @@ class ImageNames:
         return str(path)
 
 
+def _data_url_bytes(url: str) -> bytes:
+    head = _DATA_URL.match(url)
+    try:
+        if head is None:
+            raise ValueError("it does not say ;base64")
+        return base64.b64decode("".join(url[head.end() :].split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise DataError(f"The image in the data URL {url[:_SHOWN_CHARS]}... cannot be decoded: {error}.") from None
+
+
 def register_dataset(out: Path, *, has_images: bool) -> Path:
     """Add a file of conversations to the dataset_info.json beside it, as LLaMA-Factory wants, and return that."""
-    path = out.with_name("dataset_info.json")
+    path = out.with_name(DATASET_INFO)
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     known[out.stem] = {
         "file_name": out.name,

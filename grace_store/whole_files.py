@@ -1,0 +1,37 @@
+"""Files that appear whole or not at all: written beside their place under another name, then renamed into it."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from grace_store.errors import SettingError
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield a name to write to; the file takes its own name once its bytes are on the disk, if nothing goes wrong."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise SettingError(f"{path} is a folder; give the name of a file.")
+    part = name_beside(path, "part")
+    try:
+        yield part
+        sync_file(part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def name_beside(path: Path, suffix: str) -> Path:
+    """Return a hidden name in the same folder that no other run uses."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.{suffix}")
+
+
+def sync_file(path: Path) -> None:
+    """Return when what was written to a file would survive a power cut."""
+    with path.open("rb+") as stream:
+        os.fsync(stream.fileno())
