@@ -22,6 +22,17 @@ DONE = "done.json"
 # ---------------------------------------------------------------- what changes the numbers
 
 
+def check_fraction(text: str) -> str:
+    """Return a fraction of the steps as it is written, or raise ValueError."""
+    try:
+        is_fraction = 0 < float(text) <= 1
+    except ValueError:
+        is_fraction = False
+    if not is_fraction:
+        raise ValueError(f"{text!r} is not a number above 0 and at most 1, as in 0.25,0.5,1")
+    return text
+
+
 class WarmupSpec(Frozen):
     """What a warm-up trains on, and how. Where the paper is silent, ms-swift's defaults."""
 
@@ -64,7 +75,7 @@ class WarmupSpec(Frozen):
     @field_validator("checkpoints")
     @classmethod
     def _ends_at_the_end(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        ordered = sorted(dict.fromkeys(value), key=float)
+        ordered = sorted(dict.fromkeys(map(check_fraction, value)), key=float)
         return tuple(ordered) if ordered and float(ordered[-1]) == 1.0 else (*ordered, "1")
 
 

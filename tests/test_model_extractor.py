@@ -95,8 +95,10 @@ def test_values_that_are_not_finite_set_the_sample_aside(model):
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"),
         RuntimeError("[enforce fail at alloc_cpu.cpp:119] DefaultCPUAllocator: can't allocate memory: you tried"),
         MemoryError(),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
     ],
-    ids=["cuda", "cpu", "python"],
+    ids=["cuda", "cpu", "python", "cublas", "driver"],
 )
 def test_a_batch_that_does_not_fit_is_split(model, monkeypatch, caplog, error):
     expected = extract(make(model))
@@ -127,8 +129,10 @@ def test_one_sample_that_does_not_fit_ends_the_run(model, monkeypatch):
 
     extractor = make(model)
     monkeypatch.setattr(proxy, "run_backbone", full)
-    with pytest.raises(OutOfMemory, match=r"One sample of .* tokens does not fit on cpu"):
+    with pytest.raises(OutOfMemory, match=r"One sample of .* tokens does not fit on cpu") as raised:
         extract(extractor)
+    # The length is frozen with the signal: lowering it here would only be refused.
+    assert "Lower --head-tokens, use a larger or less busy device, or begin a new --signal" in str(raised.value)
 
 
 def test_other_failures_are_not_taken_for_lack_of_memory(model, monkeypatch):

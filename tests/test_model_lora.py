@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from peft import get_peft_model_state_dict
+from pydantic import ValidationError
 from transformers import (
     get_constant_schedule_with_warmup,
     get_cosine_schedule_with_warmup,
@@ -16,7 +17,7 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
-from grace_store.errors import SettingError
+from grace_store.errors import ModelError, OutOfMemory, SettingError
 from grace_store.model.load import LoadedModel, load
 from grace_store.model.lora import adapter_config, attach, target_names, trainable
 from grace_store.model.lora_training import AdapterTrainer
@@ -195,6 +196,49 @@ def test_base_weights_do_not_move(folder):
     assert all(torch.equal(dict(model.model.named_parameters())[name], tensor) for name, tensor in before.items())
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA error: out of memory"),
+        MemoryError(),
+    ],
+    ids=["torch", "cublas", "driver", "python"],
+)
+def test_a_pass_that_does_not_fit_says_what_to_lower(folder, monkeypatch, error):
+    def failing(*_args):
+        raise error
+
+    _, trainer = make_trainer(folder)
+    monkeypatch.setattr(trainer, "_loss_sum", failing)
+    with pytest.raises(OutOfMemory, match=r"does not fit on cpu\. Lower --batch-tokens"):
+        trainer.take_step(samples(), 1e-2)
+
+
+def test_other_failures_are_not_taken_for_lack_of_memory(folder, monkeypatch):
+    def failing(*_args):
+        raise RuntimeError("shape mismatch")
+
+    _, trainer = make_trainer(folder)
+    monkeypatch.setattr(trainer, "_loss_sum", failing)
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        trainer.take_step(samples(), 1e-2)
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_adapter_as_it_was(folder):
+    _, trainer = make_trainer(folder)
+    trainer.take_step(samples(), 1e-2)
+    before = trainer.capture(1)
+    next(iter(trainer._parameters.values())).register_hook(lambda gradient: gradient * math.inf)
+    with pytest.raises(ModelError, match=r"The gradient is not finite\. Lower --learning-rate"):
+        trainer.take_step(samples(), 1e-2)
+    after = trainer.capture(1)
+    assert all(torch.equal(after.tensors[name], tensor) for name, tensor in before.tensors.items())
+    for moment, tensors in before.moments.items():
+        assert all(torch.equal(after.moments[moment][name], tensor) for name, tensor in tensors.items())
+
+
 @pytest.mark.parametrize(("schedule", "theirs"), [
     ("cosine", get_cosine_schedule_with_warmup), ("linear", get_linear_schedule_with_warmup),
     ("constant", None),
@@ -212,6 +256,12 @@ def test_learning_rates_are_those_of_transformers(folder, schedule, theirs, num_
         optimizer.step()
         made.step()
     assert mean_learning_rate(spec, 1, num_steps, num_steps) == pytest.approx(np.mean(rates))
+
+
+@pytest.mark.parametrize("fraction", ["0", "-0.5", "2", "nan", "half"])
+def test_checkpoints_are_fractions_wherever_they_come_from(folder, fraction):
+    with pytest.raises(ValidationError, match=f"'{fraction}' is not a number above 0 and at most 1"):
+        spec_of(folder, checkpoints=("0.5", fraction))
 
 
 def test_checkpoints_fall_on_steps(folder):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,8 @@ from grace_store.errors import DatasetChanged, ModelError, SettingError
 from grace_store.metadata import Reason
 from grace_store.model import trials
 from grace_store.model.extractor import ProxyExtractor, open_extractor, resolve_spec
+from grace_store.model.reading import ImageQueue
+from grace_store.model.vision import SampleImages
 from tests.test_model_vectors import relative
 from tests.tiny_models import CHATML, tiny_text_model
 from tests.tiny_vision_models import picture, png, tiny_vision_model
@@ -195,6 +199,37 @@ def test_an_image_that_changes_under_way_ends_the_run(llava, monkeypatch, tmp_pa
     (tmp_path / "a.png").unlink()
     with pytest.raises(DatasetChanged, match=r"cannot be read any more: no a\.png"):
         extractor.compute(prepared)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("pin", [False, True])
+def test_images_are_joined_and_pinned_before_they_are_asked_for(monkeypatch, num_threads, pin):
+    calls = []
+
+    def note(name, actual):
+        def noted(*args):
+            calls.append((name, threading.current_thread().name.partition("_")[0]))
+            return actual(*args)
+
+        return noted
+
+    monkeypatch.setattr(reading, "join_images", note("join", reading.join_images))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", note("pin", lambda tensor: tensor))
+    pixels = {member: {"pixel_values": torch.full((1 + member, 2), float(member))} for member in range(4)}
+    images = {
+        member: SampleImages((), inputs if member % 2 else None, note("make", lambda inputs=inputs: inputs))
+        for member, inputs in pixels.items()
+    }
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="images") as pool:
+        queue = ImageQueue(images, pool, pin=pin)
+        for batch, upcoming in (((3, 0, 7), (1, 2)), ((1, 2), (8,)), ((8,), ())):
+            found = queue.take(batch)
+            queue.announce(upcoming)
+            expected = [pixels[member]["pixel_values"] for member in batch if member in pixels]
+            assert list(found) == ["pixel_values"] * bool(expected)
+            assert all(torch.equal(tensor, torch.cat(expected)) for tensor in found.values())
+    assert {thread for _, thread in calls} == {"images"}
+    assert sorted(name for name, _ in calls) == ["join"] * 2 + ["make"] * 2 + ["pin"] * 2 * pin
 
 
 @pytest.mark.parametrize(("max_length", "num_too_long"), [(45, 1), (100, 0)])

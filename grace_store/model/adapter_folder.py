@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.errors import MissingExtra, ModelError, UnsafeModel
-from grace_store.model.folder import read_object
+from grace_store.model.folder import ADAPTER_FILES, read_object
 
-CONFIG = "adapter_config.json"
-TENSORS = "adapter_model.safetensors"
+CONFIG, TENSORS = ADAPTER_FILES
 STATE = "training_state.json"
 
 UNDERSTOOD = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "fan_in_fan_out",

@@ -28,13 +28,11 @@ from torch import Tensor
 
 from grace_store.config import Frozen, ModelIdentity
 from grace_store.errors import Corrupt, ResumeMismatch
+from grace_store.model.adapter_folder import CONFIG, STATE, TENSORS
 from grace_store.recipe import WarmupSpec
 
 LAST = "last.safetensors"
-ADAPTER_CONFIG = "adapter_config.json"
-ADAPTER_TENSORS = "adapter_model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
-STATE = "training_state.json"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -79,8 +77,8 @@ def write_checkpoint(
     part = out / f".{final.name}.part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    (part / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    (part / ADAPTER_TENSORS).write_bytes(save(progress.tensors, metadata={"format": "pt"}))
+    (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    (part / TENSORS).write_bytes(save(progress.tensors, metadata={"format": "pt"}))
     adamw = {
         "step": progress.step,
         "betas": [spec.beta1, spec.beta2],

@@ -16,7 +16,8 @@ from grace_store.errors import ModelError, UnsafeModel
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".distcp")
 _RANK_SHARD = re.compile(r"shard-[0-9]{5}-model-[0-9]{5}-of-[0-9]{5}\.safetensors")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "spiece.model")
-_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+"""An adapter in peft's layout: its configuration and its tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def _shards(folder: Path) -> dict[str, Path]:
 
 
 def _refuse_adapter(folder: Path) -> None:
-    if any((folder / name).is_file() for name in _ADAPTER_FILES):
+    if any((folder / name).is_file() for name in ADAPTER_FILES):
         # transformers would apply it without a word, to weights whose digest does not know of it.
         raise ModelError(f"{folder} holds an adapter. Give its base model with --model and this folder with --adapter.")
 

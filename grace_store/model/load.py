@@ -116,6 +116,9 @@ def load_described(
     """Return a described model with its weights."""
     torch.set_num_threads(threads or default_threads())
     target = resolve_device(device)
+    if target.type == "cuda":
+        # Kernels that are not torch's own (Triton's) run on the current device, wherever their tensors are.
+        torch.cuda.set_device(target)
     if target.type == "cpu" and dtype == "bfloat16" and not _bfloat16_products_work():
         _LOG.warning("this machine's matrix unit does not run here; bfloat16 goes without it, slowly")
         torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]

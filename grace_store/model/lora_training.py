@@ -7,6 +7,7 @@ number of devices and the size of a pass change the order of sums and nothing el
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from grace_store.errors import ModelError, OutOfMemory
 from grace_store.model.checkpoints import Progress, capture, restore
 from grace_store.model.load import LoadedModel
 from grace_store.model.lora import adapter_config, attach, compute_twice, trainable
+from grace_store.model.out_of_memory import is_out_of_memory
 from grace_store.model.ranks import add_up
 from grace_store.model.training_data import MicroBatch, TrainingSample, micro_batches, queue_images
 from grace_store.model.vision import ImageInputs
@@ -88,7 +90,9 @@ class AdapterTrainer:
             try:
                 loss = self._loss_sum(micro, images) / num_tokens
                 loss.backward()  # type: ignore[no-untyped-call]
-            except torch.OutOfMemoryError as error:
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
                 size = " x ".join(map(str, micro.inputs["input_ids"].shape))
                 raise OutOfMemory(
                     f"A pass of {size} tokens does not fit on {self._device}. Lower --batch-tokens and run again: the "
@@ -97,13 +101,15 @@ class AdapterTrainer:
             told[0] += loss.detach()
         self._add_gradients(told)
         loss_value, stopping = told.tolist()
-        if not bool(torch.isfinite(told[0])):
-            raise ModelError("The loss is not finite. Lower --learning-rate, or choose --dtype bfloat16 or float32.")
-        norm = nn.utils.clip_grad_norm_(list(self._parameters.values()), self._max_grad_norm)
+        if not math.isfinite(loss_value):
+            raise _not_finite("loss")
+        norm = float(nn.utils.clip_grad_norm_(list(self._parameters.values()), self._max_grad_norm))
+        if not math.isfinite(norm):
+            raise _not_finite("gradient")
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
-        return StepResult(loss_value, float(norm), num_tokens, stopping > 0)
+        return StepResult(loss_value, norm, num_tokens, stopping > 0)
 
     def heldout_loss(self, samples: Sequence[TrainingSample]) -> float:
         """Return the mean loss over the samples' learnt tokens."""
@@ -150,6 +156,10 @@ class AdapterTrainer:
         for parameter, piece in zip(parameters, pieces, strict=True):
             parameter.grad = piece.view_as(parameter)
         told.copy_(total)
+
+
+def _not_finite(what: str) -> ModelError:
+    return ModelError(f"The {what} is not finite. Lower --learning-rate, or choose --dtype bfloat16 or float32.")
 
 
 def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from grace_store.model.head import OutputHead
 from grace_store.model.head_choice import choose_head
 from grace_store.model.head_vjp import run_backbone
 from grace_store.model.load import LoadedModel
+from grace_store.model.out_of_memory import is_out_of_memory
 from grace_store.model.packing import packed_positions
 from grace_store.model.reading import ImageQueue, SampleReader
 from grace_store.model.tokens import TokenizedSample
@@ -119,7 +120,7 @@ class ProxyExtractor:
     def compute(self, prepared: PreparedUnit) -> PendingUnit:
         """Run the model on a prepared unit; called from one thread only."""
         pending = PendingUnit(prepared, self.vector_size)
-        images = ImageQueue(prepared.images, self._image_pool)
+        images = ImageQueue(prepared.images, self._image_pool, pin=self._device.type == "cuda")
         waiting = deque(prepared.batches)
         while waiting:
             batch = waiting.popleft()
@@ -145,7 +146,7 @@ class ProxyExtractor:
             with torch.inference_mode():
                 return self._run(batch, image_inputs)
         except (RuntimeError, MemoryError) as error:
-            if not _is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
         # Past the except clause, the failed call's tensors are gone with its traceback.
         self.head.release()
@@ -173,7 +174,7 @@ class ProxyExtractor:
         if len(batch.members) == 1:
             raise OutOfMemory(
                 f"One sample of {batch.num_padded_tokens} tokens does not fit on {self._device}. Lower --head-tokens, "
-                "or --max-length so that such samples are set aside."
+                "use a larger or less busy device, or begin a new --signal with a lower --max-length (or --max-pixels)."
             )
         middle = (len(batch.members) + 1) // 2
         halves = [self._collate(part, tokens) for part in (batch.members[:middle], batch.members[middle:])]
@@ -187,13 +188,6 @@ class ProxyExtractor:
             )
             self._batch_tokens = lowered
         return halves
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    # The CPU's allocator has no exception of its own.
-    return "can't allocate memory" in str(error) or "not enough memory" in str(error)
 
 
 def _to_host(tensor: Tensor) -> Tensor:

@@ -46,7 +46,12 @@ def add_up(tensor: Tensor) -> None:
         dist.all_reduce(tensor)
 
 
-def wait_for_all() -> None:
-    """Return when every rank has come here."""
-    if dist.is_available() and dist.is_initialized():
-        dist.barrier()
+def lowest_and_highest(value: int) -> tuple[int, int]:
+    """Return the least and the greatest value that a rank has, once every rank has come here."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return value, value
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+    extremes = torch.tensor([-value, value], device=device)
+    dist.all_reduce(extremes, dist.ReduceOp.MAX)
+    negative, highest = extremes.tolist()
+    return -int(negative), int(highest)

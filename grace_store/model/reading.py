@@ -103,27 +103,31 @@ class SampleReader:
 
 
 class ImageQueue:
-    """Hands out the images of one batch after the other, and makes those that were not kept ahead of their turn."""
+    """Hands out the images of one batch after the other, made and joined by other threads ahead of their turn."""
 
-    def __init__(self, images: dict[int, SampleImages], pool: ThreadPoolExecutor) -> None:
+    def __init__(self, images: dict[int, SampleImages], pool: ThreadPoolExecutor, *, pin: bool = False) -> None:
+        """Take pin as True if the images go to a device that copies page-locked memory on its own."""
         self._images = images
         self._pool = pool
-        self._coming: dict[int, Future[ImageInputs]] = {}
+        self._pin = pin
+        self._coming: dict[tuple[int, ...], Future[ImageInputs]] = {}
 
     def announce(self, members: Sequence[int]) -> None:
-        """Start on the images of samples that will soon be asked for."""
-        for member in members:
-            images = self._images.get(member)
-            if images is not None and images.kept is None and member not in self._coming:
-                self._coming[member] = self._pool.submit(images.make)
+        """Start on the images of a batch that will soon be asked for."""
+        batch = tuple(members)
+        several = [self._images[member] for member in batch if member in self._images]
+        if not several or batch in self._coming:
+            return
+        # The pool takes tasks in turn: whenever one that joins runs, those it waits for have been taken before it.
+        made = [images.kept if images.kept is not None else self._pool.submit(images.make) for images in several]
+        self._coming[batch] = self._pool.submit(self._join, made)
 
     def take(self, members: Sequence[int]) -> ImageInputs:
-        """Return the images of samples, in order; empty if they have none."""
+        """Return the images of a batch, joined in order; empty if it has none."""
         self.announce(members)
-        made = []
-        for member in members:
-            if member in self._coming:
-                made.append(self._coming.pop(member).result())
-            elif member in self._images:
-                made.append(self._images[member].inputs())
-        return join_images(made)
+        coming = self._coming.pop(tuple(members), None)
+        return {} if coming is None else coming.result()
+
+    def _join(self, made: Sequence[ImageInputs | Future[ImageInputs]]) -> ImageInputs:
+        joined = join_images([each.result() if isinstance(each, Future) else each for each in made])
+        return {name: tensor.pin_memory() for name, tensor in joined.items()} if self._pin else joined

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grace_store.errors import Interrupted, ModelError
+from grace_store.errors import Interrupted, ModelError, SettingError
 from grace_store.events import CheckpointWritten, HeldOutMeasured, Listener, Note, StepTaken
 from grace_store.loss_log import LossLog
 from grace_store.model.checkpoints import CheckpointState, read_last, write_checkpoint, write_last
 from grace_store.model.lora_training import AdapterTrainer, StepResult
-from grace_store.model.ranks import wait_for_all
+from grace_store.model.ranks import lowest_and_highest
 from grace_store.model.schedule import checkpoint_steps, learning_rate, mean_learning_rate
 from grace_store.model.training_data import TrainingSample
 from grace_store.recipe import LOSSES, Ranks, WarmupSpec
@@ -80,8 +80,13 @@ class StepLoop:
     def _begin(self) -> int:
         """Return how many steps were taken before, with the adapter and the log as they were then."""
         saved = read_last(self._out, self._recipe_sha256)
-        wait_for_all()  # nobody writes before everybody has read
         done = saved.step if saved else 0
+        least, most = lowest_and_highest(done)  # also: nobody writes before everybody has read
+        if least != most:
+            raise SettingError(
+                f"The ranks do not see the same --out: in {self._out}, one finds step {most} saved and another "
+                f"{f'step {least}' if least else 'nothing'}. Give a folder that all machines share."
+            )
         if saved:
             self._trainer.restore(saved)
             self._tell(f"Going on after step {done} of {self._num_steps}.")
