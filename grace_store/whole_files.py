@@ -13,10 +13,16 @@ from grace_store.errors import SettingError
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a name to write to; the file takes its own name once its bytes are on the disk, if nothing goes wrong."""
+    """Yield a name to write to; the file takes its own name once its bytes are on the disk, if nothing goes wrong.
+
+    A link stays one: what it points to is written.
+    """
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise SettingError(f"{path} is a folder; give the name of a file.")
+    if path.exists() and not path.is_file():
+        raise SettingError(f"{path} is a device or pipe, which cannot be written whole; give the name of a file.")
     part = name_beside(path, "part")
     try:
         yield part

@@ -175,6 +175,57 @@ def test_verify_and_repair(tmp_path: Path, model: str, data: str) -> None:
     assert "nothing to mend" in run_ok("repair", store).stdout
 
 
+def test_a_repair_that_cannot_be_done_undoes_nothing(tmp_path: Path, model: str, data: str) -> None:
+    store = tmp_path / "store.zarr"
+    run_ok(*extract_words(store, model, data))
+    chunk = store / "signals/base/segment_vector/c/4/0"
+    chunk.write_bytes(chunk.read_bytes()[:-7])
+    before = content(store)
+    other = tiny_text_model("llama", tmp_path / "other")
+    result = run("repair", store, "--model", other)
+    assert result.exit_code == 1
+    assert "model architecture: begun with" in result.stderr
+    assert content(store) == before
+
+
+def test_it_goes_on_from_another_folder(tmp_path: Path, model: str, data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(model).parent)
+    words = extract_words(tmp_path / "store.zarr", Path(model).name, data)
+    run_ok(*words, "--shard", "0/2")
+    monkeypatch.chdir("/")
+    run_ok("extract", "--store", tmp_path / "store.zarr", "--threads", 1)
+    assert run_json("status", tmp_path / "store.zarr")["is_complete"]
+
+
+@pytest.mark.parametrize("option", ["--model", "--images", "--adapter"])
+def test_a_wrong_path_is_said_before_anything_is_planned(tmp_path: Path, model: str, data: str, option: str) -> None:
+    words = extract_words(tmp_path / "store.zarr", model, data)
+    result = run(*words, option, tmp_path / "nothing")
+    assert result.exit_code == 1
+    assert "nothing" in result.stderr
+    assert not (tmp_path / "store.zarr").exists()
+
+
+@pytest.mark.parametrize("place", ["{store}/zarr.json", "{store}", "{data}"])
+def test_scores_never_replace_what_they_are_made_from(finished: Path, place: str) -> None:
+    store, data = finished / "store.zarr", finished / "traces.jsonl"
+    before = content(store), data.read_bytes()
+    result = run("score", store, "--out", place.format(store=store, data=data))
+    assert result.exit_code != 0
+    assert (content(store), data.read_bytes()) == before
+
+
+def test_a_terminal_is_shown_control_characters_not_given_them(tmp_path: Path, model: str) -> None:
+    data = tmp_path / "hostile.jsonl"
+    hostile = {"id": "a\x1b[31m", "prompt": "clear \x1b[2J", "steps": ["one \x07", "two"], "answer": "three"}
+    data.write_text(2 * (json.dumps(hostile) + "\n"))  # the second uses the first one's id
+    run_ok(*extract_words(tmp_path / "store.zarr", model, str(data)), "--format", "explicit")
+    shown = run_ok("inspect", tmp_path / "store.zarr", "#0").stdout
+    listed = run_ok("status", tmp_path / "store.zarr", "--list").stdout
+    assert "\\x1b[2J" in shown
+    assert not {"\x1b", "\x07"} & set(shown + listed)
+
+
 def test_workers_and_shards_write_the_same_bytes(tmp_path: Path, finished: Path, model: str) -> None:
     words = extract_words(tmp_path / "store.zarr", model, str(finished / "traces.jsonl"))
     run_ok(*words, "--shard", "1/2")
@@ -189,6 +240,8 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "no data": (["extract", "--store", "{tmp}/none.zarr", "--model", "m"], 1, "give the dataset with --data"),
     "missing file": (["plan", "{tmp}/none.jsonl", "--store", "{tmp}/s.zarr"], 1, "none.jsonl"),
     "no model": (["extract", "--store", "{tmp}/s.zarr", "--data", "{data}", "--min-steps", "2"], 1, "--model"),
+    "a file": (["status", "{data}"], 1, "it is a file"),
+    "reserved name": (["extract", "--store", "{store}", "--signal", "each", "--model", "m"], 1, "cannot be the name"),
     "bad shard": (["extract", "--store", "s", "--shard", "4/4"], 2, "is not i/n with 0 <= i < n"),
     "bad device": (["extract", "--store", "s", "--device", "abacus"], 1, "none of auto, cpu, cuda"),
     "bad unit": (["plan", "{data}", "--store", "{tmp}/s.zarr", "--unit-samples", "3", "--min-steps", "2"], 1, "power"),

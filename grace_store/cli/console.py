@@ -104,6 +104,11 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def harmless(text: str) -> str:
+    """Return text from a dataset with control characters spelled out: a terminal must show them, not obey them."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
 def size(num_bytes: float) -> str:
     """Return bytes for people: 1.2 GB."""
     for unit in ("B", "kB", "MB", "GB", "TB"):

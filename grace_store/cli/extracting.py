@@ -88,7 +88,7 @@ def extract(
         devices=engine.devices,
         break_lock=break_lock,
     )
-    with ProgressDisplay(quiet=as_json) as display, stoppable() as stop:
+    with ProgressDisplay() as display, stoppable() as stop:
         for name, path in targets:
             view = run(replace(job, signal=name, adapter=path), display, stop)
     if as_json:

@@ -33,7 +33,7 @@ def plan(data: tuple[str, ...], store: str, unit_samples: int | None, *, as_json
     from grace_store.job.planning import plan as make_plan
     from grace_store.job.status import status
 
-    with ProgressDisplay(quiet=as_json) as display:
+    with ProgressDisplay() as display:
         planned = make_plan(
             data,
             store,

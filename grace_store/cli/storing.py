@@ -8,7 +8,7 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
-from grace_store.cli.console import ProgressDisplay, out, print_json, size, stoppable
+from grace_store.cli.console import ProgressDisplay, harmless, out, print_json, size, stoppable
 from grace_store.cli.options import as_json, images_option, pick, speed_options, store_argument
 
 
@@ -42,7 +42,7 @@ def status(store: str, signal: str | None, *, list_all: bool, as_json: bool) -> 
         click.echo("  no signal yet: run `grace-store extract`")
     if list_all:
         for record in set_aside_rows(opened, counts.signal):
-            click.echo(f"  row {record['row']}: {record['reason']}: {record['detail']}")
+            click.echo(f"  row {record['row']}: {record['reason']}: {harmless(record['detail'])}")
 
 
 @click.command(epilog="\b\nExample:\n  grace-store verify traces.zarr --deep --model ./model --units 3")
@@ -107,7 +107,7 @@ def repair(store: str, model: str | None, data: tuple[str, ...], *, as_json: boo
 
     options = RunOptions(**pick(speed, RunOptions.model_fields))
     job = ExtractJob(location=store, model=model, data=data, options=options, images=speed["images"])
-    with ProgressDisplay(quiet=as_json) as display, stoppable() as stop:
+    with ProgressDisplay() as display, stoppable() as stop:
         mended = mend(Store.open(store), job, display, stop)
     if as_json:
         print_json({"store": store, "mended": [problem.to_json() for problem in mended]})
@@ -133,11 +133,13 @@ def inspect(store: str, sample: str, signal: str | None, data: tuple[str, ...], 
     if as_json:
         print_json(shown)
         return
-    out.print(f"{shown['sample_id']}  row {shown['row']}  signal {shown['signal']}  {shown['state']}", markup=False)
+    out.print(
+        f"{harmless(shown['sample_id'])}  row {shown['row']}  signal {shown['signal']}  {shown['state']}", markup=False
+    )
     if shown["missing_text"]:
         out.print(f"(text not shown: {shown['missing_text']})", markup=False)
     if shown["prompt"]:
-        out.print(Text(shown["prompt"], style="dim"))
+        out.print(Text(harmless(shown["prompt"]), style="dim"))
     if shown["state"] == "done":
         out.print(f"value {shown['value']:.4f} with alpha 0.7, uniform history, target answer")
         _show_segments(shown["segments"])
@@ -159,7 +161,7 @@ def _show_segments(segments: list[dict[str, Any]]) -> None:
             cells.append(f"{'' if value is None else value if isinstance(value, int) else f'{value:.3f}':>8}")
         score = segment["step_score"]
         out.print("".join(cells), style=None if score is None else "green" if score > 0 else "red", markup=False)
-        out.print(Padding(Text((segment["text"] or "").strip(), style="dim"), (0, 0, 0, 2)))
+        out.print(Padding(Text(harmless((segment["text"] or "").strip()), style="dim"), (0, 0, 0, 2)))
 
 
 @click.command(epilog="\b\nExample:\n  grace-store info traces.zarr --json")

@@ -118,7 +118,7 @@ def warmup(
         images=wishes["images"],
         ranks=ranks,
     )
-    with ProgressDisplay(quiet=as_json or not ranks.is_first) as display, stoppable() as stop:
+    with ProgressDisplay(quiet=not ranks.is_first) as display, stoppable() as stop:
         done = run(job, display, stop)
     if not ranks.is_first:
         return

@@ -16,10 +16,10 @@ from grace_store.data import Dataset, Record, Sample, name_files, understand
 from grace_store.data.folders import expand_paths
 from grace_store.errors import DataError, GraceStoreError, SettingError, Unusable
 from grace_store.job.dataset import image_folder, open_dataset
+from grace_store.job.outputs import Source, check_outputs, sources_of
 from grace_store.job.selecting import IntArray, Subset, open_store_of, positions_of
 from grace_store.select.datasets_folder import STATE, write_datasets_folder
 from grace_store.select.files import (
-    overlaps,
     read_note,
     sidecar_of,
     whole_folder,
@@ -104,23 +104,14 @@ def _sources_of_ids(
 
 def _keep_sources(exported: Exported, subset: Subset, store: Store | str, files: Sequence[Path]) -> None:
     """Raise SettingError if a file about to be written is, holds or lies in something the subset is made from."""
-    sources = [(path, "which the scores were made from") for path in files]
-    if isinstance(store, Store):
-        sources += [(Path(file.path), "which the store was planned from") for file in store.plan.files]
-        store = store.location
-    sources.append((Path(store), "the store"))
+    sources: list[Source] = [(path, "which the scores were made from") for path in files]
+    sources += sources_of(store) if isinstance(store, Store) else [(Path(store), "the store")]
     if subset.scores.path is not None:
         sources.append((subset.scores.path, "the table of scores"))
     targets = [exported.out, sidecar_of(exported.out)]
     if exported.as_format == "llama-factory":
         targets.append(exported.out.with_name(DATASET_INFO))
-    for target in targets:
-        for source, what in sources:
-            if overlaps(target, source):
-                raise SettingError(
-                    f"Writing {target} would replace or change {source}, {what}; choose another --out. "
-                    "Nothing was written."
-                )
+    check_outputs(targets, sources)
 
 
 def _made_by(subset: Subset, as_format: str) -> dict[str, Any]:

@@ -77,6 +77,12 @@ def _planned(job: ExtractJob, listener: Listener) -> Store:
         return store
     if not job.data:
         raise SettingError(f"{job.location} has no plan yet; give the dataset with --data, or run `grace-store plan`.")
+    # A plan is frozen, so a slip of the pen must show before it is made.
+    if job.model is None:
+        raise SettingError("Say which --model to extract with. Nothing was planned.")
+    for option, path in (("model", job.model), ("adapter", job.adapter), ("images", job.images)):
+        if path is not None and not Path(path).expanduser().exists():
+            raise SettingError(f"There is nothing at --{option} {path}. Nothing was planned.")
     return plan(
         job.data, job.location, job.data_request, samples_per_unit=job.samples_per_unit, listener=listener
     )  # fmt: skip

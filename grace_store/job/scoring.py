@@ -15,6 +15,7 @@ import pyarrow as pa
 from grace_store import __version__
 from grace_store.errors import ResumeMismatch, SettingError
 from grace_store.job.blocks import BlockReader, SampleBlock, Signals, SignalWeights, resolve_signals
+from grace_store.job.outputs import check_outputs, sources_of
 from grace_store.score import (
     HeuristicSpec,
     History,
@@ -67,6 +68,7 @@ def write_score_table(
 ) -> ScoreRun:  # fmt: skip
     """Write the scores of every done sample, block by block, and say what was written."""
     scoring = _Scoring.of(store, spec, signals, custom_history, partial=partial)
+    check_outputs([out], sources_of(scoring.reader.store))
     num_samples = num_with_value = 0
     counts = np.zeros(256, dtype=np.int64)
     with write_scores(out, scoring.made_by) as writer:

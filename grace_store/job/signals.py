@@ -63,9 +63,10 @@ def open_signal(
         with hold(store.backend, f"create-{name}", wait_seconds=SIGNAL_WAIT_SECONDS):
             store = Store.open(store.backend)
             if name not in store.signal_names:
-                origin = {**software(), "model": model, **({"adapter": adapter} if adapter else {})}
-                if images is not None:
-                    origin["images"] = str(Path(images).absolute())
+                places = {"model": model, "adapter": adapter, "images": images}
+                # Absolute, so that the run can go on from any folder.
+                origin = {what: str(Path(path).expanduser().absolute()) for what, path in places.items() if path}
+                origin |= software()
                 signal = Signal(name=name, spec=spec, plan_sha256=store.plan.digest(), origin=origin)
                 return create_signal(store, signal), model, adapter
     view = store.signal(name)

@@ -114,7 +114,7 @@ def repair(
         mine = [problem for problem in found if problem.signal == name]
         units = sorted({problem.unit for problem in mine if problem.unit is not None})
         listener(Note(f"{name}: {len(mine)} problems; units to redo: {units or 'none'}."))
-        _repair_signal(store, name, mine, units)
+        _repair_signal(store, name, job, units)
         extract(replace(job, location=store.location, signal=name), listener, stop)
     return found
 
@@ -127,7 +127,7 @@ def _delete_strays(store: Store) -> None:
             store.backend.delete(problem.where)
 
 
-def _repair_signal(store: Store, name: str, problems: Sequence[Problem], units: Sequence[int]) -> None:
+def _repair_signal(store: Store, name: str, job: ExtractJob, units: Sequence[int]) -> None:
     try:
         view = store.signal(name)
     except GraceStoreError as error:
@@ -135,6 +135,12 @@ def _repair_signal(store: Store, name: str, problems: Sequence[Problem], units: 
             f"{error} What the signal was made with is lost, so it cannot be redone: delete "
             f"{store.location}/signals/{name} and extract it anew."
         ) from error
+    if units:
+        # Before any commit is withdrawn: what cannot be done again must not be undone.
+        model = job.model or view.signal.origin["model"]
+        adapter = job.adapter or view.signal.origin.get("adapter")
+        check_same(view, model, ExtractRequest(), job.options, model_door(job.door), adapter)
+        open_dataset(store, job.data or None).close()
     with hold(store.backend, name):
         rewrite_signal_metadata(view)
         withdraw_units(view, units)

@@ -29,6 +29,7 @@ ROWS_PER_INNER_CHUNK = 128
 """Rows of segment_vector that are compressed, checked and read together."""
 MAX_SAMPLES_PER_UNIT = 4096
 
+_RESERVED_NAMES = ("zarr.json", "all", "each")
 _SIGNAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]{0,99}")
 
 
@@ -53,10 +54,10 @@ class ArraySpec:
 
 def check_signal_name(name: str) -> str:
     """Return the name if it can be a folder's name everywhere, else raise."""
-    if not _SIGNAL_NAME.fullmatch(name) or name == "zarr.json":
+    if not _SIGNAL_NAME.fullmatch(name) or name in _RESERVED_NAMES:
         raise SettingError(
             f"{name!r} cannot be the name of a signal: use letters, digits and _ . = + - (up to 100, "
-            "starting with a letter or digit; not zarr.json)."
+            "starting with a letter or digit; not all, each or zarr.json)."
         )
     return name
 

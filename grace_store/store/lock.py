@@ -201,5 +201,5 @@ def _busy_text(backend: Backend, key: str, owner: dict[str, Any]) -> str:
     who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')} since {owner.get('since', '?')}"
     return (
         f"{backend.location} is being written by {who} ({key}). Wait for it to end; if you know that it is dead, "
-        "give --break-lock."
+        "give --break-lock to `grace-store extract`."
     )

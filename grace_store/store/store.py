@@ -18,7 +18,7 @@ from zarr.errors import ArrayNotFoundError
 from grace_store.errors import Corrupt, NotAStore, StoreError, Unfinished, UnknownName
 from grace_store.metadata import FORMAT_VERSION, STATE_CODES, Commit, Completion, Plan, Signal
 from grace_store.store import layout
-from grace_store.store.backend import Backend, open_backend
+from grace_store.store.backend import Backend, LocalBackend, open_backend
 from grace_store.store.layout import SAMPLES, SIGNALS
 from grace_store.store.sealed import from_bytes, group_document, sealed_body, unseal
 from grace_store.store.vectors import Rotation, decode
@@ -116,6 +116,8 @@ class Store:
         raw = backend.read("zarr.json")
         if raw is None:
             found = "nothing is there" if not backend.names("") else "it has no plan (planning may have been cut short)"
+            if isinstance(backend, LocalBackend) and backend.root.is_file():
+                found = "it is a file"
             raise NotAStore(f"{backend.location} is not a grace-store store: {found}. `grace-store plan` makes one.")
         node = from_bytes(raw, f"{backend.location}/zarr.json")
         attributes = node.get("attributes") if isinstance(node, dict) else None

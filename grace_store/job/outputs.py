@@ -1,0 +1,30 @@
+"""Where results may be written: never over what they are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from grace_store.errors import SettingError
+from grace_store.select.files import overlaps
+from grace_store.store import Store
+
+Source = tuple[Path, str]
+"""A path and what it is, in words."""
+
+
+def sources_of(store: Store) -> list[Source]:
+    """Return the store and the files it was planned from."""
+    planned = [(Path(file.path), "which the store was planned from") for file in store.plan.files]
+    return [*planned, (Path(store.location), "the store")]
+
+
+def check_outputs(targets: Sequence[Path], sources: Iterable[Source]) -> None:
+    """Raise SettingError if a file about to be written is, holds or lies in something it is made from."""
+    for source, what in sources:
+        for target in targets:
+            if overlaps(target, source):
+                raise SettingError(
+                    f"Writing {target} would replace or change {source}, {what}; choose another --out. "
+                    "Nothing was written."
+                )
