@@ -159,7 +159,9 @@ def test_inspect_goes_without_the_text_when_the_data_is_gone(tmp_path: Path, mod
 def test_verify_and_repair(tmp_path: Path, model: str, data: str) -> None:
     store = tmp_path / "store.zarr"
     run_ok(*extract_words(store, model, data))
-    assert "0 problems" in run_ok("verify", store, "--deep", "--model", model, "--units", 2, "--threads", 1).stdout
+    result = run_ok("verify", store, "--deep", "--model", model, "--units", 2, "--threads", 1)
+    assert "0 problems" in result.stdout
+    assert "base: extracting units " in result.stderr
     before = content(store)
     chunk = store / "signals/base/segment_vector/c/4/0"
     chunk.write_bytes(chunk.read_bytes()[:-7])

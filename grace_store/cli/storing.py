@@ -75,8 +75,9 @@ def verify(
         options = RunOptions(**pick(speed, RunOptions.model_fields))
         for name in names:
             found += verify_against_model(
-                opened.signal(name), model, units, options, data=data or None, images=speed["images"]
-            )
+                opened.signal(name), model, units, options, data=data or None, images=speed["images"],
+                listener=ProgressDisplay(),
+            )  # fmt: skip
     if as_json:
         print_json({"store": store, "deep": deep, "problems": [problem.to_json() for problem in found]})
     else:

@@ -86,6 +86,8 @@ def export_subset(
                 write_lines(out, _with_scores(chosen, subset))
             else:
                 _write_conversations(chosen, exported, images)
+    if subset.scores.made_by.get("partial"):
+        exported.notes.append("the scores are of an unfinished store; what is not extracted yet could not be chosen")
     write_json(sidecar_of(out), _made_by(subset, as_format))
     exported.files.append(sidecar_of(out))
     return exported

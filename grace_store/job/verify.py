@@ -58,6 +58,7 @@ def verify_against_model(
     door: str = PROXY,
     adapter: str | None = None,
     images: str | None = None,
+    listener: Listener = ignore,
 ) -> Iterator[Problem]:
     """Extract a random few committed units again and compare what comes out with what is stored."""
     doors = model_door(door)
@@ -65,6 +66,7 @@ def verify_against_model(
     check_same(view, model, ExtractRequest(), options, doors, adapter)
     committed = view.committed_units()
     chosen = sorted(random.Random(seed).sample(committed, min(num_units, len(committed))))
+    listener(Note(f"{view.name}: extracting units {', '.join(map(str, chosen))} again."))
     with open_dataset(view.store, data) as dataset:
         folder = image_folder(images, view, dataset)
         extractor = doors.open_extractor(model, view.signal.spec, options, adapter=adapter, images=folder)

@@ -139,9 +139,12 @@ class Store:
     def signal(self, name: str | None = None) -> SignalView:
         """Return a signal by name; without a name, the only one there is."""
         if name is None:
-            if len(self.signal_names) != 1:
-                known = ", ".join(self.signal_names) or "none yet: run `grace-store extract`"
-                raise UnknownName(f"{self.location}: say which signal is meant (there are: {known}).")
+            if not self.signal_names:
+                raise UnknownName(f"{self.location} has no signal yet; `grace-store extract` writes one.")
+            if len(self.signal_names) > 1:
+                raise UnknownName(
+                    f"{self.location}: say which signal is meant (there are: {', '.join(self.signal_names)})."
+                )
             name = self.signal_names[0]
         if name not in self.signal_names:
             known = ", ".join(self.signal_names) or "none yet: run `grace-store extract`"
