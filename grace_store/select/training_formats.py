@@ -69,7 +69,8 @@ class ImageNames:
             return self._write(_data_url_bytes(source))
         if "://" in source:
             return source
-        return str(self._folder / source)  # an absolute path stays as it is
+        # As extraction finds it; an absolute path stays absolute.
+        return str((self._folder / source).resolve())
 
     def _write(self, content: bytes) -> str:
         suffix = next((suffix for magic, suffix in _MAGIC.items() if content.startswith(magic)), ".img")
