@@ -241,7 +241,11 @@ def test_without_plan_and_data_it_asks_for_data(tmp_path: Path) -> None:
 
 def test_without_signal_and_model_it_asks_for_the_model(tmp_path: Path) -> None:
     job = make_job(tmp_path, model=None)
-    with pytest.raises(SettingError, match="say which --model"):
+    with pytest.raises(SettingError, match=r"Say which --model to extract with\. Nothing was planned"):
+        extract(job)
+    assert not Path(job.location).exists()
+    plan(job.data, job.location, job.data_request, samples_per_unit=4)
+    with pytest.raises(SettingError, match="has no signal 'base' yet; say which --model"):
         extract(job)
 
 
