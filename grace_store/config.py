@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -29,6 +30,12 @@ class Frozen(BaseModel):
 def canonical_json(value: Any) -> bytes:
     """Return the one JSON text that fingerprints and sealed documents are made from."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def short(value: object) -> str:
+    """Return a value for a sentence: a digest by its beginning, anything else whole."""
+    text = str(value)
+    return f"{text[:12]}…" if len(text) == 64 else text
 
 
 # ---------------------------------------------------------------- what changes the numbers
@@ -127,6 +134,14 @@ def said(request: Frozen) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- what changes only the speed
+
+MAX_DEFAULT_THREADS = 8
+
+
+def default_threads() -> int:
+    """Return how many threads to use unless told: the cores this process may run on, up to eight."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(MAX_DEFAULT_THREADS, allowed)
 
 
 class RunOptions(Frozen):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from grace_store.demo import flaws, traces
 
@@ -127,7 +128,6 @@ def test_the_checker_sees_what_it_should() -> None:
 
 def test_regenerating_gives_the_shipped_bytes(tmp_path: Path) -> None:
     assert traces.dataset_text().encode() == (FOLDER / "traces.jsonl").read_bytes()
-    pytest.importorskip("PIL")
     traces.write_demo(tmp_path)
     assert (tmp_path / "traces.jsonl").read_bytes() == (FOLDER / "traces.jsonl").read_bytes()
     assert sorted(path.name for path in (tmp_path / "images").iterdir()) == sorted(
@@ -250,13 +250,12 @@ def test_the_last_four_lines_are_unusable_each_in_its_way() -> None:
 
 
 def test_figures_are_there_and_small() -> None:
-    image = pytest.importorskip("PIL.Image")
     named = {record["image_url"] for record in USABLE if record["image_url"]}
     assert named == {f"images/{path.name}" for path in (FOLDER / "images").iterdir()}
     for name in sorted(named):
         path = FOLDER / name
         assert path.stat().st_size <= 3000
-        with image.open(path) as figure:
+        with Image.open(path) as figure:
             figure.load()
             assert figure.mode == "P"
             assert figure.format == "PNG"

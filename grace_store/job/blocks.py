@@ -6,7 +6,6 @@ number of samples.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,13 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from grace_store.config import default_threads
 from grace_store.errors import SettingError, Unfinished, UnknownName
 from grace_store.store import SAMPLES_PER_CHUNK, GramReader, SampleGrams, SignalView, Store
 
 IntArray = npt.NDArray[np.int64]
 ResultT = TypeVar("ResultT")
-
-MAX_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +211,3 @@ def map_ordered(work: Callable[[ItemT], ResultT], items: Sequence[ItemT], thread
         finally:
             for future in pending:
                 future.cancel()
-
-
-def default_threads() -> int:
-    """Return how many threads to use unless told: the cores this process may run on, up to eight."""
-    return min(MAX_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from grace_store import __version__
-from grace_store.config import ExtractRequest, ExtractSpec, RunOptions, said
+from grace_store.config import ExtractRequest, ExtractSpec, RunOptions, said, short
 from grace_store.errors import ResumeMismatch, SettingError
 from grace_store.job.extractor import ModelDoor
 from grace_store.metadata import Signal
@@ -101,15 +101,10 @@ def describe_differences(frozen: SpecT, now: SpecT) -> list[str]:
             for part in type(frozen.model).model_fields:
                 a, b = getattr(frozen.model, part), getattr(now.model, part)
                 if a != b:
-                    lines.append(f"model {part}: begun with {_short(a)}, now {_short(b)}")
+                    lines.append(f"model {part}: begun with {short(a)}, now {short(b)}")
         elif then_value != now_value:
-            lines.append(f"{name.replace('_', '-')}: begun with {_short(then_value)}, now {_short(now_value)}")
+            lines.append(f"{name.replace('_', '-')}: begun with {short(then_value)}, now {short(now_value)}")
     return lines
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return f"{text[:12]}…" if len(text) == 64 else text
 
 
 def software() -> dict[str, str]:

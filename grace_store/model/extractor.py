@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from grace_store.config import Attention, ExtractRequest, ExtractSpec, ModelIdentity, RunOptions, said
+from grace_store.config import Attention, ExtractRequest, ExtractSpec, ModelIdentity, RunOptions, said, short
 from grace_store.errors import ModelError, SettingError
 from grace_store.model.adapter_folder import require_peft
 from grace_store.model.load import ModelDescription, describe, load_described, resolve_device, skeleton_of
@@ -52,7 +52,7 @@ def open_extractor(
     found, planned = _identity(described, adapter).model_dump(), spec.model.model_dump()
     differing = [name for name in planned if planned[name] != found[name]]
     if differing:
-        details = ", ".join(f"{name} {_short(found[name])} against {_short(planned[name])}" for name in differing)
+        details = ", ".join(f"{name} {short(found[name])} against {short(planned[name])}" for name in differing)
         raise ModelError(
             f"{model} is not the model this signal was planned with: {details}. "
             "Give the model it was planned with, or a new --signal name."
@@ -104,8 +104,3 @@ def _resolve_attention(requested: Attention | None, described: ModelDescription)
     if requested == "sdpa" and not described.supports_sdpa:
         raise SettingError(f"{described.identity.architecture} has no sdpa attention. Use --attention eager.")
     return requested
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return f"{text[:12]}…" if len(text) == 64 else text

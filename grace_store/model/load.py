@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import logging
-import os
 import subprocess
 import sys
 import warnings
@@ -26,7 +25,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging as transformers_logging
 
-from grace_store.config import Attention, Dtype, ModelIdentity
+from grace_store.config import Attention, Dtype, ModelIdentity, default_threads
 from grace_store.errors import ModelError, SettingError, UnsafeModel
 from grace_store.model.fingerprint import identify
 from grace_store.model.folder import ModelFolder, open_folder
@@ -149,12 +148,6 @@ def resolve_device(device: str) -> torch.device:
     if resolved.type == "cuda" and resolved.index is None:
         resolved = torch.device("cuda", torch.cuda.current_device())
     return resolved
-
-
-def default_threads() -> int:
-    """Return how many CPU threads to use: what this process may run on, at most 8."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(allowed, 8)
 
 
 @cache
