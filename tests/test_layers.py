@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "grace_store"
 
-LAYERS = ["store", "data", "model", "score", "select", "analysis", "job", "report", "demo", "cli"]
+LAYERS = ["store", "data", "model", "score", "select", "analysis", "evaluation", "job", "report", "demo", "cli"]
 """Lowest first. A package may import those before it; modules outside any package are below all of them."""
 
 DOORS = {

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": ("sweeping:sweep", "Score by many settings at once, and compare them."),
     "select": ("selecting:select", "Write the best samples of a table as the user's own records."),
     "compare": ("selecting:compare", "Say what two subsets share, what entered, what left and why."),
+    "evaluate": ("evaluating:evaluate", "Compare trained models with the one trained on the full data."),
     "demo": ("demonstrating:demo", "Run the whole of it on what ships with it."),
 }
 """name: (module:function, one line of help)."""
