@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "select": ("selecting:select", "Write the best samples of a table as the user's own records."),
     "compare": ("selecting:compare", "Say what two subsets share, what entered, what left and why."),
     "evaluate": ("evaluating:evaluate", "Compare trained models with the one trained on the full data."),
+    "stability": ("studying:stability", "Say how much of a subset survives what might have come out otherwise."),
     "demo": ("demonstrating:demo", "Run the whole of it on what ships with it."),
 }
 """name: (module:function, one line of help)."""

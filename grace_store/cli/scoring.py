@@ -31,13 +31,17 @@ GRACE_OPTIONS = ("alpha", "history", "target", "without_answer", "aggregation")
 partial_option = click.option("--partial", is_flag=True, help="Score what is there of an unfinished signal.")
 threads_option = click.option("--threads", type=click.IntRange(1), help="Blocks at a time. [default: cores, up to 8]")
 
-spec_options = stacked(
-    click.option("--method", type=click.Choice(["grace", *HEURISTICS]), default="grace", show_default=True),
+grace_options = stacked(
     click.option("--alpha", type=float, help="Weight of the answer against history, 0 to 1. [default: 0.7]"),
     click.option("--history", help="Earlier steps by: uniform, window:W or ema:B. [default: uniform]"),
     click.option("--target", type=click.Choice(["answer", "trace", "suffix"]), help="[default: answer]"),
     click.option("--without-answer", is_flag=True, default=None, help="Score by history alone."),
     click.option("--aggregation", help="mean, min, last, length_weighted or quantile:Q, over steps. [default: mean]"),
+)  # fmt: skip
+
+spec_options = stacked(
+    click.option("--method", type=click.Choice(["grace", *HEURISTICS]), default="grace", show_default=True),
+    grace_options,
     click.option("--seed", type=click.IntRange(0), help="For --method random. [default: 0]"),
 )  # fmt: skip
 

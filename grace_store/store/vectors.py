@@ -124,6 +124,12 @@ def decode(
     return np.asarray(rotation.backward(codebook[codes[:, :size]]) * scale[:, None], dtype=np.float32)
 
 
+def stored_form(vectors: Float32, storage: Storage) -> Float32:
+    """Return what is left of vectors when they are stored and read again."""
+    kept, scale = encode(vectors, storage)
+    return decode(kept, scale, storage, Rotation.for_size(vectors.shape[1]) if storage == "int4" else None)
+
+
 def _divided(vectors: Float32, scale: Float32) -> Float32:
     """Return each row divided by its scale; zeros where that is zero."""
     # Not times 1/scale: the inverse of the tiniest float32 is no float32.

@@ -1,0 +1,95 @@
+"""How much of a subset survives when something is drawn anew. Knows values and step scores, no store.
+
+Two subsets are compared by Jaccard's index, intersection over union; intervals come from a bootstrap, seeded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from grace_store.score.gram import FloatArray, IntArray
+from grace_store.select.budget import Ratio, budget, rank, top_mask
+
+COVERED = (0.025, 0.975)
+
+
+@dataclass(frozen=True, slots=True)
+class Survival:
+    """How much two subsets share, and where 95 % of the draws lie."""
+
+    jaccard: float
+    low: float
+    high: float
+    num_samples: int
+    """Samples that have a value in both."""
+    num_chosen: int
+
+
+def jaccard_by_chance(num_samples: int, num_chosen: int) -> float:
+    """Return what two independent random subsets share in the mean, to first order.
+
+    >>> jaccard_by_chance(100, 20)
+    0.1111111111111111
+    """
+    share = num_chosen / num_samples
+    return share / (2 - share)
+
+
+def survival(value: FloatArray, other: FloatArray, ratio: Ratio, *, draws: int = 200, seed: int = 0) -> Survival:
+    """Compare the best of two columns of values over the same samples; the interval draws the samples anew."""
+    both = np.flatnonzero(np.isfinite(value) & np.isfinite(other))
+    value, other = value[both], other[both]
+    count = budget(ratio, len(both))
+    first, second = top_mask(value, count), top_mask(other, count)
+    orders = (rank(value), rank(other))
+    generator = np.random.Generator(np.random.Philox(seed))
+    found = [_drawn_jaccard(generator, orders, count) for _ in range(draws if count else 0)]
+    low, high = np.quantile(found, COVERED).tolist() if found else (np.nan, np.nan)
+    return Survival(_jaccard(first, second), low, high, len(both), count)
+
+
+def _drawn_jaccard(generator: np.random.Generator, orders: tuple[IntArray, IntArray], count: int) -> float:
+    """Return the overlap among as many samples drawn with replacement, each counting as often as it was drawn."""
+    size = len(orders[0])
+    times = np.bincount(generator.integers(0, size, size), minlength=size)
+    shares = []
+    for order in orders:
+        drawn = times[order]
+        before = np.cumsum(drawn) - drawn
+        share = np.empty(size)
+        share[order] = np.clip(count - before, 0, drawn)
+        shares.append(share)
+    return float(np.minimum(*shares).sum() / np.maximum(*shares).sum())
+
+
+def step_survival(
+    value: FloatArray, step_score: FloatArray, offsets: IntArray, ratio: Ratio, *, draws: int = 200, seed: int = 0
+) -> Survival:
+    """Compare the best by value with the best by the mean of steps drawn anew from each sample's own.
+
+    step_score lies flat, sample i owning offsets[i]..offsets[i + 1]; a step without a score counts in no mean.
+    """
+    scored = np.isfinite(step_score)
+    before = np.concatenate([[0], np.cumsum(scored)])
+    num_scored = before[offsets[1:]] - before[offsets[:-1]]
+    usable = np.flatnonzero(np.isfinite(value) & (num_scored > 0))
+    flat = step_score[scored]
+    first, count_of = before[offsets[:-1]][usable], num_scored[usable]
+    starts = np.cumsum(count_of) - count_of
+    origin, width = np.repeat(first, count_of), np.repeat(count_of, count_of)
+    count = budget(ratio, len(usable))
+    chosen = top_mask(value[usable], count)
+    generator = np.random.Generator(np.random.Philox(seed))
+    found = []
+    for _ in range(draws if len(usable) else 0):
+        drawn = flat[origin + (generator.random(len(origin)) * width).astype(np.int64)]
+        found.append(_jaccard(chosen, top_mask(np.add.reduceat(drawn, starts) / count_of, count)))
+    low, high = np.quantile(found, COVERED).tolist() if found else (np.nan, np.nan)
+    return Survival(float(np.mean(found)) if found else np.nan, low, high, len(usable), count)
+
+
+def _jaccard(first: np.ndarray, second: np.ndarray) -> float:
+    either = int(np.count_nonzero(first | second))
+    return int(np.count_nonzero(first & second)) / either if either else np.nan

@@ -1,0 +1,72 @@
+"""The stability audit of a store: other signals, less precision, other steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from grace_store.cli import main
+from grace_store.errors import SettingError, UnknownName
+from grace_store.job.stability import measure_stability
+from grace_store.score import ScoreSpec
+from grace_store.select.budget import budget, top
+from tests.scored_stores import known_store
+
+
+def brute_value(vectors: np.ndarray, alpha: float = 0.7) -> float:
+    """GRACE's value by its definition, one step at a time."""
+
+    def cosine(a: np.ndarray, b: np.ndarray) -> float:
+        return float(a @ b / np.sqrt((a @ a) * (b @ b)))
+
+    steps, answer = vectors[:-1].astype(np.float64), vectors[-1].astype(np.float64)
+    scores = [cosine(steps[0], answer)]
+    for k in range(1, len(steps)):
+        scores.append(alpha * cosine(steps[k], answer) + (1 - alpha) * cosine(steps[k], steps[:k].mean(axis=0)))
+    return float(np.mean(scores))
+
+
+def test_signals_are_compared_over_the_samples_that_both_have(tmp_path: Path) -> None:
+    known = known_store(tmp_path, ("base", "later"), set_aside={"later": [2, 5]})
+    found = measure_stability(known.store, signal="base", ratio="0.4", draws=10)
+    both = [i for i in range(len(known.samples["base"])) if i not in (2, 5)]
+    values = [np.array([brute_value(known.samples[name][i][0]) for i in both]) for name in ("base", "later")]
+    chosen = [set(top(value, budget("0.4", len(both))).tolist()) for value in values]
+    assert found.signals["later"].jaccard == len(chosen[0] & chosen[1]) / len(chosen[0] | chosen[1])
+    assert found.signals["later"].num_samples == len(both)
+    assert found.num_chosen == budget("0.4", len(known.samples["base"]))
+
+
+def test_full_precision_survives_and_less_is_tried(tmp_path: Path) -> None:
+    found = measure_stability(known_store(tmp_path).store, ratio="0.4", draws=10)
+    assert list(found.storages) == ["float32", "float16", "int8", "int4"]
+    assert found.storages["float32"].jaccard == found.storages["float16"].jaccard == 1.0
+    assert found.signals == {}
+    assert found.steps is not None
+    assert 0 < found.steps.jaccard <= 1
+    assert measure_stability(known_store(tmp_path / "b").store, ScoreSpec(aggregation="min"), draws=1).steps is None
+
+
+def test_bad_wishes_get_a_sentence(tmp_path: Path) -> None:
+    store = known_store(tmp_path).store
+    with pytest.raises(UnknownName, match="has no other signal 'nope'"):
+        measure_stability(store, against=["nope"])
+    with pytest.raises(SettingError, match="ratio 2 is not"):
+        measure_stability(store, ratio="2")
+    with pytest.raises(SettingError, match="draws 0 is not at least 1"):
+        measure_stability(store, draws=0)
+
+
+def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
+    store = known_store(tmp_path, ("base", "later")).store.location
+    arguments = ["stability", store, "--signal", "base", "--ratio", "0.4", "--draws", "5", "--alpha", "1"]
+    shown = CliRunner().invoke(main, arguments)
+    assert shown.exit_code == 0, shown.output
+    assert "signal later" in shown.stdout
+    assert "from vectors as int4" in shown.stdout
+    machine = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)
+    assert machine["storages"]["float32"]["jaccard"] == 1.0
