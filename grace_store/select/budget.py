@@ -9,13 +9,15 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 
 from grace_store.errors import SettingError
-from grace_store.score.gram import BoolArray, FloatArray, IntArray, Numbers
+from grace_store.score.gram import BoolArray, FloatArray, IntArray, Numbers, offsets_of
 
 Ratio = str | Decimal | float
+Balance = Literal["equal", "sqrt", "proportional"]
 
 
 def budget(ratio: Ratio, num_samples: int) -> int:
@@ -104,9 +106,28 @@ def stratified_rank(values: FloatArray, stratum: Sequence[object], row: Numbers 
     ranking = rank(values, row)
     codes: dict[object, int] = {}
     code = np.array([codes.setdefault(stratum[index], len(codes)) for index in ranking.tolist()], dtype=np.int64)
-    due = np.empty(len(ranking))
-    for each in range(len(codes)):
-        mine = np.flatnonzero(code == each)
-        # Equal fractions are equal floats, and different ones differ as long as strata are below 2**24.
-        due[mine] = (2 * np.arange(len(mine)) + 1) / (2 * len(mine))
-    return ranking[np.argsort(due, kind="stable")]
+    return ranking[balanced_order(code, "proportional")]
+
+
+def balanced_order(stratum: IntArray, balance: Balance) -> IntArray:
+    """Return an order of samples, given the best first, every beginning of which has the strata in balance.
+
+    stratum holds whole numbers from 0. The j-th best of a stratum of n, from 0, is due at j + 1/2 (equal),
+    (j + 1/2) / sqrt(n) (sqrt) or (j + 1/2) / n (proportional), the better first where several are. A stratum that is
+    used up leaves its share to the others.
+
+    >>> balanced_order(np.array([0, 0, 0, 0, 1]), "equal")
+    array([0, 4, 1, 2, 3])
+    """
+    size = np.bincount(stratum)[stratum]
+    by_stratum = np.argsort(stratum, kind="stable")
+    first = offsets_of(np.bincount(stratum))[stratum[by_stratum]]
+    turn = np.empty(len(stratum), dtype=np.int64)
+    turn[by_stratum] = np.arange(len(stratum)) - first
+    # Squares in place of roots, so that equal fractions are equal floats; different ones differ below 2**24.
+    due = {
+        "equal": 2 * turn + 1,
+        "sqrt": (2 * turn + 1.0) ** 2 / size,
+        "proportional": (2 * turn + 1) / (2 * size),
+    }[balance]
+    return np.argsort(due, kind="stable")
