@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from grace_store.cli.console import print_json
+from grace_store.cli.console import ProgressDisplay, harmless, print_json
 from grace_store.cli.options import as_json, stacked
 from grace_store.errors import SettingError
 
 if TYPE_CHECKING:
+    from grace_store.job.target_sets import Targets
     from grace_store.score import HeuristicSpec, ScoreSpec
+    from grace_store.score.influence import InfluenceSpec
 
 EPILOG = """\b
 Examples:
@@ -22,11 +24,16 @@ Examples:
   grace-store score traces.zarr --out scores.parquet --without-answer
   grace-store score traces.zarr --out scores.parquet --signal early=1 --signal late=3
   grace-store score traces.zarr --out scores.parquet --method longest
+  grace-store score traces.zarr --out less.parquet --method less --targets bench.zarr --signal ck1 --signal ck2
+  grace-store score traces.zarr --out icons.parquet --method icons --targets bench.zarr --subtasks subject
   grace-store score --replay scores.parquet --out again.parquet
 """
 
 HEURISTICS = ("random", "longest", "stepmax", "loss", "perplexity")
+INFLUENCES = ("less", "icons", "cadc")
 GRACE_OPTIONS = ("alpha", "history", "target", "without_answer", "aggregation")
+INFLUENCE_OPTIONS = ("vote_percent", "join_cosine")
+SUBTASKS_SHOWN = 12
 
 partial_option = click.option("--partial", is_flag=True, help="Score what is there of an unfinished signal.")
 threads_option = click.option("--threads", type=click.IntRange(1), help="Blocks at a time. [default: cores, up to 8]")
@@ -40,9 +47,24 @@ grace_options = stacked(
 )  # fmt: skip
 
 spec_options = stacked(
-    click.option("--method", type=click.Choice(["grace", *HEURISTICS]), default="grace", show_default=True),
+    click.option(
+        "--method", type=click.Choice(["grace", *HEURISTICS, *INFLUENCES]), default="grace", show_default=True,
+        help="less, icons and cadc (a reconstruction) score by the influence on --targets.",
+    ),
     grace_options,
-    click.option("--seed", type=click.IntRange(0), help="For --method random. [default: 0]"),
+    click.option("--seed", type=click.IntRange(0), help="For --method random and cadc. [default: 0]"),
+    click.option("--vote-percent", type=float, help="ICONS: subtasks vote for their best so many %. [default: 20]"),
+    click.option("--join-cosine", type=float, help="CADC: subtasks as close as this are joined. [default: 0.5]"),
+)  # fmt: skip
+
+target_options = stacked(
+    click.option("--targets", type=click.Path(), help="Store of the target set, extracted as STORE was."),
+    click.option(
+        "--target-signal", multiple=True, metavar="NAME",
+        help="The targets' signal for each --signal, in order. [default: the same name, or the only one that fits]",
+    ),
+    click.option("--subtasks", metavar="FIELD", help="Field of the targets' records. [default: one subtask a file]"),
+    click.option("--target-data", multiple=True, type=click.Path(), help="Where the targets' files are now."),
 )  # fmt: skip
 
 
@@ -51,30 +73,39 @@ spec_options = stacked(
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The Parquet table.")
 @click.option("--signal", multiple=True, metavar="NAME[=WEIGHT]", help="May be repeated. [default: the only one]")
 @spec_options
+@target_options
 @click.option("--replay", type=click.Path(dir_okay=False, path_type=Path), help="Score as this table was scored.")
 @partial_option
 @threads_option
 @as_json
 def score(
-    store: str | None, out: Path, signal: tuple[str, ...], replay: Path | None, partial: bool, threads: int | None, *,
+    store: str | None, out: Path, signal: tuple[str, ...], replay: Path | None, partial: bool, threads: int | None,
+    targets: str | None, target_signal: tuple[str, ...], subtasks: str | None, target_data: tuple[str, ...], *,
     as_json: bool, **settings: Any,
 ) -> None:  # fmt: skip
     """Make a table of step scores and values from STORE, without model or GPU.
 
     One row a sample. The settings that made it are in the table's metadata, so it can be made again with --replay.
+    With --method less, icons or cadc, signals are checkpoints with one gradient a sample (`extract --kind gradient`),
+    and their weights are learning rates: as given, else as recorded by all of them, else equal.
     """
     from grace_store.job.scoring import replay as run_again
     from grace_store.job.scoring import write_score_table
 
-    if replay is not None:
-        given = {name for name, value in settings.items() if value is not None} - {"method"}
-        if given or signal or partial or settings["method"] != "grace":
-            raise SettingError("--replay scores exactly as the table was scored: leave the other settings out")
-        run = run_again(replay, out, store, threads)
-    elif store is None:
-        raise click.UsageError("Missing argument 'STORE' (only --replay does without).")
-    else:
-        run = write_score_table(store, _spec(settings), out, signals=signal or None, partial=partial, threads=threads)
+    wanted = _targets(targets, target_signal, subtasks, target_data)
+    with ProgressDisplay(quiet=as_json) as display:
+        if replay is not None:
+            given = {name for name, value in settings.items() if value is not None} - {"method"}
+            if given or signal or partial or target_signal or subtasks or settings["method"] != "grace":
+                raise SettingError("--replay scores exactly as the table was scored: leave the other settings out")
+            run = run_again(replay, out, store, threads, targets=wanted, tell=display)
+        elif store is None:
+            raise click.UsageError("Missing argument 'STORE' (only --replay does without).")
+        else:
+            run = write_score_table(
+                store, _spec(settings), out, signals=signal or None, targets=wanted, partial=partial, threads=threads,
+                tell=display,
+            )  # fmt: skip
     made_by = run.made_by
     if as_json:
         result = {"out": str(out), "num_samples": run.num_samples, "num_with_value": run.num_with_value}
@@ -84,6 +115,8 @@ def score(
     click.echo(
         f"{out}: {run.num_samples} samples scored" + (f", {without} of them without a value." if without else ".")
     )
+    if "targets" in made_by:
+        _print_influence(made_by)
     for name, count in run.flags.items():
         click.echo(f"  {count} flagged {name}")
     if made_by["partial"]:
@@ -91,18 +124,58 @@ def score(
         click.echo(f"  partial: of {made_by['num_units']} units there are {units}")
 
 
-def _spec(settings: dict[str, Any]) -> ScoreSpec | HeuristicSpec:
+def _targets(
+    store: str | None, signals: tuple[str, ...], subtasks: str | None, data: tuple[str, ...]
+) -> Targets | None:
+    """Return the target set of the options given; with --replay, where it is now."""
+    from grace_store.job.target_sets import Targets
+
+    if store is None:
+        said = {"--target-signal": signals, "--subtasks": subtasks, "--target-data": data}
+        if given := [name for name, value in said.items() if value]:
+            raise SettingError(f"{', '.join(given)} needs --targets, the store of the target set")
+        return None
+    return Targets(store, signals, subtasks, data)
+
+
+def _print_influence(made_by: dict[str, Any]) -> None:
+    """Say how an influence method counted checkpoints and subtasks."""
+    from grace_store.select.table import named_method
+
+    targets, total = made_by["targets"], sum(each["weight"] for each in made_by["signals"].values())
+    shares = ", ".join(f"{name} {made_by['signals'][name]['weight'] / total:.3g}" for name in made_by["checkpoints"])
+    source = {"given": "as given", "learning_rate": "by learning rate", "equal": "equal"}[made_by["weights_from"]]
+    click.echo(f"  method: {named_method(made_by)}")
+    click.echo(f"  checkpoints: {shares} (weights {source})")
+    sizes = [f"{each['name']} ({each['num_samples']})" for each in targets["subtasks"]]
+    more = f" and {len(sizes) - SUBTASKS_SHOWN} more" if len(sizes) > SUBTASKS_SHOWN else ""
+    click.echo(harmless(f"  subtasks: {', '.join(sizes[:SUBTASKS_SHOWN])}{more}"))
+    for number, members in enumerate(made_by.get("capabilities", ())):
+        click.echo(harmless(f"  capability {number}: {', '.join(members)}"))
+    if cosines := [each for i, line in enumerate(made_by.get("subtask_cosine", ())) for each in line[:i]]:
+        click.echo(
+            f"  cosines between subtasks: {min(cosines):.3f} to {max(cosines):.3f}, joined from "
+            f"{made_by['spec']['join_cosine']:g} on"
+        )
+
+
+def _spec(settings: dict[str, Any]) -> ScoreSpec | HeuristicSpec | InfluenceSpec:
     """Return the spec of the options given, refusing those that the method would ignore."""
     from grace_store.score import HeuristicSpec, ScoreSpec
+    from grace_store.score.influence import InfluenceSpec
 
     method = settings["method"]
     said = {name: value for name, value in settings.items() if value is not None and name != "method"}
-    if method == "grace":
-        if "seed" in said:
-            raise SettingError("--seed is for --method random: GRACE has nothing random in it")
-        return ScoreSpec.parse(**said)
-    if ignored := [f"--{name.replace('_', '-')}" for name in said if name in GRACE_OPTIONS]:
+    if method == "grace" and "seed" in said:
+        raise SettingError("--seed is for --method random: GRACE has nothing random in it")
+    foreign: list[str] = [*(() if method == "grace" else GRACE_OPTIONS)]
+    foreign += () if method in INFLUENCES else INFLUENCE_OPTIONS
+    if ignored := [f"--{name.replace('_', '-')}" for name in said if name in foreign]:
         raise SettingError(f"--method {method} has no use for {', '.join(ignored)}")
+    if method == "grace":
+        return ScoreSpec.parse(**said)
+    if method in INFLUENCES:
+        return InfluenceSpec.parse(method=method, **said)
     return HeuristicSpec.parse(method=method, **said)
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +51,8 @@ def resolve_signals(store: Store, signals: Signals = None) -> SignalWeights:
     if isinstance(signals, Mapping):
         pairs = [(name, float(weight)) for name, weight in signals.items()]
     else:
-        pairs = [_name_and_weight(store, text) for text in ([signals] if isinstance(signals, str) else signals)]
+        given = [name_and_weight(store, text) for text in ([signals] if isinstance(signals, str) else signals)]
+        pairs = [(name, 1.0 if weight is None else weight) for name, weight in given]
     names = [name for name, _ in pairs]
     if unknown := [name for name in names if name not in store.signal_names]:
         known = ", ".join(store.signal_names) or "none yet: run `grace-store extract`"
@@ -64,15 +65,16 @@ def resolve_signals(store: Store, signals: Signals = None) -> SignalWeights:
     return SignalWeights(dict(pairs))
 
 
-def _name_and_weight(store: Store, text: str) -> tuple[str, float]:
+def name_and_weight(store: Store, text: str) -> tuple[str, float | None]:
+    """Return the signal that "name" or "name=weight" means, and the weight if one is given."""
     # A signal's name may itself hold "=", so a name that is there counts as one.
     name, equals, weight = text.rpartition("=")
     if not equals or text in store.signal_names:
-        return text, 1.0
+        return text, None
     try:
         return name, float(weight)
     except ValueError:
-        return text, 1.0
+        return text, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +97,26 @@ class SampleBlock:
         return len(self.sample)
 
 
+class HasSamples(Protocol):
+    """Anything that holds some samples of one block."""
+
+    @property
+    def sample(self) -> IntArray:
+        """Positions in the plan."""
+
+
 @dataclass(slots=True)
-class BlockReader:
-    """Reads the blocks of a store for some signals. Threads may share it."""
+class CommittedSignals:
+    """Some signals of a store, and which of their units were done when it was opened. Threads may share it."""
 
     store: Store
     names: tuple[str, ...]
-    gram: bool = True
-    loss: bool = False
     views: list[SignalView] = field(init=False)
     committed: list[set[int]] = field(init=False)
-    _readers: list[GramReader] = field(init=False)
 
     def __post_init__(self) -> None:
         self.views = [self.store.signal(name) for name in self.names]
         self.committed = [set(view.committed_units()) for view in self.views]
-        self._readers = [GramReader(view, gram=self.gram, loss=self.loss) for view in self.views]
         self.store.column("sample_row", 0, 0)  # arrays are opened here, not by several threads at once
         self.store.column("sample_num_steps", 0, 0)
         self.store.column("sample_id", 0, 0)
@@ -133,6 +139,25 @@ class BlockReader:
         """Return where the blocks begin."""
         return range(0, self.store.plan.num_samples, SAMPLES_PER_CHUNK)
 
+    def ids(self, block: HasSamples) -> npt.NDArray[Any]:
+        """Return the ids of a block's samples."""
+        start = int(block.sample[0]) // SAMPLES_PER_CHUNK * SAMPLES_PER_CHUNK if len(block.sample) else 0
+        stop = min(start + SAMPLES_PER_CHUNK, self.store.plan.num_samples)
+        return self.store.column("sample_id", start, stop)[block.sample - start]
+
+
+@dataclass(slots=True)
+class BlockReader(CommittedSignals):
+    """Reads the blocks of a store for some signals."""
+
+    gram: bool = True
+    loss: bool = False
+    _readers: list[GramReader] = field(init=False)
+
+    def __post_init__(self) -> None:
+        CommittedSignals.__post_init__(self)
+        self._readers = [GramReader(view, gram=self.gram, loss=self.loss) for view in self.views]
+
     def read(self, start: int) -> SampleBlock:
         """Return the block that begins at a sample."""
         plan = self.store.plan
@@ -149,12 +174,6 @@ class BlockReader:
                 steps = num_steps[np.isin(np.arange(start, stop) // plan.samples_per_unit, mine)]
             found.append(reader.read(mine, steps))
         return _merged(found, start, row, num_steps)
-
-    def ids(self, block: SampleBlock) -> npt.NDArray[Any]:
-        """Return the ids of a block's samples."""
-        start = int(block.sample[0]) // SAMPLES_PER_CHUNK * SAMPLES_PER_CHUNK if len(block) else 0
-        stop = min(start + SAMPLES_PER_CHUNK, self.store.plan.num_samples)
-        return self.store.column("sample_id", start, stop)[block.sample - start]
 
     def map(self, work: Callable[[SampleBlock], ResultT], threads: int | None = None) -> Iterator[ResultT]:
         """Yield what work makes of every block, in order; a few blocks are under way at a time."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,12 @@ import numpy as np
 from grace_store.errors import DataError
 from grace_store.job.selecting import FloatArray, IntArray, rank_samples, select_samples
 from grace_store.select.budget import Ratio
-from grace_store.select.files import sidecar_of
-from grace_store.select.table import ScoreTable, read_scores
+from grace_store.select.files import read_note, sidecar_of
+from grace_store.select.table import RECONSTRUCTED, ScoreTable, read_scores
+from grace_store.select.table_check import wrong_fields
+
+_NOTE_FIELDS = {"rows": list, "num_samples": int, "spec": dict, "scores": dict}
+"""What is asked of the note beside a subset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,8 @@ class _Side:
     chosen: IntArray
     value: FloatArray
     """What the samples were ranked by: their values, or what a control left of them."""
-    by: str | None
-    """What the strata were, if there were any."""
+    order: str | None
+    """What else than the value decided, if anything."""
     notes: list[str]
     rank: IntArray
     """Rank from 1 of every row of the table by that value; 0 without one."""
@@ -67,7 +70,7 @@ def compare_subsets(a: str | Path, b: str | Path, *, ratio: Ratio | None = None)
 
     Samples are the same if they are the same record of one plan; between plans, if they have the same id.
     """
-    first, second = (_load(Path(path), ratio) for path in (a, b))
+    first, second = (_side(read_subset(Path(path), ratio)) for path in (a, b))
     by_row = first.scores.made_by["plan_sha256"] == second.scores.made_by["plan_sha256"]
     keys = [side.scores.row.tolist() if by_row else side.scores.sample_id for side in (first, second)]
     place_a, place_b = ({key: place for place, key in enumerate(some)} for some in keys)
@@ -87,7 +90,20 @@ def compare_subsets(a: str | Path, b: str | Path, *, ratio: Ratio | None = None)
     )
 
 
-def _load(path: Path, ratio: Ratio | None) -> _Side:
+@dataclass(frozen=True, slots=True)
+class WrittenSubset:
+    """A subset as it lies in a file, with the table it was chosen from."""
+
+    path: Path
+    scores: ScoreTable
+    chosen: IntArray
+    """Rows of the table."""
+    spec: dict[str, Any]
+    """How it was chosen; empty for the best of a table."""
+
+
+def read_subset(path: Path, ratio: Ratio | None = None) -> WrittenSubset:
+    """Read a subset that ``select`` wrote, or the best of a scores table."""
     sidecar = sidecar_of(path)
     if not sidecar.is_file():
         if path.is_file() and path.suffix != ".parquet":
@@ -95,31 +111,44 @@ def _load(path: Path, ratio: Ratio | None) -> _Side:
                 f"{path} has no {sidecar.name} beside it, so it is not known what made it; select it again."
             )
         scores = read_scores(path, steps=False)
-        return _side(scores, select_samples(scores, ratio=ratio).ranked, {}, path)
-    made_by = json.loads(sidecar.read_text(encoding="utf-8"))
+        return WrittenSubset(path, scores, select_samples(scores, ratio=ratio).ranked, {})
+    made_by = read_note(sidecar)
+    if wrong := wrong_fields(made_by, _NOTE_FIELDS):
+        raise DataError(f"{sidecar} is not what `grace-store select` wrote (no {wrong}); select {path.name} again.")
+    assert made_by is not None
     scores = _table_of(path, made_by)
-    chosen = np.flatnonzero(np.isin(scores.row, np.array(made_by["rows"], dtype=np.int64)))
+    rows = {row for row in made_by["rows"] if isinstance(row, int)}
+    chosen = np.flatnonzero([row in rows for row in scores.row.tolist()])
     if len(chosen) != made_by["num_samples"]:
         raise DataError(f"{scores.path} does not hold all samples of {path}: it is another table. Select it again.")
-    return _side(scores, chosen, made_by["spec"], path)
+    return WrittenSubset(path, scores, chosen, made_by["spec"])
 
 
-def _side(scores: ScoreTable, chosen: IntArray, spec: dict[str, Any], path: Path) -> _Side:
+def _side(subset: WrittenSubset) -> _Side:
+    scores, spec, path = subset.scores, subset.spec, subset.path
     ranking = rank_samples(scores, control=spec.get("control", ()))
     ranks = np.zeros(len(scores), dtype=np.int64)
     ranks[ranking.ranked] = np.arange(1, len(ranking.ranked) + 1)
     notes = []
+    if scores.made_by["spec"].get("method") in RECONSTRUCTED:
+        notes.append(f"{path.name} was scored by {scores.method}")
+    if ranking.is_balanced:
+        notes.append(f"{path.name} is ranked in turns over its capabilities; ranks are of that order")
     if ranking.control:
         controlled = ", ".join(ranking.control)
         notes.append(f"{path.name} was chosen with {controlled} taken out of the values, which are shown after that")
     if spec.get("by"):
         notes.append(f"{path.name} was chosen in strata of {spec['by']}; ranks are those over all of them")
-    return _Side(scores, chosen, ranking.value, spec.get("by"), notes, ranks)
+    order = None if not spec.get("by") else f"strata of {spec['by']}"
+    if diversity := spec.get("diversity"):
+        order = f"diversity by {diversity['method']}"
+        notes.append(f"{path.name} was chosen with {order}; ranks are those by value alone")
+    return _Side(scores, subset.chosen, ranking.value, order, notes, ranks)
 
 
 def _table_of(path: Path, made_by: dict[str, Any]) -> ScoreTable:
     where = made_by.get("scores_path")
-    if where is None:
+    if not isinstance(where, str):
         raise DataError(f"{path} was chosen from a table in memory; write the table, then select from it.")
     beside = path.with_name(Path(where).name)
     where = where if Path(where).is_file() or not beside.is_file() else str(beside)
@@ -168,4 +197,4 @@ def _why(other: _Side, place: int | None, rank_a: int | None, rank_b: int | None
         return f"no value in the other table ({', '.join(flags) or 'not finite'})"
     if rank_a is not None and rank_b is not None and rank_a != rank_b:
         return f"{'rose' if rank_b < rank_a else 'fell'} from rank {rank_a} to {rank_b}"
-    return f"strata of {other.by}" if other.by else f"the other keeps {len(other.chosen)}"
+    return other.order or f"the other keeps {len(other.chosen)}"

@@ -17,7 +17,7 @@ from grace_store.data.folders import expand_paths
 from grace_store.errors import DataError, GraceStoreError, SettingError, Unusable
 from grace_store.job.dataset import image_folder, open_dataset
 from grace_store.job.outputs import Source, check_outputs, sources_of
-from grace_store.job.selecting import IntArray, Subset, open_store_of, positions_of
+from grace_store.job.selecting import IntArray, Subset, open_store_of, positions_of, with_steps
 from grace_store.select.datasets_folder import STATE, write_datasets_folder
 from grace_store.select.files import (
     read_note,
@@ -27,7 +27,7 @@ from grace_store.select.files import (
     write_json,
     write_lines,
 )
-from grace_store.select.table import STEP_SCORES, ScoreTable, read_scores
+from grace_store.select.table import RECONSTRUCTED, STEP_SCORES, ScoreTable
 from grace_store.select.training_formats import (
     DATASET_INFO,
     ImageNames,
@@ -86,6 +86,9 @@ def export_subset(
                 write_lines(out, _with_scores(chosen, subset))
             else:
                 _write_conversations(chosen, exported, images)
+    exported.notes += subset.notes
+    if subset.scores.made_by["spec"].get("method") in RECONSTRUCTED:
+        exported.notes.append(f"the scores are by {subset.scores.method}")
     if subset.scores.made_by.get("partial"):
         exported.notes.append("the scores are of an unfinished store; what is not extracted yet could not be chosen")
     write_json(sidecar_of(out), _made_by(subset, as_format))
@@ -238,8 +241,7 @@ def _by_row(subset: Subset) -> IntArray:
 
 def _with_steps(scores: ScoreTable) -> ScoreTable:
     """Return a table with its step scores, reading them if they were left out."""
-    if "step_score" not in scores.table.column_names and scores.path is not None:
-        scores = read_scores(scores.path)
+    scores = with_steps(scores)
     if not scores.has_step_scores:
         raise DataError(f"Scores by {scores.made_by['spec']['method']} have no step scores to join to records.")
     return scores

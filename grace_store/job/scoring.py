@@ -1,4 +1,4 @@
-"""Score a store: Grams in, a table out, block by block. Needs no model and reads no vector."""
+"""Score a store: a table out, block by block, without a model. GRACE and heuristics read Grams, and no vector."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from grace_store import __version__
 from grace_store.errors import ResumeMismatch, SettingError
+from grace_store.events import Listener, ignore
 from grace_store.job.blocks import BlockReader, SampleBlock, Signals, SignalWeights, resolve_signals
-from grace_store.job.outputs import check_outputs, sources_of
+from grace_store.job.influence import InfluenceScoring, prepare_influence
+from grace_store.job.made_by import describe
+from grace_store.job.outputs import Source, check_outputs, sources_of
+from grace_store.job.target_sets import Targets
 from grace_store.score import (
     HeuristicSpec,
     History,
@@ -29,10 +32,12 @@ from grace_store.score import (
     score_ragged,
 )
 from grace_store.score.grace import Flag
-from grace_store.select.table import SCHEMA, ScoreTable, metadata_of, read_made_by, score_rows, write_scores
+from grace_store.score.influence import InfluenceSpec
+from grace_store.score.influence.spec import INFLUENCE_METHODS
+from grace_store.select.table import ScoreTable, read_made_by, schema_of, score_rows, write_scores
 from grace_store.store import Store
 
-Spec = ScoreSpec | HeuristicSpec
+Spec = ScoreSpec | HeuristicSpec | InfluenceSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +54,28 @@ class ScoreRun:
 
 def score_samples(
     store: Store | str | Path, spec: Spec | None = None, *, signals: Signals = None,
-    custom_history: History | None = None, partial: bool = False, threads: int | None = None,
+    custom_history: History | None = None, targets: Targets | None = None, partial: bool = False,
+    threads: int | None = None, tell: Listener = ignore,
 ) -> ScoreTable:  # fmt: skip
     """Return the scores of every done sample as a table in memory.
 
     signals is a name, several, or {name: weight}; custom_history takes the place of the spec's: weights (K, K) with
-    row k those of the steps before step k, or a function from K to such weights.
+    row k those of the steps before step k, or a function from K to such weights. targets is what the methods of
+    InfluenceSpec, and only they, score by.
     """
-    scoring = _Scoring.of(store, spec, signals, custom_history, partial=partial)
-    schema = SCHEMA.with_metadata(metadata_of(scoring.made_by))
+    scoring = _prepare(store, spec, signals, custom_history, targets, partial=partial, threads=threads, tell=tell)
     tables = [table for table, _ in scoring.tables(threads)]
-    return ScoreTable(pa.concat_tables([schema.empty_table(), *tables]), scoring.made_by)
+    return ScoreTable(pa.concat_tables([schema_of(scoring.made_by).empty_table(), *tables]), scoring.made_by)
 
 
 def write_score_table(
     store: Store | str | Path, spec: Spec | None, out: Path, *, signals: Signals = None,
-    custom_history: History | None = None, partial: bool = False, threads: int | None = None,
+    custom_history: History | None = None, targets: Targets | None = None, partial: bool = False,
+    threads: int | None = None, tell: Listener = ignore,
 ) -> ScoreRun:  # fmt: skip
     """Write the scores of every done sample, block by block, and say what was written."""
-    scoring = _Scoring.of(store, spec, signals, custom_history, partial=partial)
-    check_outputs([out], sources_of(scoring.reader.store))
+    scoring = _prepare(store, spec, signals, custom_history, targets, partial=partial, threads=threads, tell=tell)
+    check_outputs([out], scoring.sources)
     num_samples = num_with_value = 0
     counts = np.zeros(256, dtype=np.int64)
     with write_scores(out, scoring.made_by) as writer:
@@ -82,17 +89,49 @@ def write_score_table(
     return ScoreRun(out, num_samples, num_with_value, flagged, scoring.made_by)
 
 
-def replay(table: Path, out: Path, store: Store | str | Path | None = None, threads: int | None = None) -> ScoreRun:
-    """Score again exactly as a table was scored, from the store it was made from or a copy of it elsewhere."""
+def _prepare(
+    store: Store | str | Path, spec: Spec | None, signals: Signals, history: History | None, targets: Targets | None,
+    *, partial: bool, threads: int | None, tell: Listener,
+) -> _Scoring | InfluenceScoring:  # fmt: skip
+    opened = store if isinstance(store, Store) else Store.open(store)
+    if not isinstance(spec, InfluenceSpec):
+        if targets is not None:
+            raise SettingError(f"a target set is for the methods {', '.join(INFLUENCE_METHODS)}: leave it out")
+        return _Scoring.of(opened, spec or ScoreSpec(), signals, history, partial=partial)
+    if history is not None:
+        raise SettingError(f"method {spec.method} has no history: leave custom_history out")
+    return prepare_influence(opened, spec, targets, signals, partial=partial, threads=threads, tell=tell)
+
+
+def replay(
+    table: Path, out: Path, store: Store | str | Path | None = None, threads: int | None = None, *,
+    targets: Targets | None = None, tell: Listener = ignore,
+) -> ScoreRun:  # fmt: skip
+    """Score again exactly as a table was scored, from the store it was made from or a copy of it elsewhere.
+
+    targets says where the target set and its data are now; what else it may say is taken from the table.
+    """
     made_by = read_made_by(table)
     opened = store if isinstance(store, Store) else Store.open(store or made_by["store"])
     check_made_from(made_by, opened)
+    spec = spec_of(made_by)
+    if isinstance(spec, InfluenceSpec):
+        names = made_by["checkpoints"]
+        weights = {name: made_by["signals"][name]["weight"] for name in names}
+        given = made_by["weights_from"] == "given"
+        where = targets_of(made_by, targets)
+        return write_score_table(
+            opened, spec, out, signals=weights if given else names, targets=where, partial=made_by["partial"],
+            threads=threads, tell=tell,
+        )  # fmt: skip
+    if targets is not None:
+        raise SettingError(f"{table} was scored without a target set: leave --targets and --target-data out")
     custom = made_by.get("custom_history")
     if custom is not None and "weights" not in custom:
         raise SettingError(f"{table} was scored with a history function given from Python; give it again there.")
     return write_score_table(
         opened,
-        spec_of(made_by),
+        spec,
         out,
         signals={name: signal["weight"] for name, signal in made_by["signals"].items()},
         custom_history=None if custom is None else np.array(custom["weights"]),
@@ -104,7 +143,20 @@ def replay(table: Path, out: Path, store: Store | str | Path | None = None, thre
 def spec_of(made_by: dict[str, Any]) -> Spec:
     """Return the settings that a table was scored with."""
     settings = made_by["spec"]
+    if settings.get("method") in INFLUENCE_METHODS:
+        return InfluenceSpec.parse(**settings)
     return ScoreSpec.parse(**settings) if settings.get("method") == "grace" else HeuristicSpec.parse(**settings)
+
+
+def targets_of(made_by: dict[str, Any], moved: Targets | None = None) -> Targets:
+    """Return the target set that a table was made from, at its old place or a new one, if it still is the same."""
+    then = made_by["targets"]
+    store = moved.open() if moved is not None else Store.open(then["store"])
+    check_plan_of(then, store)
+    check_signals_of({each["name"]: each for each in then["signals"].values()}, store)
+    names = tuple(then["signals"][name]["name"] for name in made_by["checkpoints"])
+    data = moved.data if moved is not None and moved.data else tuple(then["data"])
+    return Targets(store, names, then["subtasks_by"], data)
 
 
 def check_plan_of(made_by: dict[str, Any], store: Store) -> None:
@@ -118,7 +170,12 @@ def check_plan_of(made_by: dict[str, Any], store: Store) -> None:
 def check_made_from(made_by: dict[str, Any], store: Store) -> None:
     """Raise ResumeMismatch unless the store still is what a table was made from: plan, signals, units."""
     check_plan_of(made_by, store)
-    for name, then in made_by["signals"].items():
+    check_signals_of(made_by["signals"], store)
+
+
+def check_signals_of(signals: dict[str, dict[str, Any]], store: Store) -> None:
+    """Raise ResumeMismatch unless signals of the store are the same and as far as they were."""
+    for name, then in signals.items():
         view = store.signal(name)
         if view.signal.identity() != then["sha256"]:
             raise ResumeMismatch(
@@ -137,17 +194,20 @@ class _Scoring:
     """One scoring: what is read, by which settings, and what its table says of it."""
 
     reader: BlockReader
-    spec: Spec
+    spec: ScoreSpec | HeuristicSpec
     weights: SignalWeights
     history: History | None
     made_by: dict[str, Any]
 
+    @property
+    def sources(self) -> list[Source]:
+        """What a table must not be written over."""
+        return sources_of(self.reader.store)
+
     @classmethod
     def of(
-        cls, store: Store | str | Path, spec: Spec | None, signals: Signals, history: History | None, *, partial: bool
+        cls, opened: Store, spec: ScoreSpec | HeuristicSpec, signals: Signals, history: History | None, *, partial: bool
     ) -> _Scoring:
-        opened = store if isinstance(store, Store) else Store.open(store)
-        spec = spec or ScoreSpec()
         if history is not None and (isinstance(spec, HeuristicSpec) or spec.history != "uniform"):
             raise SettingError("custom_history takes the place of the history: leave that out of the spec")
         weights = resolve_signals(opened, signals)
@@ -155,7 +215,10 @@ class _Scoring:
         needs_loss = not is_grace and spec.method in ("loss", "perplexity")
         reader = BlockReader(opened, weights.names, gram=is_grace, loss=needs_loss)
         reader.check_complete(partial=partial)
-        return cls(reader, spec, weights, history, describe(reader, spec.model_dump(mode="json"), weights, history))
+        made_by = describe(reader, spec.model_dump(mode="json"), weights)
+        if history is not None:
+            made_by["custom_history"] = _described(history)
+        return cls(reader, spec, weights, history, made_by)
 
     def tables(self, threads: int | None) -> Iterator[tuple[pa.Table, npt.NDArray[np.uint8]]]:
         """Yield rows of the table in order, with the samples' flags as numbers."""
@@ -211,32 +274,6 @@ def _heuristic(
     value = combine_signals(np.stack(values), list(weights.weights.values()))
     flags = missing * np.uint8(Flag.MISSING_SIGNAL) | (~missing & np.isnan(value)) * np.uint8(Flag.NO_VALUE)
     return value, flags.astype(np.uint8)
-
-
-def describe(
-    reader: BlockReader, spec: dict[str, Any], weights: SignalWeights, history: History | None = None
-) -> dict[str, Any]:
-    """Return what a table says of its making."""
-    made_by = {
-        "kind": "scores",
-        "made_by": f"grace-store {__version__}",
-        "spec": spec,
-        "store": reader.store.location,
-        "plan_sha256": reader.store.plan.digest(),
-        "num_units": reader.store.plan.num_units,
-        "signals": {
-            view.name: {
-                "weight": weights.weights[view.name],
-                "sha256": view.signal.identity(),
-                "num_units": len(units),
-            }
-            for view, units in zip(reader.views, reader.committed, strict=True)
-        },
-        "partial": reader.is_partial,
-    }
-    if history is not None:
-        made_by["custom_history"] = _described(history)
-    return made_by
 
 
 def _described(history: History) -> dict[str, Any]:

@@ -65,14 +65,16 @@ class LengthAudit:
     steps: StepLengthBias | None
 
 
-def lengths_of(num_steps: Numbers, num_tokens: Numbers, num_step_tokens: Numbers) -> dict[Length, FloatArray]:
-    """Return the three lengths of samples from K and the tokens of their responses and of their steps alone."""
+def lengths_of(num_steps: Numbers, num_tokens: Numbers, num_step_tokens: Numbers | None) -> dict[Length, FloatArray]:
+    """Return the lengths of samples from K and the tokens of their responses and of their steps alone.
+
+    All three, or the two that are known without the tokens of steps.
+    """
     steps = num_steps.astype(np.float64)
-    return {
-        "step_length": num_step_tokens.astype(np.float64) / np.maximum(steps, 1.0),
-        "response_length": num_tokens.astype(np.float64),
-        "num_steps": steps,
-    }
+    known: dict[Length, FloatArray] = {"response_length": num_tokens.astype(np.float64), "num_steps": steps}
+    if num_step_tokens is None:
+        return known
+    return {"step_length": num_step_tokens.astype(np.float64) / np.maximum(steps, 1.0), **known}
 
 
 def residuals(values: FloatArray, lengths: Mapping[Length, FloatArray], control: Sequence[Length]) -> FloatArray:
@@ -96,20 +98,20 @@ def audit_lengths(
     steps: tuple[FloatArray, Numbers, Numbers] | None = None,
     ratio: float = 0.2,
 ) -> LengthAudit:
-    """Return how values follow the three lengths.
+    """Return how values follow the lengths that are known.
 
     steps, if given, is (step scores, step token counts, num_steps), the first two flat over all samples. ratio is
     the share whose mean length is compared with that of all.
     """
     finite = np.isfinite(values)
     value = values[finite]
-    length = {name: lengths[name][finite] for name in LENGTHS}
-    logs = {name: _log(length[name]) for name in LENGTHS}
+    length = {name: lengths[name][finite] for name in LENGTHS if name in lengths}
+    logs = {name: _log(each) for name, each in length.items()}
     controlled = _without(value, list(logs.values()))
     kept, kept_after = _largest(value, ratio), _largest(controlled, ratio)
     biases: dict[Length, LengthBias] = {}
-    for name in LENGTHS:
-        others = [logs[other] for other in LENGTHS if other != name]
+    for name in length:
+        others = [logs[other] for other in logs if other != name]
         biases[name] = LengthBias(
             pearson=correlation(value, logs[name]),
             spearman=rank_correlation(value, length[name]),

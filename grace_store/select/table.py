@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from grace_store.errors import DataError
 from grace_store.score import flag_names
 from grace_store.score.gram import offsets_of
 from grace_store.score.length_bias import Length, lengths_of, step_token_totals
+from grace_store.select.table_check import check_columns, parse_note
 from grace_store.whole_files import whole_file
 
 METADATA_KEY = b"grace_store"
@@ -38,6 +39,23 @@ SCHEMA = pa.schema(
 )
 STEP_SCORES = ("step_score", "answer_alignment", "history_alignment")
 STEP_COLUMNS = (*STEP_SCORES, "step_num_tokens")
+
+INFLUENCE_COLUMNS = {
+    "influence": pa.list_(pa.float32()),
+    "votes": pa.int32(),
+    "capability": pa.int32(),
+    "stage": pa.float64(),
+}
+"""What tables of methods with a target set have besides: a sample's influence on each thing that the metadata lists
+under influence_of; how many subtasks vote for it; which of those things it is counted to, from 0; and where it stands
+in a training by stages, the smallest first."""
+COLUMNS_OF = {
+    "less": ("influence",),
+    "icons": ("influence", "votes"),
+    "cadc": ("influence", "capability", "stage"),
+}
+RECONSTRUCTED = ("cadc",)
+"""Methods published without code: what is here is our reading of their text, and says so wherever it is shown."""
 _FLAG_LISTS = [flag_names(flags) for flags in range(256)]
 
 FloatArray = npt.NDArray[np.float64]
@@ -79,9 +97,29 @@ class ScoreTable:
 
     @property
     def lengths(self) -> dict[Length, FloatArray]:
-        """The three lengths that a value may follow."""
+        """The lengths that a value may follow: all three, or two where the tokens of steps are not known."""
+        if self.table["step_num_tokens"].null_count:
+            return lengths_of(self.num_steps, self.num_tokens, None)
         totals = step_token_totals(self.flat("step_num_tokens"), self.num_steps)
         return lengths_of(self.num_steps, self.num_tokens, totals)
+
+    @property
+    def capability(self) -> IntArray | None:
+        """Which capability each sample is counted to, -1 without one; None if the method has no capabilities."""
+        if "capability" not in self.table.column_names:
+            return None
+        return np.asarray(self.table["capability"].fill_null(-1).to_numpy(), dtype=np.int64)
+
+    @property
+    def influence(self) -> npt.NDArray[np.float32]:
+        """Influence of each sample on every subtask or capability, (n, J); NaN for one without a value."""
+        names = self.made_by["influence_of"]
+        return np.asarray(self.flat("influence"), dtype=np.float32).reshape(-1, len(names))
+
+    @property
+    def method(self) -> str:
+        """The method's name, with what must be said of it."""
+        return named_method(self.made_by)
 
     @property
     def has_step_scores(self) -> bool:
@@ -112,16 +150,21 @@ class ScoreTable:
 
 def score_rows(
     *, sample_id: npt.NDArray[Any], row: IntArray, num_steps: IntArray, num_tokens: IntArray, value: FloatArray,
-    steps: tuple[FloatArray, FloatArray, FloatArray] | None, step_tokens: npt.NDArray[np.int32],
-    flags: npt.NDArray[np.uint8],
+    steps: tuple[FloatArray, FloatArray, FloatArray] | None, step_tokens: npt.NDArray[np.int32] | None,
+    flags: npt.NDArray[np.uint8], more: Mapping[str, pa.Array] | None = None,
 ) -> pa.Table:  # fmt: skip
-    """Return some rows of a table. steps are step_score, answer_alignment, history_alignment, flat, or none."""
+    """Return some rows of a table.
+
+    steps are step_score, answer_alignment, history_alignment, flat, or none; step_tokens are none where only the
+    tokens of whole responses are known. more are columns of INFLUENCE_COLUMNS, as the method has them.
+    """
     offsets = pa.array(offsets_of(num_steps), pa.int32())
 
     def lists(values: FloatArray) -> pa.ListArray:
         return pa.ListArray.from_arrays(offsets, pa.array(values, pa.float64(), from_pandas=True))
 
     empty = pa.nulls(len(row), pa.list_(pa.float64()))
+    no_tokens = pa.nulls(len(row), pa.list_(pa.int32()))
     return pa.table(
         [
             pa.array(sample_id.tolist(), pa.string()),
@@ -131,11 +174,38 @@ def score_rows(
             # No value is null, not NaN, which databases sort above all numbers.
             pa.array(value, pa.float64(), from_pandas=True),
             *([empty] * 3 if steps is None else map(lists, steps)),
-            pa.ListArray.from_arrays(offsets, pa.array(step_tokens, pa.int32())),
+            no_tokens if step_tokens is None else pa.ListArray.from_arrays(offsets, pa.array(step_tokens, pa.int32())),
             _flag_lists(flags),
+            *(more or {}).values(),
         ],
-        schema=SCHEMA,
+        schema=_with_columns(more or {}),
     )
+
+
+def influence_lists(influence: npt.NDArray[np.float32]) -> pa.Array:
+    """Return influences (n, J) as a column; NaN becomes null, as in other columns."""
+    offsets = pa.array(np.arange(len(influence) + 1, dtype=np.int32) * influence.shape[1])
+    return pa.ListArray.from_arrays(offsets, pa.array(influence.ravel(), pa.float32(), from_pandas=True))
+
+
+def schema_of(made_by: dict[str, Any]) -> pa.Schema:
+    """Return the columns that a table has, by the method that made it, with what made it in the metadata."""
+    columns = COLUMNS_OF.get(made_by["spec"].get("method"), ())
+    return _with_columns(columns).with_metadata(metadata_of(made_by))
+
+
+def _with_columns(names: Iterable[str]) -> pa.Schema:
+    return pa.schema([*SCHEMA, *((name, INFLUENCE_COLUMNS[name]) for name in names)])
+
+
+def named_method(made_by: dict[str, Any]) -> str:
+    """Return the name of the method that made a table, with what must be said of it.
+
+    >>> named_method({"spec": {"method": "cadc"}})
+    'cadc (reconstruction)'
+    """
+    method = str(made_by["spec"].get("method"))
+    return f"{method} (reconstruction)" if method in RECONSTRUCTED else method
 
 
 def _flag_lists(flags: npt.NDArray[np.uint8]) -> pa.Array:
@@ -153,7 +223,7 @@ def metadata_of(made_by: dict[str, Any]) -> dict[bytes, bytes]:
 @contextmanager
 def write_scores(path: Path, made_by: dict[str, Any]) -> Iterator[pq.ParquetWriter]:
     """Open a table for writing, block by block; it appears under its name only when all of it is there."""
-    schema = SCHEMA.with_metadata(metadata_of(made_by))
+    schema = schema_of(made_by)
     # Hardly two scores are equal: looking for a dictionary of them takes longer than all the rest.
     with (
         whole_file(path) as partial,
@@ -168,8 +238,15 @@ def read_scores(path: str | Path, *, steps: bool = True) -> ScoreTable:
     missing = [name for name in SCHEMA.names if name not in names]
     if made_by is None or missing:
         raise DataError(f"{path} is not a table that `grace-store score` made (no {', '.join(missing) or 'spec'}).")
-    wanted = [name for name in SCHEMA.names if steps or name not in STEP_SCORES]
-    return ScoreTable(pq.read_table(path, columns=wanted), made_by, Path(path))
+    known = [*SCHEMA.names, *(name for name in INFLUENCE_COLUMNS if name in names)]
+    wanted = [name for name in known if steps or name not in (*STEP_SCORES, "influence")]
+    try:
+        table = pq.read_table(path, columns=wanted)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path} is damaged ({error}). Score again.") from None
+    return ScoreTable(
+        check_columns(table, _with_columns(INFLUENCE_COLUMNS), STEP_COLUMNS, Path(path)), made_by, Path(path)
+    )
 
 
 def read_made_by(path: str | Path) -> dict[str, Any]:
@@ -185,7 +262,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any] | None, list[str]]:
         schema = pq.read_schema(path)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; `grace-store score` makes such a table.") from None
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} is not a Parquet file ({error}).") from None
     metadata = (schema.metadata or {}).get(METADATA_KEY)
-    return (None if metadata is None else json.loads(metadata)), schema.names
+    return (None if metadata is None else parse_note(metadata, path)), schema.names

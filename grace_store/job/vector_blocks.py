@@ -1,0 +1,79 @@
+"""Go through signals with one vector a sample: one unit of one signal at a time, so memory is that of a unit.
+
+Blocks are those of ``blocks``: one chunk of the plan's arrays, however many units that is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_store.config import default_threads
+from grace_store.job.blocks import CommittedSignals
+from grace_store.metadata import STATE_DONE
+from grace_store.store import SAMPLES_PER_CHUNK, unit_range
+
+MAX_BYTES_AT_ONCE = 1 << 30
+"""Decoded vectors that all threads together may hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitVectors:
+    """One unit of one signal, all its samples, done or not."""
+
+    done: npt.NDArray[np.bool_]
+    vectors: npt.NDArray[np.float32]
+    """(n, D); zero where not done."""
+    length: npt.NDArray[np.float32]
+    """Of each vector before it was normalised, if it was."""
+    num_tokens: npt.NDArray[np.int32]
+    """Tokens in each response."""
+
+
+@dataclass(slots=True)
+class VectorReader(CommittedSignals):
+    """Reads units of signals that have one vector a sample."""
+
+    def __post_init__(self) -> None:
+        CommittedSignals.__post_init__(self)
+        for view in self.views:
+            for array in view.arrays:
+                view.array(array.name)  # opened here, not by several threads at once
+
+    @property
+    def dimension(self) -> int:
+        return self.views[0].vector_size
+
+    def units(self, start: int) -> range:
+        """Return the units of the block that begins at a sample."""
+        plan = self.store.plan
+        stop = min(start + SAMPLES_PER_CHUNK, plan.num_samples)
+        return range(start // plan.samples_per_unit, -(-stop // plan.samples_per_unit))
+
+    def done(self, signal: int, unit: int) -> npt.NDArray[np.bool_]:
+        """Return which samples of a unit a signal, by its number, has."""
+        start, stop = unit_range(self.store.plan, unit)
+        if unit not in self.committed[signal]:
+            return np.zeros(stop - start, dtype=np.bool_)
+        state: npt.NDArray[Any] = self.views[signal].unit_array("sample_state", unit)
+        return np.asarray(state == STATE_DONE)
+
+    def read(self, signal: int, unit: int) -> UnitVectors | None:
+        """Return a unit of a signal, by its number; None if it is not committed."""
+        if unit not in self.committed[signal]:
+            return None
+        view = self.views[signal]
+        return UnitVectors(
+            self.done(signal, unit),
+            view.sample_vectors(unit),
+            view.unit_array("sample_norm", unit),
+            view.unit_array("sample_num_tokens", unit),
+        )
+
+    def threads(self, wanted: int | None) -> int:
+        """Return how many blocks may be under way, each with a unit of vectors in memory as stored and decoded."""
+        unit_bytes = self.store.plan.samples_per_unit * self.dimension * 8
+        return max(1, min(wanted or default_threads(), MAX_BYTES_AT_ONCE // unit_bytes))
