@@ -39,6 +39,14 @@ def make_store(
     seed: int = 0,
 ) -> Store:  # fmt: skip
     """Write a plan of so many samples and fill the signals; numbers depend on the arguments alone."""
+    store = make_plan(location, num_samples, min_steps=min_steps, max_steps=max_steps, seed=seed)
+    for number, name in enumerate(signals):
+        _fill(store, store.plan.digest(), name, (seed, number))
+    return store
+
+
+def make_plan(location: Path, num_samples: int, *, min_steps: int = 9, max_steps: int = 9, seed: int = 0) -> Store:
+    """Write a plan of so many samples, without signals yet."""
     rng = np.random.default_rng(seed)
     writer = PlanWriter(open_backend(location))
     for row, steps in enumerate(rng.integers(min_steps, max_steps + 1, num_samples).tolist()):
@@ -48,11 +56,8 @@ def make_store(
         path="synthetic.jsonl", kind="jsonl", num_bytes=num_samples * RECORD_BYTES, num_records=num_samples,
         sha256="0" * 64,
     )  # fmt: skip
-    plan = writer.finish(DataSpec(format="explicit", min_steps=min_steps), [file], None, "synthetic_store.py")
-    store = Store.open(location)
-    for number, name in enumerate(signals):
-        _fill(store, plan.digest(), name, (seed, number))
-    return store
+    writer.finish(DataSpec(format="explicit", min_steps=min_steps), [file], None, "synthetic_store.py")
+    return Store.open(location)
 
 
 def _fill(store: Store, plan_sha256: str, name: str, seed: tuple[int, int]) -> None:

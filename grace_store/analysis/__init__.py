@@ -1,0 +1,1 @@
+"""Samples as points in space: duplicates, neighbours, clusters. The only package that knows faiss."""

@@ -1,0 +1,54 @@
+"""Which samples of a store a file names: a subset that ``select`` wrote, a table of scores, or a list of ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_store.errors import DataError
+from grace_store.job.scoring import check_plan_of
+from grace_store.job.selecting import positions_of
+from grace_store.select.files import read_note, sidecar_of
+from grace_store.select.table import read_scores
+from grace_store.store import Store
+
+IntArray = npt.NDArray[np.int64]
+NAMES_SHOWN = 3
+
+
+def samples_named(store: Store, path: str | Path) -> IntArray:
+    """Return the positions in the plan, ascending, of the samples that a file names; none may be missing."""
+    path = Path(path)
+    note = read_note(sidecar_of(path))
+    if note is not None:
+        if "rows" not in note:
+            raise DataError(f"{sidecar_of(path)} does not say which records {path.name} holds; select it again.")
+        check_plan_of(note["scores"], store)
+        return np.sort(positions_of(store, np.array(note["rows"], dtype=np.int64)))
+    if path.suffix == ".parquet":
+        scores = read_scores(path, steps=False)
+        check_plan_of(scores.made_by, store)
+        return np.sort(positions_of(store, scores.row))
+    return _with_ids(store, path)
+
+
+def _with_ids(store: Store, path: Path) -> IntArray:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as a list of ids ({error}).") from None
+    wanted = {line.removesuffix("\r") for line in lines if line.strip()}
+    ids = store.column("sample_id").tolist()
+    found = [position for position, text in enumerate(ids) if text in wanted]
+    if len(found) < len(wanted):
+        unknown = sorted(wanted - set(ids))
+        shown = ", ".join(repr(name[:80]) for name in unknown[:NAMES_SHOWN]) + (
+            " ..." if len(unknown) > NAMES_SHOWN else ""
+        )
+        raise DataError(
+            f"{path} is neither a subset with its {sidecar_of(path).name} beside it nor a list of ids of "
+            f"{store.location}: {len(unknown)} lines are no id there ({shown})."
+        )
+    return np.array(found, dtype=np.int64)
