@@ -37,7 +37,18 @@ def sample_view(view: SignalView, sample: int, spec: ScoreSpec, data: Sequence[s
     if result["state"] != "done":
         result["segments"] = [{"name": _name(i, texts), "text": text} for i, text in enumerate(texts or [])]
         return result
-    return result | _signals(view, sample, spec, texts)
+    return result | (_of_sample(view, sample, texts) if view.per_sample else _signals(view, sample, spec, texts))
+
+
+def _of_sample(view: SignalView, sample: int, texts: list[str] | None) -> dict[str, Any]:
+    """Return what a signal with one vector a sample knows; there are no steps to score."""
+    return {
+        "value": None,
+        "num_tokens": int(view.sample_value("sample_num_tokens", sample)),
+        "loss": float(view.sample_value("sample_loss", sample)),
+        "norm": float(view.sample_value("sample_norm", sample)),
+        "segments": [{"name": _name(i, texts), "text": text} for i, text in enumerate(texts or [])],
+    }
 
 
 def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str] | None) -> dict[str, Any]:

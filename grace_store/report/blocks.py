@@ -1,0 +1,65 @@
+"""What a page is made of: sections of sentences, facts, tables and figures, as plain values. Knows no HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Figure = dict[str, Any]
+"""A plotly figure: {"data": [...], "layout": {...}}."""
+Cell = str | int | float | None
+Block = dict[str, Any]
+
+FIGURE_HEIGHT = 380
+"""Pixels, unless a figure says otherwise."""
+
+
+@dataclass(slots=True)
+class Section:
+    """One part of the page, in the order it is read."""
+
+    key: str
+    title: str
+    lead: str = ""
+    blocks: list[Block] = field(default_factory=list)
+    figures: dict[str, Figure] = field(default_factory=dict)
+
+    def text(self, text: str, *, kind: str = "text") -> None:
+        """Add a sentence or two; kind "note" sets it apart as something to know before reading on."""
+        self.blocks.append({"kind": kind, "text": text})
+
+    def stats(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Add a few numbers side by side."""
+        self.blocks.append({"kind": "stats", "rows": [list(row) for row in rows]})
+
+    def counts(self, parts: Sequence[tuple[str, int]], total: str) -> None:
+        """Add numbers that add up to a total, shown as parts of one bar."""
+        self.blocks.append({"kind": "counts", "total": total, "parts": [list(part) for part in parts]})
+
+    def facts(self, title: str, rows: Sequence[tuple[str, Cell]]) -> None:
+        """Add names and what they are."""
+        self.blocks.append({"kind": "facts", "title": title, "rows": [list(row) for row in rows if row[1] is not None]})
+
+    def table(
+        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, caption: str = "",
+        bar: int | None = None,
+    ) -> None:  # fmt: skip
+        """Add a table; bar is the column whose numbers are drawn as bars too."""
+        self.blocks.append(
+            {
+                "kind": "table", "title": title, "columns": list(columns), "rows": [list(row) for row in rows],
+                "caption": caption, "bar": bar,
+            }
+        )  # fmt: skip
+
+    def figure(self, name: str, title: str, figure: Figure, caption: str = "", *, wide: bool = False) -> None:
+        """Add a figure under a name, which is also the name of its files."""
+        self.figures[name] = figure
+        height = figure["layout"].setdefault("height", FIGURE_HEIGHT)
+        self.blocks.append(
+            {"kind": "figure", "figure": name, "title": title, "caption": caption, "wide": wide, "height": height}
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {"key": self.key, "title": self.title, "lead": self.lead, "blocks": self.blocks}

@@ -1,0 +1,62 @@
+"""The fidelity audit as a document and as a picture."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from grace_store.job.fidelity import Fidelity
+from grace_store.report.scatter import Panel, scatter
+from grace_store.score.fidelity import Agreement
+
+
+def document(found: Fidelity, *, raw: bool) -> str:
+    """Return the audit as JSON; raw, with the scores of every sample and step."""
+    summary: dict[str, Any] = {
+        name: getattr(found, name) for name in ("signal", "num_samples", "num_steps", "ratio", "by_chance")
+    }
+    summary["spaces"] = {name: asdict(space) for name, space in found.spaces.items()}
+    if raw:
+        summary["samples"] = [_sample(found, number) for number in range(found.num_samples)]
+    return json.dumps(_without_nan(summary), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _sample(found: Fidelity, number: int) -> dict[str, Any]:
+    sample: dict[str, Any] = {"sample_id": found.sample_id[number]}
+    for name, scores in found.scores.items():
+        steps = slice(int(scores.offsets[number]), int(scores.offsets[number + 1]))
+        sample[name] = {
+            "value": float(scores.value[number]),
+            "answer_alignment": scores.answer_alignment[steps].tolist(),
+            "history_alignment": scores.history_alignment[steps].tolist(),
+        }
+    return sample
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def picture(found: Fidelity) -> str:
+    """Return an SVG: alignment with the answer, with history, and values, the proxy's against the gradients'."""
+    proxy, true = found.scores["proxy"], found.scores["representation"]
+    space = found.spaces["representation"]
+    kinds = (
+        ("answer_alignment", "Answer alignment of steps", "steps"),
+        ("history_alignment", "History alignment of steps", "steps"),
+        ("value", "Value of samples", "samples"),
+    )
+    panels = []
+    for name, title, what in kinds:
+        each: Agreement = getattr(space, name)
+        note = f"rank correlation {each.correlation:.2f}, {each.num_pairs} {what}"
+        panels.append(Panel(title, note, getattr(proxy, name), getattr(true, name)))
+    title = f"The proxy against parameter gradients ({found.num_samples} samples, signal {found.signal})"
+    return scatter(panels, title, "proxy", "whole gradient")

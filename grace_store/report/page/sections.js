@@ -1,0 +1,102 @@
+// The report's parts: sentences, facts, tables and figures as the page's document lists them.
+
+const BLOCKS = {
+  text: (block) => element("p", { class: "prose" }, prose(block.text)),
+  note: (block) => element("p", { class: "note", role: "note" }, prose(block.text)),
+  counts: countsBlock,
+  stats: statsBlock,
+  facts: factsBlock,
+  table: tableBlock,
+  figure: figureBlock,
+};
+
+/** Return a sentence with what stands between backticks as code. */
+function prose(text) {
+  return text.split("`").map((part, i) => (i % 2 ? element("code", {}, part) : part));
+}
+
+function statsBlock(block) {
+  const rows = block.rows.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)));
+  return element("div", { class: "card stats" }, element("dl", {}, rows));
+}
+
+function countsBlock(block) {
+  const total = block.parts.reduce((sum, [, count]) => sum + count, 0) || 1;
+  const bar = block.parts.map(([name, count], i) =>
+    count ? element("span", { class: `swatch-${i}`, style: { flex: String(count / total) }, title: `${name}: ${grouped(count)}` }) : null,
+  );
+  const list = block.parts.map(([name, count], i) =>
+    element("div", {}, element("dt", { class: `swatch-${i}` }, name), element("dd", {}, grouped(count))),
+  );
+  return element(
+    "div",
+    { class: "card counts" },
+    element("h2", { class: "total" }, block.total),
+    element("div", { class: "parts", "aria-hidden": "true" }, bar),
+    element("dl", {}, list),
+  );
+}
+
+function factsBlock(block) {
+  const rows = block.rows.flatMap(([name, value]) => [
+    element("dt", {}, name),
+    element("dd", { dir: "auto" }, typeof value === "number" ? grouped(value) : value),
+  ]);
+  return element("div", { class: "card small" }, element("h2", {}, block.title), element("dl", { class: "facts" }, rows));
+}
+
+/** Return a cell's text; the numbers of a column all have decimals if one has. */
+function cellText(value, hasDecimals) {
+  if (value === null) return "–";
+  if (typeof value !== "number") return value;
+  return hasDecimals ? value.toFixed(3).replace("-", "−") : grouped(value);
+}
+
+function tableBlock(block) {
+  const numeric = block.columns.map((_, i) => block.rows.some((row) => typeof row[i] === "number"));
+  const decimals = block.columns.map((_, i) => block.rows.some((row) => typeof row[i] === "number" && !Number.isInteger(row[i])));
+  const largest = block.bar === null ? 1 : Math.max(...block.rows.map((row) => row[block.bar]), 1);
+  const head = block.columns.map((name, i) => element("th", { scope: "col", class: numeric[i] ? "right" : null }, name));
+  const rows = block.rows.map((row) => {
+    const cells = row.map((value, i) => element("td", { class: numeric[i] ? "right" : null, dir: "auto" }, cellText(value, decimals[i])));
+    if (block.bar !== null) {
+      const width = `${(100 * row[block.bar]) / largest}%`;
+      cells.push(element("td", { class: "bars", "aria-hidden": "true" }, element("span", { class: "bar", style: { width } })));
+    }
+    return element("tr", {}, cells);
+  });
+  if (block.bar !== null) head.push(element("td", { "aria-hidden": "true" }));
+  const table = element("table", { class: "data" }, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows));
+  return element(
+    "div",
+    { class: block.columns.length <= 3 ? "card small" : "card" },
+    element("h2", {}, block.title),
+    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": block.title }, table),
+    block.caption ? element("p", { class: "caption" }, prose(block.caption)) : null,
+  );
+}
+
+function figureBlock(block) {
+  const words = block.caption ? `${block.title}. ${block.caption}` : block.title;
+  const place = element("div", { class: "plot", role: "img", "aria-label": words, "data-figure": `figure-${block.figure}`, style: { "min-height": `${block.height}px` } });
+  plotWatcher.observe(place);
+  return element(
+    "figure",
+    { class: block.wide ? "card" : "card half" },
+    element("h2", {}, block.title),
+    place,
+    block.caption ? element("figcaption", { class: "caption" }, prose(block.caption)) : null,
+  );
+}
+
+function sectionView(section) {
+  const title = element("h1", { id: `title-${section.key}` }, section.title);
+  const lead = section.lead ? element("p", {}, section.lead) : null;
+  const blocks = section.blocks.map((block) => BLOCKS[block.kind](block));
+  return element(
+    "section",
+    { class: "view", id: `view-${section.key}`, "aria-labelledby": `title-${section.key}`, hidden: true },
+    element("header", {}, title, lead),
+    element("div", { class: "blocks" }, blocks),
+  );
+}

@@ -1,0 +1,174 @@
+// One trace: its text coloured step by step, its pictures, its cosines as a heat map, its neighbours.
+
+const COLOUR_BY = [
+  ["score", "step score"],
+  ["answer", "alignment with the answer"],
+  ["history", "alignment with the history"],
+];
+let colourBy = "score";
+
+function showTrace(i) {
+  const index = readDocument("trace-index");
+  const trace = traceDetail(i);
+  const place = byId("trace");
+  place.replaceChildren(
+    backButton(),
+    traceHead(i, index),
+    promptCard(trace),
+    stepsCard(i, index, trace),
+    element("div", { class: "two" }, gramCard(trace), nearCard(trace, index)),
+  );
+  place.setAttribute("aria-label", `Trace ${index.id[i]}`);
+}
+
+function backButton() {
+  const button = element("button", { type: "button", id: "back" }, "← All traces");
+  button.addEventListener("click", leaveTrace);
+  return button;
+}
+
+function traceHead(i, index) {
+  const { subsets } = readDocument("page").traces;
+  const badges = subsets
+    .filter((_, bit) => (index.chosen[i] >> bit) & 1)
+    .map((name) => element("span", { class: "badge chosen" }, `in ${name}`));
+  if (!badges.length) badges.push(element("span", { class: "badge" }, "not chosen"));
+  badges.push(...index.flags[i].map((flag) => element("span", { class: "badge flag" }, flag)));
+  if (index.group[i] !== null) badges.push(element("span", { class: "badge" }, `duplicates, group ${index.group[i]}`));
+  const numbers = [
+    ["value", signed(index.value[i], 4)],
+    ["steps", index.steps[i]],
+    ["tokens", grouped(index.tokens[i])],
+    ["row", grouped(index.row[i])],
+  ];
+  return element(
+    "header",
+    { class: "trace-head" },
+    element("div", { class: "name" }, element("h2", { id: "trace-name" }, index.id[i]), badges),
+    element("dl", { class: "numbers" }, numbers.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)))),
+  );
+}
+
+function promptCard(trace) {
+  if (!trace.turns) return element("div", { class: "card quiet" }, "The text of this trace is not at hand; numbers are from the store.");
+  const turns = trace.turns.map((turn) =>
+    element("div", { class: "turn", dir: "auto" }, element("span", { class: "role" }, turn.role), turn.parts.map(partView)),
+  );
+  return element("div", { class: "card" }, turns);
+}
+
+function partView(part) {
+  if (typeof part === "string") return part;
+  if (part.problem) return element("p", { class: "note" }, `${part.name}: ${part.problem}`);
+  const source = readDocument(`pictures-${part.block}`)[part.key];
+  // Only what the report itself encoded is shown, whatever else may stand there.
+  if (!/^data:image\/(png|webp);base64,[A-Za-z0-9+/=]+$/.test(source)) return element("p", { class: "note" }, part.name);
+  return element("img", { class: "picture", src: source, alt: `Image ${part.name}` });
+}
+
+function stepsCard(i, index, trace) {
+  const { scale } = readDocument("page").traces;
+  const values = colourBy === "score" ? index.score[i] : trace[colourBy] || [];
+  const num = index.steps[i];
+  const items = [];
+  for (let k = 0; k <= num; k++) items.push(stepItem(k, num, i, index, trace, values, scale));
+  return element("div", { class: "card" }, legend(i, scale), element("ol", { class: "steps", "aria-label": "Steps and answer" }, items));
+}
+
+function stepItem(k, num, i, index, trace, values, scale) {
+  const isAnswer = k === num;
+  const value = isAnswer ? null : (values[k] ?? null);
+  const facts = [];
+  if (!isAnswer && trace.answer) facts.push(`answer ${signed(trace.answer[k])}`);
+  if (!isAnswer && trace.history && trace.history[k] !== null) facts.push(`history ${signed(trace.history[k])}`);
+  if (trace.tokens) facts.push(`${grouped(trace.tokens[k])} tokens`);
+  if (trace.loss && trace.loss[k] !== null) facts.push(`loss ${trace.loss[k].toFixed(3)}`);
+  return element(
+    "li",
+    { class: isAnswer ? "step answer" : "step", style: { "--shade": shade(value, scale) } },
+    element("div", { class: "gutter" }, element("b", {}, isAnswer ? "answer" : signed(value)), element("small", {}, isAnswer ? "target" : `step ${k + 1}`)),
+    element(
+      "div",
+      { class: "words", dir: "auto" },
+      trace.segments ? trace.segments[k].trim() : null,
+      element("div", { class: "more", dir: "ltr" }, facts.join(" · ")),
+    ),
+  );
+}
+
+function legend(i, scale) {
+  const steps = [-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1];
+  const ramp = element(
+    "div",
+    { class: "ramp", role: "img", "aria-label": `Colours from orange at ${signed(-scale, 2)} over none at 0 to blue at ${signed(scale, 2)}` },
+    signed(-scale, 2),
+    element("span", {}, steps.map((step) => element("i", { style: { background: shade(step * scale, scale) } }))),
+    signed(scale, 2),
+  );
+  const select = element("select", { id: "colour-by" }, COLOUR_BY.map(([key, words]) => element("option", { value: key, selected: key === colourBy }, words)));
+  select.addEventListener("change", () => {
+    colourBy = select.value;
+    showTrace(i);
+    byId("colour-by").focus();
+  });
+  return element("div", { class: "legend" }, element("h3", {}, "Steps"), ramp, element("label", {}, "Colour by ", select));
+}
+
+/** Return a cosine in the few characters that a cell has room for: 1, .25, −.03, 0. */
+function shortCosine(cosine) {
+  if (cosine === null) return "–";
+  const text = Math.abs(cosine).toFixed(2);
+  if (Number(text) === 0) return "0";
+  return (cosine < 0 ? "−" : "") + (text === "1.00" ? "1" : text.slice(1));
+}
+
+function gramCard(trace) {
+  const card = element("div", { class: "card" }, element("h2", {}, "Cosines of the segments"));
+  if (!trace.cosines) {
+    card.append(element("p", { class: "quiet" }, "This signal has none of this trace."));
+    return card;
+  }
+  const size = trace.cosines.length;
+  const name = (k) => (k === size - 1 ? "ans" : String(k + 1));
+  const full = (k) => (k === size - 1 ? "answer" : `step ${k + 1}`);
+  const at = (row, column) => (column <= row ? trace.cosines[row][column] : trace.cosines[column][row]);
+  const range = [...Array(size).keys()];
+  const head = element("tr", {}, element("td", {}), range.map((k) => element("th", { scope: "col", "aria-label": full(k) }, name(k))));
+  head.firstChild.style.background = "none";
+  const rows = range.map((row) =>
+    element(
+      "tr",
+      {},
+      element("th", { scope: "row", "aria-label": full(row) }, name(row)),
+      range.map((column) => {
+        const cosine = at(row, column);
+        const words = `${full(row)} and ${full(column)}: ${signed(cosine)}`;
+        return element("td", { title: words, style: { "--shade": shade(cosine, 1, 0.55) } }, shortCosine(cosine));
+      }),
+    ),
+  );
+  const table = element("table", { class: size > 14 ? "gram tiny" : "gram" }, element("tbody", {}, head, rows));
+  card.append(
+    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Cosines of the segments" }, table),
+    element("p", { class: "caption" }, `Of signal ${readDocument("page").traces.signal}: blue points the same way, orange the other way.`),
+  );
+  return card;
+}
+
+function nearCard(trace, index) {
+  const card = element("div", { class: "card" }, element("h2", {}, "Nearest traces"));
+  if (!trace.near.length) {
+    card.append(element("p", { class: "quiet" }, "No neighbours are known."));
+    return card;
+  }
+  const items = trace.near.map(([other, cosine]) =>
+    element(
+      "li",
+      {},
+      element("div", { class: "line" }, element("a", { class: "id", href: sampleLink(other) }, index.id[other]), element("span", { class: "value" }, signed(cosine))),
+      element("div", { class: "text-line" }, index.text[other]),
+    ),
+  );
+  card.append(element("ol", { class: "near" }, items), element("p", { class: "caption" }, "Among the traces on this page, by the cosine of their descriptors."));
+  return card;
+}
