@@ -17,6 +17,8 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from grace_store.amounts import duration as duration
+from grace_store.amounts import size as size
 from grace_store.errors import GraceStoreError, Interrupted
 from grace_store.events import (
     CheckpointWritten,
@@ -25,6 +27,8 @@ from grace_store.events import (
     HeldOutMeasured,
     Note,
     Rated,
+    SamplesCompared,
+    SamplesScored,
     Scanned,
     Started,
     StepTaken,
@@ -38,8 +42,9 @@ EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors", "PIL", "jinja2", "gguf"), "extract"),
     "peft": "warmup",
     "faiss": "faiss",
-    "plotly": "report",
+    **dict.fromkeys(("plotly", "kaleido"), "report"),
     "ray": "ray",
+    **dict.fromkeys(("igraph", "leidenalg"), "cadc"),
 }
 """Which extra brings a module that the core does without."""
 
@@ -60,8 +65,9 @@ def told() -> Iterator[None]:
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", []))
         raise click.ClickException(f"{error}{notes}") from None
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']!r})" for e in error.errors())
-        raise click.ClickException(wrong) from None
+        from grace_store.score.spec import one_sentence
+
+        raise click.ClickException(one_sentence(error)) from None
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
@@ -76,7 +82,10 @@ def _os_error(error: OSError) -> str:
     where = f" ({error.filename})" if error.filename else ""
     text = f"{error.strerror or error}{where}."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{text} Everything committed is kept: make room and run the same command again."
+        # Stores keep what is committed; of a table, a subset or a page nothing appears before all of it is there.
+        return (
+            f"{text} Everything committed is kept and nothing half-written: make room and run the same command again."
+        )
     return text
 
 
@@ -107,23 +116,6 @@ def print_json(value: Any) -> None:
 def harmless(text: str) -> str:
     """Return text from a dataset with control characters spelled out: a terminal must show them, not obey them."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
-
-
-def size(num_bytes: float) -> str:
-    """Return bytes for people: 1.2 GB."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if num_bytes < 1000 or unit == "TB":
-            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1000
-    raise AssertionError("unreachable")
-
-
-def duration(seconds: float) -> str:
-    """Return a time for people: 3 h 20 min."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 class ProgressDisplay:
@@ -159,6 +151,10 @@ class ProgressDisplay:
                 log.print(f"Warning: {text}", style="yellow", markup=False)
             case Scanned():
                 self._scanned(event)
+            case SamplesScored():
+                self._scored(event)
+            case SamplesCompared():
+                self._compared(event)
             case Started():
                 self._start(event)
             case Rated():
@@ -180,6 +176,18 @@ class ProgressDisplay:
         if now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
             log.print(f"Planning: {event.num_records} records read.")
+
+    def _scored(self, event: SamplesScored) -> None:
+        now = time.monotonic()
+        if now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            log.print(f"Scoring: {event.num_samples}/{event.total_samples} samples.")
+
+    def _compared(self, event: SamplesCompared) -> None:
+        now = time.monotonic()
+        if now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            log.print(f"Searching: {event.num_samples}/{event.total_samples} samples compared.")
 
     def _start(self, event: Started) -> None:
         self._started = event

@@ -50,6 +50,16 @@ def text_blocks(raw: Iterable[bytes], compression: Compression, name: str) -> It
     return iter(raw)
 
 
+def damaged(name: str, kind: str, error: Exception) -> DataError:
+    """Return the error for compressed data that cannot be decompressed."""
+    if "too much memory" in str(error):
+        return DataError(
+            f"{name}: compressed with a window of more than 128 MB (zstd --long), which reading would take as much "
+            "memory as. Compress it again without --long."
+        )
+    return DataError(f"{name}: damaged {kind} data ({error}). Copy or compress the file again.")
+
+
 def drop_bytes(blocks: Iterable[bytes], count: int) -> Iterator[bytes]:
     """Yield the blocks without the first count bytes."""
     for block in blocks:
@@ -75,7 +85,7 @@ def _gunzip(raw: Iterable[bytes], name: str) -> Iterator[bytes]:
         while not member.eof and (text := member.decompress(b"", BLOCK_BYTES)):
             yield text
     except zlib.error as error:
-        raise DataError(f"{name}: damaged gzip data ({error}). Copy or compress the file again.") from None
+        raise damaged(name, "gzip", error) from None
     if not member.eof:
         raise DataError(f"{name}: the gzip data ends too early; the file was cut short. Copy it again.")
 
@@ -95,6 +105,6 @@ def _unzstd(raw: Iterable[bytes], name: str) -> Iterator[bytes]:
                     fed = True
                     piece = frame.unused_data if frame.eof else b""
     except zstandard.ZstdError as error:
-        raise DataError(f"{name}: damaged zstd data ({error}). Copy or compress the file again.") from None
+        raise damaged(name, "zstd", error) from None
     if fed and not frame.eof:
         raise DataError(f"{name}: the zstd data ends too early; the file was cut short. Copy it again.")

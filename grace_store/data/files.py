@@ -15,7 +15,7 @@ from pathlib import Path
 
 import zstandard
 
-from grace_store.data.byte_streams import Compression
+from grace_store.data.byte_streams import Compression, damaged
 from grace_store.errors import DataError
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
@@ -91,7 +91,7 @@ def _first_text(path: Path, head: bytes, compression: Compression) -> bytes:
             return zlib.decompressobj(wbits=31).decompress(head, _HEAD_BYTES)
         return zstandard.ZstdDecompressor().stream_reader(head).read(_HEAD_BYTES)
     except (zlib.error, zstandard.ZstdError) as error:
-        raise DataError(f"{path}: damaged {compression} data ({error}). Copy or compress the file again.") from None
+        raise damaged(str(path), {"gz": "gzip", "zst": "zstd"}[compression], error) from None
 
 
 def _text_kind(path: Path, head: bytes) -> str:

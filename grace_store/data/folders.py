@@ -97,9 +97,9 @@ def _saved_dataset_files(folder: Path) -> list[Path]:
     state_path = folder / "state.json"
     try:
         state = json.loads(state_path.read_text(encoding="utf-8"))
-        names = [entry["filename"] for entry in state["_data_files"]]
+        names = [str(entry["filename"]) for entry in state["_data_files"]]
         indices = state.get("_indices_data_files")
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{state_path}: not a state.json of Hugging Face datasets ({error}).") from error
     if indices:
         raise DataError(f"{folder}: rows are picked by an index file. Call flatten_indices() and save it again.")
@@ -107,6 +107,7 @@ def _saved_dataset_files(folder: Path) -> list[Path]:
         raise DataError(f"{folder}: a datasets folder without data files.")
     if outside := [name for name in names if Path(name).name != name]:
         raise DataError(f"{state_path}: names files outside the folder ({outside[0]}).")
-    if absent := [name for name in names if not (folder / name).is_file()]:
+    here = {path.name for path in folder.iterdir() if path.is_file()}
+    if absent := [name for name in names if name not in here]:
         raise DataError(f"{folder}: state.json names {', '.join(absent)}, missing in the folder. Copy it again.")
     return [folder / name for name in names]

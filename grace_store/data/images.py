@@ -76,13 +76,11 @@ def _decode(encoded: str) -> bytes:
 def place_images(drafts: Sequence[Draft], images: Sequence[ImageRef]) -> tuple[Turn, ...]:
     """Return the turns with the record's images where ``<image>`` stands in their text.
 
-    Without any placeholder they go before the text of the first user turn. Without any image ``<image>`` is
-    text like any other. Placeholders and images that differ in number make the record unusable.
+    Without any placeholder they go before the text of the first user turn. Placeholders and images that differ in
+    number make the record unusable, also where no image is left: a model must not be asked about what it is not shown.
     """
     all_parts = [part for _, parts in drafts for part in parts]
     num_places = all_parts.count(EMPTY_PLACE)
-    if not images and not num_places:
-        return tuple(Turn(role, _joined(parts)) for role, parts in drafts)
     num_places += sum(part.count(PLACEHOLDER) for part in all_parts if isinstance(part, str))
     if num_places not in (0, len(images)):
         raise Unusable(Reason.IMAGE_COUNT, f"{len(images)} images for {num_places} {PLACEHOLDER} in the prompt")
@@ -110,9 +108,14 @@ def _filled(parts: Sequence[Part], images: Iterator[ImageRef]) -> Iterator[Part]
 def _joined(parts: Sequence[Part] | Iterator[Part]) -> tuple[Part, ...]:
     """Return the parts with neighbouring texts made one and empty ones left out."""
     joined: list[Part] = []
-    for part in parts:
-        if isinstance(part, str) and joined and isinstance(joined[-1], str):
-            joined[-1] += part
-        elif part != "":
+    texts: list[str] = []  # joined once: adding them up one by one takes the square of their number
+    for part in (*parts, None):
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        if text := "".join(texts):
+            joined.append(text)
+        texts.clear()
+        if part is not None:
             joined.append(part)
     return tuple(joined)

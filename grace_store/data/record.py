@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -12,6 +13,8 @@ from grace_store.metadata import Reason
 
 MAX_RECORD_BYTES = 32 * 2**20
 """A record longer than this is set aside, and never held in memory whole."""
+MAX_NESTING = 64
+"""Objects and arrays inside each other. What lies deeper no format reads, and every walk over a record must end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +60,38 @@ def digest_bytes(raw: bytes) -> bytes:
 def parse_object(raw: bytes) -> dict[str, Any]:
     """Return the JSON object that raw is the text of; Unusable(BAD_JSON or NOT_AN_OBJECT) otherwise.
 
-    Stricter than the json module: the text must be UTF-8, and NaN and Infinity are refused.
+    Stricter than the json module: the text must be UTF-8, at most MAX_NESTING deep, and no number NaN or infinite,
+    as 1e999 would be. As there, the last of several equal keys counts.
     """
     try:
         value = _DECODER.decode(raw.decode())
     except UnicodeDecodeError as error:
         raise Unusable(Reason.BAD_JSON, f"not UTF-8 at byte {error.start} of the record") from None
     except RecursionError:
-        raise Unusable(Reason.BAD_JSON, "nested too deep") from None
+        raise Unusable(Reason.BAD_JSON, f"nested more than {MAX_NESTING} deep") from None
     except ValueError as error:  # JSONDecodeError, and integers with thousands of digits
         raise Unusable(Reason.BAD_JSON, str(error)) from None
     if not isinstance(value, dict):
         raise Unusable(Reason.NOT_AN_OBJECT, f"a JSON {_json_type(value)}, not an object")
+    _check_values(value)
     return value
+
+
+def _check_values(fields: dict[str, Any]) -> None:
+    """Raise Unusable for a record that is nested too deep, or holds a number too large for a float."""
+    level: list[Any] = [fields]
+    for _ in range(MAX_NESTING):
+        inside: list[Any] = []
+        for container in level:
+            for value in container.values() if isinstance(container, dict) else container:
+                if isinstance(value, dict | list):
+                    inside.append(value)
+                elif isinstance(value, float) and math.isinf(value):
+                    raise Unusable(Reason.BAD_JSON, "a number is too large")
+        if not inside:
+            return
+        level = inside
+    raise Unusable(Reason.BAD_JSON, f"nested more than {MAX_NESTING} deep")
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -106,7 +106,7 @@ def compile_marker(setting: str, expression: str) -> re.Pattern[str]:
     where = f"{setting} marker:{expression}"
     try:
         pattern = re.compile(expression, re.MULTILINE)
-    except (re.error, RecursionError, OverflowError) as error:
+    except (re.error, RecursionError, OverflowError, ValueError) as error:
         raise SettingError(f"{where}: not a regular expression: {error}.") from None
     if pattern.match("") is not None:
         raise SettingError(f"{where}: matches empty text, so every line. Write what a marker must contain.")

@@ -4,12 +4,17 @@ A row becomes canonical JSON (sorted keys, no spaces), with what JSON lacks writ
     bytes             {"bytes_base64": "..."}
     NaN, infinities   null
     dates and times   their text, in UTC; durations and decimals likewise as number and text
+    text not UTF-8    the whole row becomes one byte that is no JSON, so that it alone is set aside
+
+Files may be a stranger's: structure and offsets are validated before any value is looked at, and how many rows are
+made into Python values at a time follows from how large the values that a file repeats may be.
 """
 
 from __future__ import annotations
 
 import base64
 import bisect
+import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -17,14 +22,23 @@ from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from grace_store.data.cursors import CursorPool
 from grace_store.errors import DataError
 
 _BATCH_ROWS = 256
+_BATCH_BYTES = 2**28
+"""What a batch may come to; batches of files with very large values have fewer rows."""
+_GROUP_BYTES = 2**29
+"""Row groups larger than this are read in fewer rows at a time: a batch is at most all of a group."""
+_ROWS_PER_BYTE = 16
+"""A file that claims more rows than this for each of its bytes holds no records, only a long count."""
+_NOT_UTF8 = b"\xff"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -66,7 +80,7 @@ def _dump(value: Any) -> bytes:
 def _plain_value(value: object) -> Any:
     if isinstance(value, bytes):
         return {"bytes_base64": base64.b64encode(value).decode()}
-    if isinstance(value, Decimal) or hasattr(value, "isoformat"):
+    if isinstance(value, Decimal | UUID) or hasattr(value, "isoformat"):
         return str(value)
     if hasattr(value, "total_seconds"):
         return value.total_seconds()
@@ -82,7 +96,35 @@ def _finite(value: Any) -> Any:
 
 
 def _batch_json(batch: pa.RecordBatch) -> list[bytes]:
-    return [row_json(row) for row in _portable(batch).to_pylist()]
+    portable = _portable(batch)
+    try:
+        return [row_json(row) for row in portable.to_pylist()]
+    except UnicodeDecodeError:
+        return [_NOT_UTF8] if len(batch) == 1 else [_batch_json(batch.slice(i, 1))[0] for i in range(len(batch))]
+
+
+def _check_table(schema: pa.Schema, num_rows: int, num_bytes: int) -> None:
+    """Raise for a table whose rows are ambiguous, or could cost far more than its bytes."""
+    repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if repeated:
+        raise pa.ArrowInvalid(f"several columns are called {repeated[0]!r}")
+    if num_rows > _ROWS_PER_BYTE * num_bytes:
+        raise pa.ArrowInvalid(f"it claims {num_rows} rows in {num_bytes} bytes")
+    for field in schema:
+        if _repeats_values(field.type, inside_list=False) == "list":
+            raise pa.ArrowInvalid(f"column {field.name!r} has lists of values that share their bytes ({field.type})")
+
+
+def _repeats_values(kind: pa.DataType, *, inside_list: bool) -> str:
+    """Say whether several values of a column may share their bytes: "" for no, else "row" or, in lists, "list"."""
+    types = pa.types
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind) or kind in (pa.string_view(), pa.binary_view()):
+        return "list" if inside_list else "row"
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        return "list" if inside_list else _repeats_values(kind.value_type, inside_list=True) or "row"
+    inside_list = inside_list or (types.is_nested(kind) and not types.is_struct(kind))
+    found = [_repeats_values(kind.field(i).type, inside_list=inside_list) for i in range(kind.num_fields)]
+    return max(found, key=len, default="")
 
 
 def _portable(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -104,7 +146,8 @@ def _portable(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _explained(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, TypeError) as error:
+    except (pa.ArrowException, OSError, TypeError, ValueError, OverflowError, KeyError) as error:
+        # ValueError and OverflowError: dates that Python has none of; KeyError: types made up by an extension.
         raise DataError(
             f"{path}: cannot be read as a table: {error}. If it was cut short, copy it again; otherwise convert it to "
             "JSON lines."
@@ -114,8 +157,8 @@ def _explained(path: Path) -> Iterator[None]:
 class _GroupCursor:
     """Goes forward through one row group, a batch at a time."""
 
-    def __init__(self, file: pq.ParquetFile, group: int, start: int) -> None:
-        self._batches = file.iter_batches(_BATCH_ROWS, row_groups=[group], use_threads=False)
+    def __init__(self, file: pq.ParquetFile, group: int, start: int, num_rows: int) -> None:
+        self._batches = file.iter_batches(num_rows, row_groups=[group], use_threads=False)
         self._rows: list[bytes] = []
         self.position = start
 
@@ -138,6 +181,8 @@ class ParquetReader:
         self._starts = [0]
         for group in range(self._file.num_row_groups):
             self._starts.append(self._starts[-1] + self._file.metadata.row_group(group).num_rows)
+        _check_table(self._file.schema_arrow, self._starts[-1], path.stat().st_size)
+        self._batch_rows = _parquet_batch_rows(path, self._file)
         self._cursors = CursorPool(self._open_cursor)
 
     @property
@@ -146,11 +191,11 @@ class ParquetReader:
 
     def _open_cursor(self, start: int) -> _GroupCursor:
         group = bisect.bisect_right(self._starts, start) - 1
-        return _GroupCursor(self._file, group, start)
+        return _GroupCursor(self._file, group, start, self._batch_rows)
 
     def rows(self) -> Iterator[bytes]:
         with _explained(self._path):
-            for batch in self._file.iter_batches(_BATCH_ROWS, use_threads=False):
+            for batch in self._file.iter_batches(self._batch_rows, use_threads=False):
                 yield from _batch_json(batch)
 
     def row(self, index: int) -> bytes:
@@ -161,6 +206,36 @@ class ParquetReader:
     def close(self) -> None:
         self._cursors.close()
         self._file.close()
+
+
+def _parquet_batch_rows(path: Path, file: pq.ParquetFile) -> int:
+    """Return how many rows to read at a time so that no batch comes to much more than _BATCH_BYTES.
+
+    A dictionary holds a value once however many rows repeat it, so the largest value in one bounds what a row costs.
+    Dictionaries are read for that: pyarrow's metadata of a column chunk ends the process where it is malformed.
+    """
+    schema, metadata = file.schema, file.metadata
+    texts = [column.path for column in map(schema.column, range(len(schema))) if column.physical_type == "BYTE_ARRAY"]
+    largest_group = max((metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)), default=1)
+    largest_value = 1
+    with pq.ParquetFile(path, read_dictionary=texts) as dictionaries:
+        for group in range(metadata.num_row_groups):
+            for batch in itertools.islice(dictionaries.iter_batches(1, row_groups=[group], use_threads=False), 1):
+                largest_value = max(largest_value, *map(_largest_repeated, batch.columns), 1)
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // largest_value, _BATCH_ROWS * _GROUP_BYTES // max(largest_group, 1)))
+
+
+def _largest_repeated(column: pa.Array) -> int:
+    """Return the bytes of the largest value in the dictionaries of a column."""
+    if pa.types.is_dictionary(column.type):
+        kind = column.type.value_type
+        is_text = any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_binary))
+        return int(pc.max(pc.binary_length(column.dictionary)).as_py() or 1) if is_text else 1
+    if pa.types.is_struct(column.type):
+        return max(map(_largest_repeated, (column.field(i) for i in range(column.type.num_fields))), default=1)
+    if pa.types.is_nested(column.type):
+        return _largest_repeated(column.values)
+    return 1
 
 
 class ArrowReader:
@@ -178,9 +253,12 @@ class ArrowReader:
                 raise pa.ArrowInvalid("the stream has no end mark")
             self._source.seek(0)
             self._batches = list(pa.ipc.open_stream(self._source))
+        self._validated: set[int] = set()
         self._starts = [0]
         for batch in self._batches:
             self._starts.append(self._starts[-1] + batch.num_rows)
+        if self._batches:
+            _check_table(self._batches[0].schema, self._starts[-1], self._source.size())
 
     @property
     def num_rows(self) -> int:
@@ -188,15 +266,30 @@ class ArrowReader:
 
     def rows(self) -> Iterator[bytes]:
         with _explained(self._path):
-            for batch in self._batches:
-                for start in range(0, batch.num_rows, _BATCH_ROWS):
-                    yield from _batch_json(batch.slice(start, _BATCH_ROWS))
+            for number in range(len(self._batches)):
+                batch = self._batch(number)
+                step = _arrow_batch_rows(batch)
+                for start in range(0, batch.num_rows, step):
+                    yield from _batch_json(batch.slice(start, step))
 
     def row(self, index: int) -> bytes:
         number = bisect.bisect_right(self._starts, index) - 1
         with _explained(self._path):
-            return _batch_json(self._batches[number].slice(index - self._starts[number], 1))[0]
+            return _batch_json(self._batch(number).slice(index - self._starts[number], 1))[0]
+
+    def _batch(self, number: int) -> pa.RecordBatch:
+        """Return a batch whose offsets have been seen to stay inside it: pyarrow itself trusts them."""
+        if number not in self._validated:
+            self._batches[number].validate(full=True)
+            self._validated.add(number)
+        return self._batches[number]
 
     def close(self) -> None:
         self._batches = []
         self._source.close()
+
+
+def _arrow_batch_rows(batch: pa.RecordBatch) -> int:
+    if not any(_repeats_values(field.type, inside_list=False) for field in batch.schema):
+        return _BATCH_ROWS
+    return int(max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(batch.nbytes, 1))))

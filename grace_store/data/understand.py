@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,11 @@ from grace_store.metadata import Reason
 ID_KEYS = ("id", "sample_id", "uuid")
 """Fields that name a record, the first that holds a string or an integer."""
 
+MAX_ID_CHARS = 1024
+"""A longer id is no name: it would be carried through every table made from the store."""
+
 _EXAMPLE_CHARS = 300
+_MANY_LINES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def understand(record: Record, spec: DataSpec, file_name: str, row_in_file: int) -> Sample:
@@ -48,8 +53,19 @@ def sample_id(fields: Mapping[str, Any], file_name: str, row_in_file: int) -> st
             return str(value)
         if isinstance(value, str) and value.strip():
             _check_encodable(value, f"{key!r}")
+            _check_id(value, key)
             return value
     return f"{file_name}:{row_in_file}"
+
+
+def _check_id(value: str, key: str) -> None:
+    """Raise Unusable unless an id can stand on a line of its own in a list of ids."""
+    if len(value) > MAX_ID_CHARS:
+        raise Unusable(Reason.BAD_TEXT, f"{key!r} has {len(value)} characters; an id has at most {MAX_ID_CHARS}")
+    if found := _MANY_LINES.search(value):
+        raise Unusable(
+            Reason.BAD_TEXT, f"{key!r} has a line break or control character (U+{ord(found[0]):04X}); an id is one line"
+        )
 
 
 def check_spec(spec: DataSpec) -> None:
@@ -73,7 +89,7 @@ def chosen_format(spec: DataSpec) -> Format:
 def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
     """Return the name of the format that more than half of the records are of; UnknownFormat when there is none."""
     if not records:
-        raise UnknownFormat("No record to tell the format by: every one looked at is broken. Look at the file.")
+        raise UnknownFormat("no record to tell the format by")
     counts = {name: sum(map(format.recognises, records)) for name, format in FORMATS.items()}
     best = max(counts, key=lambda name: counts[name])
     rivals = [name for name, count in counts.items() if count == counts[best]]
@@ -85,7 +101,7 @@ def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
     if len(example) > _EXAMPLE_CHARS:
         example = example[:_EXAMPLE_CHARS] + "..."
     raise UnknownFormat(
-        f"The records' format is not clear: of {len(records)} looked at, recognised {seen}.\n"
+        f"the records' format is not clear: of {len(records)} looked at, recognised {seen}.\n"
         f"Keys of the first: {shown_keys(records[0])}.\nIt begins: {example}\n"
         f"Give --format, or convert the records to one of:\n{known}"
     )

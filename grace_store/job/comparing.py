@@ -113,7 +113,7 @@ def read_subset(path: Path, ratio: Ratio | None = None) -> WrittenSubset:
         scores = read_scores(path, steps=False)
         return WrittenSubset(path, scores, select_samples(scores, ratio=ratio).ranked, {})
     made_by = read_note(sidecar)
-    if wrong := wrong_fields(made_by, _NOTE_FIELDS):
+    if wrong := wrong_fields(made_by, _NOTE_FIELDS) or _wrong_choice(made_by["spec"] if made_by else {}):
         raise DataError(f"{sidecar} is not what `grace-store select` wrote (no {wrong}); select {path.name} again.")
     assert made_by is not None
     scores = _table_of(path, made_by)
@@ -122,6 +122,14 @@ def read_subset(path: Path, ratio: Ratio | None = None) -> WrittenSubset:
     if len(chosen) != made_by["num_samples"]:
         raise DataError(f"{scores.path} does not hold all samples of {path}: it is another table. Select it again.")
     return WrittenSubset(path, scores, chosen, made_by["spec"])
+
+
+def _wrong_choice(spec: dict[str, Any]) -> str:
+    """Return which part of how a subset was chosen is not what `select` writes; empty if none."""
+    control, diversity = spec.get("control") or [], spec.get("diversity") or {"method": ""}
+    if not isinstance(control, list) or not all(isinstance(name, str) for name in control):
+        return "control"
+    return "" if isinstance(diversity, dict) and "method" in diversity else "diversity"
 
 
 def _side(subset: WrittenSubset) -> _Side:

@@ -22,7 +22,11 @@ POSITIONS_AT_ONCE = 1 << 14
 
 def open_dataset(store: Store, paths: Sequence[str | Path] | None = None) -> Dataset:
     """Open the files the store was planned from, or the same content at other paths."""
-    wanted = list(paths) if paths else [file.path for file in store.plan.files]
+    if paths:
+        dataset = Dataset.open(paths)  # names what is missing
+        check_files(store, dataset)
+        return dataset
+    wanted = [file.path for file in store.plan.files]
     missing = [str(path) for path in wanted if not Path(path).exists()]
     if missing:
         raise DatasetChanged(
@@ -64,7 +68,8 @@ def check_files(store: Store, dataset: Dataset) -> None:
 def _describe_change(store: Store, dataset: Dataset, index: int) -> str:
     """Say what changed in a file, down to the first few records."""
     then, now = store.plan.files[index], dataset.files[index]
-    text = f"{then.path}: planned {then.num_bytes} bytes, now {now.num_bytes}"
+    moved = "" if str(now.path) == then.path else f" (planned as {then.path})"
+    text = f"{now.path}{moved}: planned {then.num_bytes} bytes, now {now.num_bytes}"
     start = sum(file.num_records for file in store.plan.files[:index])
     rows = store.column("sample_row")
     digests = store.column("sample_digest")

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from grace_store import __version__
 from grace_store.config import DataRequest, DataSpec, said
-from grace_store.data import Dataset, Record, check_spec, detect_format, understand
+from grace_store.data import Dataset, Record, check_spec, detect_format, name_files, understand
 from grace_store.data.images import is_missing
-from grace_store.errors import GraceStoreError, NothingUsable, ResumeMismatch, SettingError, Unusable
+from grace_store.errors import (
+    GraceStoreError,
+    NothingUsable,
+    ResumeMismatch,
+    SettingError,
+    StoreError,
+    UnknownFormat,
+    Unusable,
+)
 from grace_store.events import Listener, Scanned, Warned, ignore
 from grace_store.job.dataset import check_files
 from grace_store.metadata import Plan, Reason
-from grace_store.store import Backend, PlannedSample, PlanWriter, Store, check_claimable, hold, open_backend
+from grace_store.store import SAMPLES, Backend, PlannedSample, PlanWriter, Store, check_claimable, hold, open_backend
 
 RECORDS_TO_DETECT_FORMAT = 64
 PLAN_WAIT_SECONDS = 24 * 3600.0
@@ -89,9 +98,9 @@ def _write_plan(
 
     records = dataset.scan(progress)
     head = list(itertools.islice(records, RECORDS_TO_DETECT_FORMAT))
-    spec = _resolve(head, request)
+    spec = _resolve(dataset, head, request)
     writer = PlanWriter(backend)
-    scanner = _Scanner(dataset, spec, writer, images)
+    scanner = _Scanner([file.name for file in dataset.files], spec, writer, images)
     for record in itertools.chain(head, records):
         scanner.take(record)
     if writer.num_samples == 0:
@@ -102,30 +111,68 @@ def _write_plan(
         listener(Warned(f"{scanner.num_images_missing} images that records name are not in {images}."))
 
 
-def _resolve(head: Sequence[Record], request: DataRequest) -> DataSpec:
+def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
+    """Write the plan's arrays again from the data they were made from; raise StoreError if they come out otherwise."""
+    plan = store.plan
+    with tempfile.TemporaryDirectory(prefix="grace-store-plan-") as scratch:
+        again = open_backend(Path(scratch) / "again.zarr")
+        writer = PlanWriter(again)
+        # By the planned paths: data that was moved keeps its ids.
+        scanner = _Scanner(name_files([Path(file.path) for file in plan.files]), plan.spec, writer, None)
+        for record in dataset.scan():
+            scanner.take(record)
+        if writer.finish(plan.spec, plan.files, plan.samples_per_unit, plan.created_by) != plan:
+            raise StoreError(
+                f"The plan of {store.location} is damaged, and this version of grace-store plans the same data "
+                f"differently. Repair it with the version that made it ({plan.created_by}), or move the store away and "
+                "run `grace-store extract` into a new one."
+            )
+        for key in again.walk(SAMPLES):
+            value = again.read(key)
+            if value is not None and value != store.backend.read(key):
+                store.backend.write(key, value)
+    store.backend.flush()
+
+
+def _resolve(dataset: Dataset, head: Sequence[Record], request: DataRequest) -> DataSpec:
     wishes = said(request)
     if wishes.get("format", "auto") == "auto":
-        wishes["format"] = detect_format(list(_parsed(head)))
+        wishes["format"] = found_format(dataset, head)
     spec = DataSpec(**wishes)
     check_spec(spec)
     return spec
 
 
-def _parsed(records: Sequence[Record]) -> Iterator[dict[str, object]]:
-    for record in records:
+def found_format(dataset: Dataset, head: Sequence[Record]) -> str:
+    """Return the format of a dataset's first records; raise, naming its files, when they have none."""
+    names = ", ".join(str(file.path) for file in dataset.files)
+    if not head:
+        raise NothingUsable(f"There are no records in {names}.")
+    parsed: list[dict[str, object]] = []
+    verdicts: list[Unusable] = []
+    for record in head:
         try:
-            yield record.parse()
-        except Unusable:
-            continue
+            parsed.append(record.parse())
+        except Unusable as why:
+            verdicts.append(why)
+    if not parsed:
+        raise UnknownFormat(
+            f"{names}: none of the first {len(head)} records can be read, so their format is not known. The first: "
+            f"{verdicts[0]}. One JSON object a line, in UTF-8, is wanted."
+        )
+    try:
+        return detect_format(parsed)
+    except UnknownFormat as error:
+        raise UnknownFormat(f"{names}: {error}") from None
 
 
 class _Scanner:
     """Understands records one after the other and remembers what a person would want to see if all fail."""
 
-    def __init__(self, dataset: Dataset, spec: DataSpec, writer: PlanWriter, images: str | None) -> None:
+    def __init__(self, names: Sequence[str], spec: DataSpec, writer: PlanWriter, images: str | None) -> None:
         self.num_images_missing = 0
         self._images = images
-        self._names = [file.name for file in dataset.files]
+        self._names = names
         self._spec = spec
         self._writer = writer
         self._seen: set[bytes] = set()

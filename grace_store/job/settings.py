@@ -89,7 +89,7 @@ def load_grid(path: Path) -> SweepSpec:
         raise SettingError(
             f"{path} does not exist; --grid takes a TOML file such as jobs/sweeps/balance.toml."
         ) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingError(f"{path} cannot be read as TOML: {error}") from None
     try:
         return SweepSpec.parse(**settings)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from grace_store.config import Frozen
+from grace_store.data import name_files
+from grace_store.errors import UnknownName
 from grace_store.store import SignalView, Store, count_set_aside
 
 
@@ -70,9 +75,9 @@ def status(store: Store, signal: str | None = None) -> Status:
 
 
 def set_aside_rows(store: Store, signal: str | None) -> Iterator[dict[str, Any]]:
-    """Yield every record that was set aside, when planning or in a signal: its row, the reason, the detail."""
+    """Yield every record that was set aside, when planning or in a signal: row, place, the reason, the detail."""
     for row, reason, detail in store.records_set_aside():
-        yield {"row": row, "sample_id": None, "reason": reason, "detail": detail}
+        yield {"row": row, "place": place_of(store, row), "sample_id": None, "reason": reason, "detail": detail}
     if signal is None:
         return
     view = store.signal(signal)
@@ -81,10 +86,37 @@ def set_aside_rows(store: Store, signal: str | None) -> Iterator[dict[str, Any]]
             rows = store.samples(why.sample, why.sample + 1)
             yield {
                 "row": int(rows.row[0]),
+                "place": place_of(store, int(rows.row[0])),
                 "sample_id": rows.sample_id[0],
                 "reason": why.reason.value,
                 "detail": why.detail,
             }
+
+
+def place_of(store: Store, row: int) -> str:
+    """Return the file and the record's number in it, from 0, of a row of the dataset."""
+    names = name_files([Path(file.path) for file in store.plan.files])
+    starts = list(accumulate((file.num_records for file in store.plan.files), initial=0))
+    file = bisect_right(starts, row, hi=len(names)) - 1
+    return f"{names[file]}:{row - starts[file]}"
+
+
+def check_planned(store: Store, sample: str) -> None:
+    """Raise UnknownName, saying why, for a "#row" whose record was set aside when the store was planned."""
+    if not (sample.startswith("#") and sample[1:].isdigit()):
+        return
+    for row, reason, detail in store.records_set_aside():
+        if row == int(sample[1:]):
+            why = f"{reason}: {detail}" if detail else reason
+            raise UnknownName(f"Row {row} ({place_of(store, row)}) was set aside when the store was planned: {why}.")
+
+
+def why_set_aside(view: SignalView, sample: int) -> str:
+    """Return the detail with which a signal set a sample aside; empty if it did not."""
+    unit = sample // view.store.plan.samples_per_unit
+    if unit not in view.committed_units():
+        return ""
+    return next((why.detail for why in view.commit(unit).set_aside if why.sample == sample), "")
 
 
 def signal_status(view: SignalView) -> SignalStatus:

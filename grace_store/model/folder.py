@@ -102,7 +102,8 @@ def _shards(folder: Path) -> dict[str, Path]:
     outside = [name for name in shards if Path(name).name != name or not name.endswith(".safetensors")]
     if outside:
         raise UnsafeModel(f"The index in {folder} names weights that are no safetensors in the folder: {outside[0]}.")
-    missing = [name for name in shards if not (folder / name).is_file()]
+    here = {entry.name for entry in folder.iterdir() if entry.is_file()}
+    missing = [name for name in shards if name not in here]
     if missing:
         raise ModelError(f"{folder} lacks {len(missing)} of {len(shards)} weight files: {', '.join(missing[:5])}.")
     return {name: folder / name for name in shards}
@@ -127,7 +128,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
         return None
     try:
         content = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} is not valid JSON: {error}.") from error
     if not isinstance(content, dict):
         raise ModelError(f"{path} holds a {type(content).__name__}, expected an object.")

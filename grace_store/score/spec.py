@@ -20,14 +20,31 @@ def check_alpha(alpha: float) -> float:
     return alpha
 
 
+_WANTED = {
+    "bool": "true or false", "float": "a number", "int": "a whole number", "string": "a text", "tuple": "a list",
+    "list": "a list", "dict": "a table", "model": "a table",
+}  # fmt: skip
+"""What pydantic calls the types of settings, by the beginning of its names for errors."""
+
+
 def one_sentence(error: ValidationError) -> str:
-    """Return all of pydantic's complaints as one sentence."""
+    """Return all of pydantic's complaints as one sentence, in our words."""
     complaints = []
     for problem in error.errors(include_url=False, include_context=False):
         message = problem["msg"].removeprefix("Value error, ")
-        own = problem["type"] == "value_error"
+        kind = problem["type"]
+        if kind == "value_error":
+            complaints.append(message)
+            continue
+        if kind == "extra_forbidden":
+            message = "there is no such setting"
+        elif kind.partition("_")[0] in _WANTED:
+            message = f"{_WANTED[kind.partition('_')[0]]} is wanted"
+        shown = repr(problem["input"])
         place = ".".join(map(str, problem["loc"]))
-        complaints.append(message if own else f"{place} {problem['input']!r}: {message[:1].lower()}{message[1:]}")
+        complaints.append(
+            f"{place} {shown if len(shown) <= 80 else shown[:80] + '...'}: {message[:1].lower()}{message[1:]}"
+        )
     return "; ".join(complaints)
 
 

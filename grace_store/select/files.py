@@ -58,7 +58,7 @@ def read_note(path: Path) -> dict[str, Any] | None:
     """Return a document that says grace-store made what it lies in or beside; None if there is none, or another's."""
     try:
         note = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     is_ours = isinstance(note, dict) and str(note.get("made_by")).startswith("grace-store ")
     return note if is_ours else None

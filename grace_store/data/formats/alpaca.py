@@ -13,7 +13,8 @@ def _read(record: Fields) -> Trace:
     drafts: list[Draft] = []
     if isinstance(system := record.get("system"), str) and system:
         drafts.append(("system", [system]))
-    for exchange in record.get("history") or []:
+    history = record.get("history") or []
+    for exchange in history if isinstance(history, list) else [history]:
         if not (isinstance(exchange, list) and len(exchange) == 2 and all(isinstance(text, str) for text in exchange)):
             raise Unusable(Reason.UNKNOWN_RECORD, "'history' is not a list of [question, reply] pairs")
         drafts += [("user", [exchange[0]]), ("assistant", [exchange[1]])]

@@ -1,0 +1,106 @@
+"""The machine a run is to go on: does its file system do what stores rely on, and what room is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bytes."""
+
+    free: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What a place does not do: nothing, less than could be wished, or too little to hold a store."""
+
+    folder: Path
+    slight: str = ""
+    fatal: str = ""
+
+
+def existing_folder(place: Path) -> Path:
+    """Return the folder nearest above a place that is there."""
+    return next(folder for folder in place.parents if folder.exists())
+
+
+def disk_room(place: Path) -> Room:
+    """Return the room on the disk that a place is, or will be, on."""
+    found = shutil.disk_usage(place if place.exists() else existing_folder(place))
+    return Room(found.free, found.total)
+
+
+def main_memory() -> Room | None:
+    """Return the memory that this process may still take, by the machine and by its control group; None if unknown."""
+    try:
+        lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+        free, total = (int(lines[key].split()[0]) * 1024 for key in ("MemAvailable", "MemTotal"))
+    except (OSError, KeyError, ValueError):
+        return None
+    try:
+        limit = int((_CGROUP / "memory.max").read_text())
+        used = int((_CGROUP / "memory.current").read_text())
+    except (OSError, ValueError):  # no control group, or no limit ("max")
+        return Room(free, total)
+    return Room(min(free, max(limit - used, 0)), min(total, limit))
+
+
+def try_place(place: Path) -> Trouble:
+    """Try, in files beside a store's place that are gone afterwards, what a store does: it has no other way to be sure.
+
+    A file appears whole under its name (rename), is never made twice (link), and survives a power cut (sync).
+    """
+    folder = existing_folder(place)
+    name = f".{place.name}.doctor-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    first, second = folder / f"{name}.a", folder / f"{name}.b"
+    try:
+        _write_synced(first, b"1")
+        _write_synced(second, b"2")
+        os.replace(first, second)  # noqa: PTH105 - what the store calls
+        if second.read_bytes() != b"1":
+            return Trouble(folder, fatal=f"{folder} does not replace a file by a rename")
+        _sync_folder(folder)
+        return _try_link(folder, first, second)
+    except OSError as error:
+        return Trouble(folder, fatal=f"{folder} cannot be written to as a store is: {error.strerror or error}")
+    finally:
+        first.unlink(missing_ok=True)
+        second.unlink(missing_ok=True)
+
+
+def _try_link(folder: Path, free: Path, taken: Path) -> Trouble:
+    try:
+        free.hardlink_to(taken)
+    except OSError as error:
+        text = f"{folder} has no hard links ({error.strerror}), so locks are made in a weaker way"
+        return Trouble(folder, slight=text)
+    try:
+        free.hardlink_to(taken)
+    except FileExistsError:
+        return Trouble(folder)
+    return Trouble(folder, fatal=f"{folder} lets two runs make the same file, so they could mix")
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
