@@ -1,16 +1,18 @@
-"""grace-store stability"""
+"""grace-store stability, fidelity"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from grace_store.cli.console import print_json
-from grace_store.cli.options import as_json, store_argument
+from grace_store.cli.console import ProgressDisplay, print_json
+from grace_store.cli.options import as_json, images_option, store_argument
 from grace_store.cli.scoring import grace_options, partial_option, threads_option
 
 if TYPE_CHECKING:
+    from grace_store.job.fidelity import Fidelity
     from grace_store.job.stability import Stability
     from grace_store.select.stability import Survival
 
@@ -78,3 +80,81 @@ def _show(store: str, found: Stability) -> None:
         click.echo(
             "  There is no other signal: `warmup --seed 1 --out other`, then `extract --adapter other`, adds one."
         )
+
+
+FIDELITY_EPILOG = """\b
+Examples:
+  grace-store fidelity traces.zarr --samples 64
+  grace-store fidelity traces.zarr --model ./model --signal checkpoint-100 --layers 4 --figure fidelity.svg
+"""
+
+
+@click.command(epilog=FIDELITY_EPILOG)
+@store_argument
+@click.option("--model", type=click.Path(), help="Where the signal's model is now. [default: where it was]")
+@click.option("--adapter", type=click.Path(), help="Where its adapter is now. [default: where it was]")
+@click.option("--signal", help="The proxy signal to audit. [default: the only one]")
+@click.option("--samples", "num_samples", type=click.IntRange(1), default=64, show_default=True, help="How many.")
+@click.option("--ratio", default="0.2", show_default=True, help="Share that is chosen.")
+@grace_options
+@click.option("--layers", type=click.IntRange(1), help="Also for each of so many groups of layers.")
+@click.option("--lora/--no-lora", default=True, help="Also over the adapter's own parameters, if there is one.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Which samples, and the draws.")
+@click.option("--data", multiple=True, type=click.Path(), help="Where the dataset is now, if it moved.")
+@images_option
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads. [default: up to 8]")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write every number behind it as JSON.")
+@click.option("--figure", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture of it as SVG.")
+@as_json
+def fidelity(
+    store: str, num_samples: int, layers: int | None, data: tuple[str, ...], device: str, threads: int | None,
+    out: Path | None, figure: Path | None, *, as_json: bool, **settings: Any,
+) -> None:  # fmt: skip
+    """Say how well the proxy follows whole parameter gradients, on samples of STORE.
+
+    For each sample a backward pass a segment: the true alignments of steps with answer and history, over the
+    parameters that make the last hidden state and over those of the adapter, against the proxy's.
+    """
+    from grace_store.config import RunOptions
+    from grace_store.job.fidelity import measure_fidelity
+    from grace_store.report.fidelity_view import document, picture
+    from grace_store.score import ScoreSpec
+    from grace_store.whole_files import whole_file
+
+    names = ("alpha", "history", "target", "without_answer", "aggregation")
+    spec = ScoreSpec.parse(**{name: value for name in names if (value := settings.pop(name)) is not None})
+    with ProgressDisplay() as display:
+        found = measure_fidelity(
+            store, settings.pop("model"), spec, num_samples=num_samples, num_layer_groups=layers or 0,
+            data=data or None, options=RunOptions(device=device, threads=threads), listener=display, **settings,
+        )  # fmt: skip
+    for path, text in ((out, document(found, raw=True)), (figure, picture(found))):
+        if path is not None:
+            with whole_file(path) as partial:
+                partial.write_text(text, encoding="utf-8")
+    if as_json:
+        click.echo(document(found, raw=False), nl=False)
+        return
+    _show_fidelity(store, found)
+    for path in (out, figure):
+        if path is not None:
+            click.echo(f"  written: {path}")
+
+
+def _show_fidelity(store: str, found: Fidelity) -> None:
+    click.echo(
+        f"{store}: the proxy of signal {found.signal} against gradients, {found.num_samples} samples, "
+        f"{found.num_steps} steps"
+    )
+    width = max(len("over parameters"), *map(len, found.spaces)) + 2
+    columns = ("answer alignment", "history alignment", "value", f"best {found.ratio} shared")
+    click.echo(f"  {'over parameters':<{width}}" + "".join(f"{name:>24}" for name in columns))
+    for name, space in found.spaces.items():
+        pairs = (space.answer_alignment, space.history_alignment, space.value)
+        cells = [f"{each.correlation:.2f} ({each.low:.2f} to {each.high:.2f})" for each in pairs]
+        cells.append(f"{space.chosen.jaccard:.2f} ({space.chosen.low:.2f} to {space.chosen.high:.2f})")
+        click.echo(f"  {name:<{width}}" + "".join(f"{cell:>24}" for cell in cells))
+    click.echo(
+        f"  Rank correlations with 95 % intervals over samples; random choices would share {found.by_chance:.2f}."
+    )
