@@ -5,14 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, field_validator, model_validator
 
 Storage = Literal["float32", "float16", "int8", "int4"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 Rendering = Literal["template", "verbatim", "plain"]
+Kind = Literal["proxy", "gradient"]
+Per = Literal["sample", "segment"]
+Preconditioner = Literal["none", "adam"]
+Projection = Literal["rademacher", "sparse"]
+
+DecimalText = Annotated[float, PlainSerializer(repr, return_type=str)]
+"""A float that documents hold as text, the shortest that gives it back: they have no floating-point numbers."""
+
+SPARSE_ENTRIES = 4
+"""Entries that the sparse projection has for each parameter."""
 
 
 class Frozen(BaseModel):
@@ -74,10 +84,46 @@ class ModelIdentity(Frozen):
     """Digest of the image processor, its backend included."""
 
 
+class GradientSpec(Frozen):
+    """Which projected gradients a signal holds."""
+
+    per: Per = "sample"
+    """One vector for a sample, of its mean loss over all segments' tokens, or one for each segment."""
+    preconditioner: Preconditioner = "none"
+    """The plain gradient, or the step that Adam would take from the checkpoint's moments."""
+    bias_correction: bool = False
+    """Whether Adam's moments are divided by 1 - beta^(step + 1)."""
+    moments: str | None = None
+    """Digest of the checkpoint's moments, and of the betas, epsilon and step that they belong to."""
+    projection: Projection = "rademacher"
+    dimension: int = Field(default=8192, ge=1)
+    """Length of a projected vector."""
+    seed: int = Field(default=0, ge=0, lt=2**53)
+    normalise: bool
+    """Whether each vector is divided by its length, after the projection."""
+    parameters: str
+    """Digest over names and shapes of the parameters that the gradient is taken of, in their order."""
+    learning_rate: DecimalText | None = None
+    """Mean learning rate of the steps that led to the checkpoint; None if its folder does not say."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> GradientSpec:
+        if (self.preconditioner == "adam") != (self.moments is not None):
+            raise ValueError("moments belong to the preconditioner adam, and only to it")
+        if self.bias_correction and self.preconditioner != "adam":
+            raise ValueError("bias_correction has no meaning without the preconditioner adam")
+        if self.projection == "sparse" and self.dimension % SPARSE_ENTRIES:
+            raise ValueError(f"the sparse projection takes a dimension that is a multiple of {SPARSE_ENTRIES}")
+        return self
+
+
 class ExtractSpec(Frozen):
     """What a signal's vectors are vectors of."""
 
-    kind: Literal["proxy"] = "proxy"
+    kind: Kind = "proxy"
+    gradient: GradientSpec | None = Field(default=None, exclude_if=lambda value: value is None)
+    """There exactly if the kind is gradient. Left out of documents if not, so that those of version 1.0 stay as
+    they were."""
     model: ModelIdentity
     rendering: Rendering
     """How the conversation becomes text: the chat template with the response inside; the template's generation
@@ -99,6 +145,22 @@ class ExtractSpec(Frozen):
     storage: Storage = "int8"
     """How vectors are kept. Grams, and so scores, are exact in all of them."""
 
+    @model_validator(mode="after")
+    def _gradient_if_so_called(self) -> ExtractSpec:
+        if (self.kind == "gradient") != (self.gradient is not None):
+            raise ValueError("a spec has a gradient exactly if its kind is gradient")
+        return self
+
+    @property
+    def vector_size(self) -> int:
+        """Length of a vector: of the model's hidden state, or of a projected gradient."""
+        return self.model.hidden_size if self.gradient is None else self.gradient.dimension
+
+    @property
+    def is_per_sample(self) -> bool:
+        """Whether a sample has one vector instead of one for each segment."""
+        return self.gradient is not None and self.gradient.per == "sample"
+
 
 # ---------------------------------------------------------------- what a user asked for; None is "not said"
 
@@ -113,9 +175,25 @@ class DataRequest(Frozen):
     max_steps: int | None = Field(default=None, ge=1)
 
 
+class GradientRequest(Frozen):
+    """Wishes about gradients. What is not said comes from the signal, or else from GradientSpec's defaults."""
+
+    per: Per | None = None
+    preconditioner: Preconditioner | None = None
+    bias_correction: bool | None = None
+    projection: Projection | None = None
+    dimension: int | None = Field(default=None, ge=1)
+    seed: int | None = Field(default=None, ge=0, lt=2**53)
+    normalise: bool | None = None
+    """Unless said, vectors per sample are normalised, as influence methods take them, and those per segment are not,
+    as a history adds them up."""
+
+
 class ExtractRequest(Frozen):
     """Wishes about a signal. What is not said comes from the signal, or else from ExtractSpec's defaults."""
 
+    kind: Kind | None = None
+    gradient: GradientRequest | None = None
     rendering: Rendering | None = None
     system: str | None = None
     include_eos: bool | None = None
@@ -133,6 +211,21 @@ def said(request: Frozen) -> dict[str, Any]:
     return request.model_dump(exclude_none=True)
 
 
+def pick_fields(frozen: Frozen, request: type[Frozen]) -> dict[str, Any]:
+    """Return those of a spec's settings that one could wish for."""
+    return {name: value for name, value in frozen.model_dump().items() if name in request.model_fields}
+
+
+def as_begun(spec: ExtractSpec, request: ExtractRequest) -> ExtractRequest:
+    """Return a request with what it leaves unsaid taken from a spec."""
+    merged = {**pick_fields(spec, ExtractRequest), **said(request)}
+    if merged["kind"] == "gradient" and spec.gradient is not None:
+        merged["gradient"] = {**pick_fields(spec.gradient, GradientRequest), **(said(request).get("gradient") or {})}
+    elif request.gradient is None:
+        merged["gradient"] = None
+    return ExtractRequest(**merged)
+
+
 # ---------------------------------------------------------------- what changes only the speed
 
 MAX_DEFAULT_THREADS = 8
@@ -147,8 +240,8 @@ def default_threads() -> int:
 class RunOptions(Frozen):
     """How fast, on what. May differ from run to run."""
 
-    batch_tokens: int = Field(default=16384, ge=1)
-    """Padded tokens in one forward pass."""
+    batch_tokens: int | None = Field(default=None, ge=1)
+    """Padded tokens in one pass; None: as many as the kind of signal usually has memory for."""
     head_tokens: int = Field(default=512, ge=1)
     """Tokens whose logits are held at a time."""
     packing: bool = False

@@ -13,6 +13,7 @@
     │   ├── NotAStore (FileNotFoundError) nothing, or something else, lies at that path
     │   ├── UnknownName (KeyError)        no such signal or sample in the store
     │   ├── ResumeMismatch (ValueError)   the store was planned with other settings
+    │   ├── TargetMismatch (ValueError)   a target set was not made as the pool was
     │   ├── StoreBusy                     another run holds the store
     │   ├── Corrupt                       bytes on disk are not those that were written
     │   └── Unfinished                    the store lacks units that the call needs
@@ -82,6 +83,10 @@ class UnknownName(StoreError, KeyError):
 
 class ResumeMismatch(StoreError, ValueError):
     """The store was planned with other settings than those given."""
+
+
+class TargetMismatch(StoreError, ValueError):
+    """A target set's signals were not made as the pool's were, so that they cannot be compared."""
 
 
 class StoreBusy(StoreError):

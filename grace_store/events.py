@@ -78,6 +78,22 @@ class Finished(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SamplesScored(Event):
+    """Scoring progress: how many of the planned samples were looked at so far."""
+
+    num_samples: int
+    total_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class SamplesCompared(Event):
+    """Search progress: how many samples were compared with the others so far."""
+
+    num_samples: int
+    total_samples: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepTaken(Event):
     """One step of a warm-up was taken; the loss is that before it."""
 

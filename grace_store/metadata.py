@@ -11,10 +11,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from grace_store.config import DataSpec, ExtractSpec, Frozen, canonical_json
+from grace_store.config import DataSpec, ExtractSpec, Frozen, Kind, canonical_json
 
 FORMAT_NAME = "grace-store"
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "1.1"
+KIND_VERSIONS: dict[Kind, str] = {"proxy": "1.0", "gradient": "1.1"}
+"""The version of the format in which each kind of signal appeared."""
 
 
 class Reason(StrEnum):
@@ -86,7 +88,7 @@ class Plan(Frozen):
 
 
 class Signal(Frozen):
-    """One named set of vectors and Grams."""
+    """One named set of vectors, with Grams where they are of segments."""
 
     name: str
     spec: ExtractSpec

@@ -18,12 +18,24 @@ class SetAside:
     detail: str = ""
 
 
-@dataclass(slots=True)
-class UnitSignals:
-    """The signals of one unit's samples, in the samples' order.
+@dataclass(slots=True, kw_only=True)
+class UnitOutcome:
+    """What became of one unit's samples. set_aside maps a position in the unit to the reason."""
 
-    Rows of segment_* belong to samples in order, K_i + 1 rows each, the answer last; a sample that was set
-    aside keeps its rows, all zero. set_aside maps a position in the unit to the reason.
+    set_aside: dict[int, SetAside] = field(default_factory=dict)
+    num_tokens: int = 0
+    """Tokens that went through the model, for progress only."""
+    images_sha256: str | None = None
+    """SHA-256 over the SHA-256 (hexadecimal, a newline after each) of the encoded images behind the vectors, in the
+    order of the samples and of reading; None without images."""
+
+
+@dataclass(slots=True, kw_only=True)
+class UnitSignals(UnitOutcome):
+    """A vector for each segment of a unit's samples, in the samples' order.
+
+    Rows belong to samples in order, K_i + 1 rows each, the answer last; a sample that was set aside keeps its rows,
+    all zero.
     """
 
     segment_vector: npt.NDArray[np.float32]
@@ -31,9 +43,14 @@ class UnitSignals:
     segment_loss: npt.NDArray[np.float32]
     segment_entropy: npt.NDArray[np.float32]
     segment_hit_rate: npt.NDArray[np.float32]
-    set_aside: dict[int, SetAside] = field(default_factory=dict)
-    num_tokens: int = 0
-    """Tokens that went through the model, for progress only."""
-    images_sha256: str | None = None
-    """SHA-256 over the SHA-256 (hexadecimal, a newline after each) of the encoded images behind the vectors, in the
-    order of the samples and of reading; None without images."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SampleSignals(UnitOutcome):
+    """One vector for each of a unit's samples, in their order; rows of a sample that was set aside are zero."""
+
+    sample_vector: npt.NDArray[np.float32]
+    sample_norm: npt.NDArray[np.float32]
+    """Length of each vector before it was normalised, if it was."""
+    sample_num_tokens: npt.NDArray[np.int32]
+    sample_loss: npt.NDArray[np.float32]

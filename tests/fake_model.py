@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from grace_store.config import ExtractRequest, ExtractSpec, ModelIdentity, RunOptions, said
+from grace_store.config import ExtractRequest, ExtractSpec, GradientSpec, ModelIdentity, RunOptions, said
 from grace_store.data import Sample
 from grace_store.metadata import Reason
-from grace_store.unit import SetAside, UnitSignals
+from grace_store.unit import SampleSignals, SetAside, UnitOutcome, UnitSignals
 
 HIDDEN_SIZE = 24
 CALLS_FILE = "FAKE_MODEL_CALLS"
@@ -39,7 +39,12 @@ def resolve_spec(
         tokenizer="0",
         adapter=adapter,
     )
-    return ExtractSpec(model=identity, **{"rendering": "plain", **said(request)})
+    wishes = {"rendering": "plain", **said(request)}
+    if request.kind == "gradient":
+        gradient = {"dimension": HIDDEN_SIZE, **(wishes.get("gradient") or {})}
+        normalise = gradient.get("per", "sample") == "sample"
+        wishes["gradient"] = GradientSpec(**{"normalise": normalise, "parameters": "0", **gradient})
+    return ExtractSpec(model=identity, **wishes)
 
 
 def open_extractor(
@@ -59,9 +64,9 @@ def open_extractor(
 
 @dataclass
 class FakePending:
-    signals: UnitSignals
+    signals: UnitOutcome
 
-    def result(self) -> UnitSignals:
+    def result(self) -> UnitOutcome:
         return self.signals
 
 
@@ -80,7 +85,23 @@ class FakeExtractor:
                 file.write(prepared[0].sample_id + "\n")
         if os.environ.get("FAKE_MODEL_KILLED_BY") in [sample.sample_id for sample in prepared]:
             os.kill(os.getpid(), 9)
-        return FakePending(fake_signals(prepared, self.spec.max_length))
+        signals = fake_signals(prepared, self.spec.max_length)
+        return FakePending(first_vectors(prepared, signals) if self.spec.is_per_sample else signals)
+
+
+def first_vectors(samples: Sequence[Sample], signals: UnitSignals) -> SampleSignals:
+    """Return the vector of each sample's first segment as the sample's own."""
+    first = np.cumsum([0, *(sample.num_segments for sample in samples)])[:-1]
+    vectors = signals.segment_vector[first]
+    norm = np.linalg.norm(vectors, axis=1).astype(np.float32)
+    return SampleSignals(
+        sample_vector=vectors / np.where(norm > 0, norm, 1)[:, None],
+        sample_norm=norm,
+        sample_num_tokens=signals.segment_num_tokens[first],
+        sample_loss=signals.segment_loss[first],
+        set_aside=signals.set_aside,
+        num_tokens=signals.num_tokens,
+    )
 
 
 def fake_signals(samples: Sequence[Sample], max_length: int) -> UnitSignals:

@@ -14,7 +14,16 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.config import DataRequest, DataSpec, ExtractRequest, ExtractSpec, ModelIdentity, Storage
+from grace_store.config import (
+    DataRequest,
+    DataSpec,
+    ExtractRequest,
+    ExtractSpec,
+    GradientSpec,
+    ModelIdentity,
+    Per,
+    Storage,
+)
 from grace_store.job.extract import ExtractJob, extract
 from grace_store.metadata import DataFile, Plan, Reason, Signal
 from grace_store.store import (
@@ -28,7 +37,7 @@ from grace_store.store import (
     open_backend,
     unit_range,
 )
-from grace_store.unit import SetAside, UnitSignals
+from grace_store.unit import SampleSignals, SetAside, UnitSignals
 from tests.fake_model import make_fake_model
 
 STORAGES: tuple[Storage, ...] = get_args(Storage)
@@ -103,13 +112,45 @@ def write_plan(
     return writer.finish(DataSpec(format="explicit", min_steps=1), [file], samples_per_unit, "tests")
 
 
-def add_signal(store: Store, storage: Storage, vector_size: int, name: str = SIGNAL) -> SignalView:
-    """Add an empty signal to a store."""
+def make_spec(storage: Storage, vector_size: int, per: Per | None = None, *, normalise: bool = True) -> ExtractSpec:
+    """Return the spec of a proxy signal, or of projected gradients per sample or segment."""
+    hidden_size = vector_size if per is None else 3
     model = ModelIdentity(
-        architecture="None", hidden_size=vector_size, vocab_size=2, config="0", weights="0", tokenizer="0"
+        architecture="None", hidden_size=hidden_size, vocab_size=2, config="0", weights="0", tokenizer="0"
     )
-    spec = ExtractSpec(model=model, rendering="plain", storage=storage)
+    if per is None:
+        return ExtractSpec(model=model, rendering="plain", storage=storage)
+    gradient = GradientSpec(per=per, dimension=vector_size, normalise=normalise, parameters="0")
+    return ExtractSpec(kind="gradient", gradient=gradient, model=model, rendering="plain", storage=storage)
+
+
+def add_signal(
+    store: Store, storage: Storage, vector_size: int, name: str = SIGNAL, per: Per | None = None,
+    *, normalise: bool = True,
+) -> SignalView:  # fmt: skip
+    """Add an empty signal to a store."""
+    spec = make_spec(storage, vector_size, per, normalise=normalise)
     return create_signal(store, Signal(name=name, spec=spec, plan_sha256=store.plan.digest()))
+
+
+def random_vectors(view: SignalView, unit: int, set_aside: Sequence[int] = ()) -> SampleSignals:
+    """Return signals of one unit with one vector a sample; positions set aside are zero."""
+    start, stop = unit_range(view.store.plan, unit)
+    assert view.signal.spec.gradient is not None
+    alive = np.array([position not in set_aside for position in range(stop - start)])
+    rng = np.random.default_rng([unit, view.vector_size])
+    vectors = rng.standard_normal((len(alive), view.vector_size)) * alive[:, None]
+    norms = np.linalg.norm(vectors, axis=1)
+    if view.signal.spec.gradient.normalise:
+        vectors /= np.where(alive, norms, 1)[:, None]
+    return SampleSignals(
+        sample_vector=vectors.astype(np.float32),
+        sample_norm=norms.astype(np.float32),
+        sample_num_tokens=(rng.integers(1, 50, len(alive)) * alive).astype(np.int32),
+        sample_loss=rng.random(len(alive)).astype(np.float32) * alive,
+        set_aside={position: SetAside(Reason.TOO_LONG, "5000 tokens") for position in set_aside},
+        num_tokens=len(alive),
+    )
 
 
 def random_signals(view: SignalView, unit: int, set_aside: Sequence[int] = ()) -> UnitSignals:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,9 @@ import pytest
 
 from grace_store.job.scoring import score_samples
 from grace_store.job.verify import verify
+from grace_store.job.warmup import warmup
 from grace_store.store import Store
+from tests import warmups
 
 
 @pytest.fixture(scope="module")
@@ -40,3 +43,21 @@ def test_the_bench_of_scoring_prints_its_ratios(store, repository):
     printed = script(repository, "scoring.py", store.location, "--looped", 2)
     assert "faster than the loop" in printed
     assert "bytes a sample" in printed
+
+
+def test_the_bench_of_gradients_prints_what_each_kind_costs(repository, tmp_path):
+    warmups.write_traces(tmp_path / "traces.jsonl", 12)
+    request = warmups.REQUEST.model_copy(update={"num_heldout": 0, "checkpoints": ("1",), "ratio": "0.7"})
+    job = warmups.make_job(tmp_path, request=request)
+    warmup(job)
+    (checkpoint,) = (tmp_path / "warmup").glob("checkpoint-*")
+    printed = script(
+        repository, "gradient_cost.py", "--model", job.model, "--adapter", checkpoint, "--data", *job.data,
+        "--samples", 8, "--dimension", 64, "--device", "cpu", "--threads", 1,
+        "--kinds", "gradient per sample, Adam", "--json",
+    )  # fmt: skip
+    proxy, gradient = json.loads(printed)
+    assert (proxy["kind"], gradient["kind"]) == ("proxy", "gradient per sample, Adam")
+    assert (proxy["num_samples"], proxy["num_tokens"]) == (8, gradient["num_tokens"])
+    assert (proxy["vector_size"], gradient["vector_size"]) == (48, 64)
+    assert all(row["cpu_seconds"] > 0 and row["bytes"] > 0 for row in (proxy, gradient))

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import numpy as np
@@ -18,11 +18,23 @@ import pytest
 import xarray
 import zarr
 
-from grace_store.config import DataSpec, ExtractSpec, Storage
-from grace_store.metadata import FORMAT_VERSION, STATE_CODES, Commit, Completion, Plan, Signal
-from grace_store.store import Store, layout, schemas
+from grace_store.config import DataSpec, ExtractSpec, GradientSpec, Per, Storage
+from grace_store.metadata import FORMAT_VERSION, STATE_CODES, Commit, Completion, Plan, Reason, Signal
+from grace_store.store import Store, UnitWriter, complete_signal, layout, schemas
 from grace_store.store.vectors import Rotation
-from tests.stores import NUM_SAMPLES, SIGNAL, STORAGES, TOO_LONG, finished_store, write_store
+from tests.stores import (
+    NUM_SAMPLES,
+    SIGNAL,
+    STORAGES,
+    TOO_LONG,
+    add_signal,
+    finished_store,
+    random_signals,
+    random_vectors,
+    spans_for,
+    write_plan,
+    write_store,
+)
 
 SCHEMAS = Path(__file__).parent.parent / "schemas"
 TEXT = (SCHEMAS / "FORMAT.md").read_text(encoding="utf-8")
@@ -62,12 +74,14 @@ def sizes(store: Store, storage: Storage) -> dict[str, int]:
     }
 
 
-def stated_arrays(store: Store, storage: Storage) -> dict[str, tuple[Any, ...]]:
+def stated_arrays(store: Store, storage: Storage, per: Per = "segment") -> dict[str, tuple[Any, ...]]:
     """Return {path: (dimensions, shape, chunk, dtype)} that FORMAT.md says a store has."""
     dtypes = {row["storage"].strip("`"): row["dtype"].strip("`") for row in table("columns C")}
     stated = {}
     for row in ARRAYS:
         if row.get("if storage is", "any") != "any" and storage not in row["if storage is"].split(", "):
+            continue
+        if row.get("if vectors are per", "any") not in ("any", per):
             continue
         path = row["path"].strip("`").replace("<signal>", SIGNAL)
         shape, chunk = (evaluate(row[name], sizes(store, storage)) for name in ("shape", "chunk"))
@@ -84,7 +98,27 @@ def evaluate(text: str, letters: dict[str, int]) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("storage", STORAGES)
 def test_the_arrays_of_a_store_are_those_of_the_tables(tmp_path: Path, storage: Storage) -> None:
-    store = finished_store(tmp_path, storage)
+    check_arrays(finished_store(tmp_path, storage), storage)
+
+
+@pytest.mark.parametrize("per", get_args(Per))
+@pytest.mark.parametrize("storage", STORAGES)
+def test_the_arrays_of_gradients_are_those_of_the_tables(tmp_path: Path, storage: Storage, per: Per) -> None:
+    check_arrays(gradient_store(tmp_path / "s.zarr", storage, per), storage, per)
+
+
+def gradient_store(location: Path, storage: Storage, per: Per) -> Store:
+    """Return a finished store of projected gradients of 45 components, the second sample set aside."""
+    write_plan(location, [60, 90, 3, 1, 7], 2, {0: Reason.BAD_JSON})
+    view = add_signal(Store.open(location), storage, 45, per=per)
+    for unit in range(view.store.plan.num_units):
+        signals = (random_vectors if per == "sample" else random_signals)(view, unit, [] if unit else [1])
+        UnitWriter(view).write(unit, signals, spans_for(view, unit))
+    complete_signal(view)
+    return view.store
+
+
+def check_arrays(store: Store, storage: Storage, per: Per = "segment") -> None:
     found = {}
     root = zarr.open_group(store.location, mode="r")
     assert sorted(root.group_keys()) == ["ledger", "samples", "signals"]
@@ -98,7 +132,7 @@ def test_the_arrays_of_a_store_are_those_of_the_tables(tmp_path: Path, storage: 
             )  # fmt: skip
             assert array.fill_value == ("" if dtype == "string" else 0)
             assert array.attrs["about"]
-    assert found == stated_arrays(store, storage)
+    assert found == stated_arrays(store, storage, per)
 
 
 def test_the_order_of_the_plans_arrays_is_that_of_their_digest() -> None:
@@ -108,13 +142,13 @@ def test_the_order_of_the_plans_arrays_is_that_of_their_digest() -> None:
 
 @pytest.mark.parametrize("storage", STORAGES)
 def test_encodings_are_those_that_the_text_allows(tmp_path: Path, storage: Storage) -> None:
-    store = finished_store(tmp_path, storage)
-    for key in store.backend.walk():
+    stores = (finished_store(tmp_path, storage), gradient_store(tmp_path / "s.zarr", storage, "sample"))
+    for store, key in ((each, key) for each in stores for key in each.backend.walk()):
         node = json.loads(store.backend.read(key) or b"") if key.endswith("/zarr.json") else {}
         if node.get("node_type") != "array":
             continue
         codecs = node["codecs"]
-        if key.endswith("segment_vector/zarr.json"):
+        if key.endswith(("segment_vector/zarr.json", "sample_vector/zarr.json")):
             assert [codec["name"] for codec in codecs] == ["sharding_indexed"]
             assert codecs[0]["configuration"]["index_location"] == "end"
             codecs = codecs[0]["configuration"]["codecs"]
@@ -139,6 +173,18 @@ def test_padding_and_samples_set_aside_are_zero(tmp_path: Path, storage: Storage
     assert not view.vectors(TOO_LONG).any()
     assert not view.segments("segment_num_tokens", TOO_LONG).any()
     assert view.segments("segment_span", TOO_LONG).any()
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_samples_set_aside_have_vectors_of_zeros(tmp_path: Path, storage: Storage) -> None:
+    view = gradient_store(tmp_path / "s.zarr", storage, "sample").signal()
+    assert view.state(1) == "too_long"
+    for array in view.arrays:
+        if array.is_per_unit and array.name != "sample_state":
+            values = view.unit_array(array.name, 0)
+            assert values[0].any()
+            assert array.name == "sample_vector" or not values[1].any(), array.name
+    assert not view.sample_vectors(0)[1].any()
 
 
 def test_the_codes_of_states_are_those_of_the_table() -> None:
@@ -173,6 +219,7 @@ def test_the_version_is_that_of_the_code() -> None:
         ("field of a signal", Signal),
         ("field of a commit", Commit),
         ("field of a completion", Completion),
+        ("field of a gradient", GradientSpec),
     ],
 )
 def test_every_field_of_a_document_is_in_its_table(heading: str, model: type[Plan]) -> None:
@@ -192,7 +239,8 @@ def test_schemas_name_every_setting_that_changes_numbers() -> None:
     documents = schemas.schema_documents()
     for model, name in ((DataSpec, "plan"), (ExtractSpec, "signal")):
         spec = json.loads(documents[f"{name}.schema.json"])["$defs"][model.__name__]
-        assert set(spec["properties"]) == set(spec["required"]) == set(model.model_fields)
+        assert set(spec["properties"]) == {*spec["required"], *schemas.OMITTED} & set(model.model_fields)
+        assert set(spec["properties"]) == set(model.model_fields)
 
 
 def test_documents_have_no_floating_point_numbers() -> None:
@@ -211,8 +259,8 @@ def test_schemas_are_written_by_the_module(tmp_path: Path, capsys: pytest.Captur
 def schema_of(key: str) -> dict[str, Any] | None:
     """Return the schema of a JSON file of a store, None for those of plain groups and arrays."""
     patterns = {
-        "plan": r"zarr\.json",
-        "signal": rf"signals/{SIGNAL}/zarr\.json",
+        "plan": r"zarr\.json|ledger/plan\.json",
+        "signal": rf"signals/{SIGNAL}/zarr\.json|ledger/signals/{SIGNAL}\.json",
         "commit": rf"ledger/commits/{SIGNAL}/\d{{8}}\.json",
         "completion": rf"ledger/complete/{SIGNAL}\.json",
     }
@@ -240,13 +288,26 @@ def test_every_document_is_valid_and_none_that_is_changed(tmp_path: Path, storag
         body.pop(sorted(body)[0])
         with pytest.raises(jsonschema.ValidationError, match="is a required property"):
             jsonschema.validate(document, schema)
-    assert num_checked == 3 + store.plan.num_units
+    assert num_checked == 5 + store.plan.num_units  # plan and signal with their copies, the completion
 
 
 # ---------------------------------------------------------------- other programs
 
 
 SCRIPT = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)[0]
+
+
+@pytest.mark.parametrize("per", get_args(Per))
+def test_documents_of_gradients_are_valid_and_those_of_proxies_have_none(tmp_path: Path, per: Per) -> None:
+    schema = json.loads((SCHEMAS / "signal.schema.json").read_text(encoding="utf-8"))
+    store = gradient_store(tmp_path / "s.zarr", "int8", per)
+    document = json.loads(store.backend.read(f"signals/{SIGNAL}/zarr.json") or b"")
+    jsonschema.validate(document, schema)
+    del document["attributes"]["grace_store"]["spec"]["gradient"]["seed"]
+    with pytest.raises(jsonschema.ValidationError, match="'seed' is a required property"):
+        jsonschema.validate(document, schema)
+    proxy = json.loads(finished_store(tmp_path).backend.read(f"signals/{SIGNAL}/zarr.json") or b"")
+    assert "gradient" not in proxy["attributes"]["grace_store"]["spec"]
 
 
 def run_script(tmp_path: Path, store: Store, sample: int) -> subprocess.CompletedProcess[str]:
@@ -281,6 +342,18 @@ def test_the_script_reads_what_the_store_reads(tmp_path: Path, storage: Storage)
         expected = view.vectors(sample)
         np.testing.assert_allclose(read["vectors"], expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
         np.testing.assert_array_equal(read["gram"], view.gram(sample))
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_the_script_reads_vectors_of_samples(tmp_path: Path, storage: Storage) -> None:
+    view = gradient_store(tmp_path / "s.zarr", storage, "sample").signal()
+    result = run_script(tmp_path, view.store, 4)
+    assert result.returncode == 0, result.stderr
+    with np.load(tmp_path / "4.npz") as read:
+        expected = view.sample_vectors(2)
+        np.testing.assert_allclose(read["vectors"], expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    refused = run_script(tmp_path, view.store, 1)
+    assert (refused.returncode, refused.stderr.strip()) == (1, "sample 1 is not done")
 
 
 def test_the_script_refuses_what_is_not_done(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import grace_store.model.proxy as proxy
+import grace_store.model.head_vjp as head_vjp
 from grace_store.config import ExtractRequest, RunOptions
 from grace_store.data.sample import ImageRef, Sample, Turn
 from grace_store.errors import ModelError, OutOfMemory, SettingError
@@ -76,11 +76,10 @@ def test_text_only_leaves_images_out(model):
 def test_values_that_are_not_finite_set_the_sample_aside(model):
     extractor = make(model)
     pending = extractor.compute(extractor.prepare(SAMPLES[:2]))
-    batch, vectors, _ = pending.results[0]
-    vectors = vectors.clone()
+    batch, rows = pending.results[0]
+    rows.vector = rows.vector.clone()
     row = 0 if batch.members[0] == 1 else 3
-    vectors[row + 1, 5] = float("inf")
-    pending.results[0] = (batch, vectors, pending.results[0][2])
+    rows.vector[row + 1, 5] = float("inf")
     signals = pending.result()
     assert signals.set_aside[1].reason == Reason.NOT_FINITE
     assert signals.set_aside[1].detail.startswith("step 2")
@@ -104,7 +103,7 @@ def test_a_batch_that_does_not_fit_is_split(model, monkeypatch, caplog, error):
     expected = extract(make(model))
     extractor = make(model)
     sizes = []
-    actual = proxy.run_backbone
+    actual = head_vjp.run_backbone
 
     def limited(model, *, input_ids):
         sizes.append(len(input_ids))
@@ -112,7 +111,7 @@ def test_a_batch_that_does_not_fit_is_split(model, monkeypatch, caplog, error):
             raise error
         return actual(model, input_ids=input_ids)
 
-    monkeypatch.setattr(proxy, "run_backbone", limited)
+    monkeypatch.setattr(head_vjp, "run_backbone", limited)
     signals = extract(extractor)
     assert sizes == [7, 4, 2, 2, 3, 2, 1]
     np.testing.assert_allclose(signals.segment_vector, expected.segment_vector, rtol=1e-4, atol=1e-6)
@@ -128,7 +127,7 @@ def test_one_sample_that_does_not_fit_ends_the_run(model, monkeypatch):
         raise torch.OutOfMemoryError("out of memory")
 
     extractor = make(model)
-    monkeypatch.setattr(proxy, "run_backbone", full)
+    monkeypatch.setattr(head_vjp, "run_backbone", full)
     with pytest.raises(OutOfMemory, match=r"One sample of .* tokens does not fit on cpu") as raised:
         extract(extractor)
     # The length is frozen with the signal: lowering it here would only be refused.
@@ -140,7 +139,7 @@ def test_other_failures_are_not_taken_for_lack_of_memory(model, monkeypatch):
         raise RuntimeError("shape mismatch")
 
     extractor = make(model)
-    monkeypatch.setattr(proxy, "run_backbone", broken)
+    monkeypatch.setattr(head_vjp, "run_backbone", broken)
     with pytest.raises(RuntimeError, match="shape mismatch"):
         extract(extractor)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -83,9 +84,65 @@ def test_flush_syncs_every_new_folder_once(backend: LocalBackend, monkeypatch: p
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(str(Path(f"/proc/self/fd/{fd}").readlink())))
     backend.flush()
     root = str(backend.root.resolve())
-    assert sorted(synced) == [root, f"{root}/a", f"{root}/a/b"]
+    # Also the folder that the store lies in: the store's own name must survive.
+    above = str(backend.root.resolve().parent)
+    assert sorted(synced) == [above, root, f"{root}/a", f"{root}/a/b"]
+    backend.flush()
+    assert len(synced) == 4
+
+
+def test_folders_that_a_killed_run_made_are_synced_by_the_next(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (backend.root / "a/b").mkdir(parents=True)
+    backend.write("a/b/one", b"1")
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
+    backend.flush()
+    assert sorted(synced) == sorted(["a", "b", backend.root.name, backend.root.parent.name])
+
+
+def test_a_folder_whose_sync_failed_is_synced_again(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend.write("a/one", b"1")
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            backend.flush()
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
     backend.flush()
     assert len(synced) == 3
+
+
+def test_where_folders_cannot_be_synced_or_listed_the_store_is_written_all_the_same(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.write("a/one", b"1")
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    backend.flush()
+    real_open = os.open
+
+    def refuse(path: Path, *words: Any) -> int:
+        if path == forbidden:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real_open(path, *words)
+
+    monkeypatch.setattr(os, "open", refuse)
+    forbidden = backend.root.parent
+    backend.delete_tree("")
+    backend.flush()
+    forbidden = backend.root / "a"
+    backend.delete("a/one")
+    with pytest.raises(PermissionError, match="Permission denied"):
+        backend.flush()
 
 
 def test_write_new_is_exclusive(backend: LocalBackend) -> None:
@@ -124,6 +181,29 @@ def test_swept_away_for_ever_is_an_error_in_the_end(backend: LocalBackend, monke
     with pytest.raises(FileNotFoundError, match="swept"):
         backend.write_new("lock", b"mine")
     assert temporary_files(backend) == []
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
+def test_without_hard_links_a_lock_is_still_exclusive(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    assert backend.write_new("locks/lock", b"mine")
+    assert not backend.write_new("locks/lock", b"yours")
+    assert backend.read("locks/lock") == b"mine"
+    assert temporary_files(backend) == []
+
+    def no_room(fd: int) -> None:
+        if not Path(f"/proc/self/fd/{fd}").readlink().is_relative_to(backend.root / TMP):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_room)
+    with pytest.raises(OSError, match="No space left"):
+        backend.write_new("locks/other", b"mine")
+    assert backend.names("locks") == ["lock"]
 
 
 def test_walking_is_in_order_and_relative(backend: LocalBackend) -> None:

@@ -19,6 +19,7 @@ from grace_store.errors import GraceStoreError
 from grace_store.job.verify import verify
 from grace_store.metadata import Commit, Plan, Reason, SampleSetAside, Signal
 from grace_store.store import (
+    LocalBackend,
     Problem,
     SignalView,
     Store,
@@ -308,7 +309,7 @@ def test_damage_to_the_plans_arrays(tmp_path: Path) -> None:
                     store.backend.write(key, change(sound))
                 problems = list(check_plan(Store.open(store.location), deep=True))
                 assert key in [p.where for p in problems], (key, problems)
-                assert {(p.signal, p.unit, p.remedy) for p in problems} == {(None, None, "replan")}
+                assert {(p.signal, p.unit, p.remedy) for p in problems} == {(None, None, "repair")}
             store.backend.write(key, sound)
     assert found(store) == []
 
@@ -320,7 +321,7 @@ def test_values_of_the_plan_that_are_sound_chunks_but_not_the_planned_ones(tmp_p
     for key, value in swapped.items():
         store.backend.write(f"samples/{key}", value)
     text = "the plan's arrays do not match the digest in the plan"
-    assert found(store) == [Problem(None, None, "samples", text, "replan")]
+    assert found(store) == [Problem(None, None, "samples", text, "repair")]
     assert found(store, deep=False) == []
 
 
@@ -329,7 +330,7 @@ def test_foreign_metadata_of_a_group(tmp_path: Path, key: str) -> None:
     store = finished_store(tmp_path)
     rewrite(store, key, lambda raw: json.dumps(json.loads(raw) | {"consolidated_metadata": {}}).encode())
     text = "metadata differs from what the plan implies"
-    assert found(store) == [Problem(None, None, key, text, "replan")]
+    assert found(store) == [Problem(None, None, key, text, "repair")]
 
 
 def test_a_plan_whose_counts_do_not_add_up(tmp_path: Path) -> None:
@@ -349,6 +350,43 @@ def test_a_signal_of_another_plan_and_a_renamed_one(tmp_path: Path) -> None:
         ("copy", "this is the signal 'base', renamed", "delete"),
         ("other", "the signal belongs to another plan", "delete"),
     ]
+
+
+@pytest.mark.parametrize("key", [layout.PLAN_COPY, layout.signal_copy_key(SIGNAL)])
+def test_a_damaged_lost_or_foreign_copy_of_a_document(tmp_path: Path, key: str) -> None:
+    store = finished_store(tmp_path)
+    signal = SIGNAL if key != layout.PLAN_COPY else None
+    sound = store.backend.read(key) or b""
+    changed: Any = store.plan.model_copy(update={"num_records": 99})
+    foreign = group_bytes(store.signal().signal.model_copy(update={"plan_sha256": "0"}) if signal else changed)
+    for raw, text in ((flip_middle(sound), key), (None, f"{key} is missing."), (foreign, "is of another document")):
+        store.backend.delete(key)
+        if raw is not None:
+            store.backend.write(key, raw)
+        problems = found(store, deep=False)
+        assert [(p.signal, p.where, p.remedy) for p in problems] == [(signal, key, "repair")]
+        assert text in problems[0].text
+
+
+def test_a_copy_is_on_the_disk_before_its_document_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power cut could leave a store that works, without its copies."""
+    order: list[str] = []
+    write, flush = LocalBackend.write, LocalBackend.flush
+    monkeypatch.setattr(LocalBackend, "write", lambda self, key, value: (order.append(key), write(self, key, value))[1])
+    monkeypatch.setattr(LocalBackend, "flush", lambda self: (order.append("flush"), flush(self))[1])
+    write_plan(tmp_path / "s", [1, 2, 3], 2)
+    add_signal(Store.open(tmp_path / "s"), "int8", 16)
+    for copy, key in ((layout.PLAN_COPY, "zarr.json"), (layout.signal_copy_key(SIGNAL), f"signals/{SIGNAL}/zarr.json")):
+        assert "flush" in order[order.index(copy) : order.index(key)]
+
+
+def test_a_store_of_version_1_0_needs_no_copies(tmp_path: Path) -> None:
+    store = finished_store(tmp_path)
+    plan = store.plan.model_copy(update={"format_version": "1.0"})
+    for key in (layout.PLAN_COPY, layout.signal_copy_key(SIGNAL)):
+        store.backend.delete(key)
+    store.backend.write("zarr.json", group_bytes(plan))
+    assert list(check_plan(Store.open(store.location), deep=True)) == []
 
 
 STRAYS = [
@@ -388,6 +426,8 @@ def test_a_signal_that_lost_its_metadata_is_one_problem_and_its_chunks_no_strays
         store.backend.delete_tree(key)
         (Path(store.location) / key).unlink(missing_ok=True)
     text = "the signal's own metadata is gone, though units of it were committed"
+    assert found(store) == [Problem(SIGNAL, None, "signals/base/zarr.json", text, "repair")]
+    store.backend.delete(layout.signal_copy_key(SIGNAL))
     assert found(store) == [Problem(SIGNAL, None, "signals/base/zarr.json", text, "delete")]
 
 
@@ -395,7 +435,7 @@ def test_a_signal_whose_document_is_damaged_has_no_strays(tmp_path: Path) -> Non
     store = finished_store(tmp_path)
     rewrite(store, "signals/base/zarr.json", flip_middle)
     assert list(check_strays(Store.open(store.location))) == []
-    assert [(p.signal, p.where, p.remedy) for p in found(store)] == [(SIGNAL, "signals/base/zarr.json", "delete")]
+    assert [(p.signal, p.where, p.remedy) for p in found(store)] == [(SIGNAL, "signals/base/zarr.json", "repair")]
 
 
 def test_a_problem_becomes_json() -> None:
@@ -425,6 +465,8 @@ def kind_of(key: str) -> str:
         return "commit"
     if key.startswith(COMPLETIONS):
         return "completion"
+    if key == layout.PLAN_COPY or key.startswith(layout.SIGNAL_COPIES):
+        return "copy"
     if parts[-1] == "zarr.json":
         group = {1: "root", 2: "group"}.get(len(parts), "signal" if parts[0] == "signals" else "samples")
         return f"metadata of {group}" + (" array" if len(parts) == (4 if parts[0] == "signals" else 3) else "")
@@ -445,6 +487,7 @@ KINDS = [
     "chunk of unit",
     "commit",
     "completion",
+    "copy",
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import get_args
 from unittest import mock
 
 import numpy as np
@@ -11,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_store.config import DataSpec
+from grace_store.config import DataSpec, Per, Storage
 from grace_store.errors import SettingError
 from grace_store.metadata import STATE_CODES, Plan, Reason
 from grace_store.store import Store, layout, unit_range
-from tests.stores import STORAGES, write_plan
+from tests.stores import STORAGES, make_spec, write_plan
 
 step_counts = st.lists(st.integers(1, 30), min_size=1, max_size=70)
 unit_sizes = st.sampled_from([1, 2, 4, 16, 64])
@@ -75,13 +76,16 @@ def make_plan(num_samples: int, samples_per_unit: int) -> Plan:
     )
 
 
+PER = st.sampled_from([None, *get_args(Per)])
+
+
 @settings(deadline=None)
-@given(st.integers(1, 300), st.integers(0, 8), st.sampled_from(STORAGES), st.integers(1, 300))
+@given(st.integers(1, 300), st.integers(0, 8), st.sampled_from(STORAGES), st.integers(1, 300), PER)
 def test_every_chunk_of_every_array_belongs_to_exactly_one_unit(
-    num_samples: int, exponent: int, storage: str, vector_size: int
+    num_samples: int, exponent: int, storage: Storage, vector_size: int, per: Per | None
 ) -> None:
     plan = make_plan(num_samples, 1 << exponent)
-    for array in layout.signal_arrays(plan, vector_size, storage):  # type: ignore[arg-type]
+    for array in layout.signal_arrays(plan, make_spec(storage, vector_size, per)):
         num_chunks = [-(-size // chunk) for size, chunk in zip(array.shape, array.chunks, strict=True)]
         assert num_chunks == [plan.num_units if array.is_per_unit else 1, *[1] * (len(array.dims) - 1)]
         assert array.inner is None or all(a % b == 0 for a, b in zip(array.chunks, array.inner, strict=True))

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ WIDTH_OF_THE_REST = 57
 @as_json
 @click.pass_context
 def demo(ctx: click.Context, folder: Path, model: Path | None, ratio: str, *, as_json: bool) -> None:
-    """Plan, extract, score and select on the traces that ship with grace-store.
+    """Plan, extract, score, select and report on the traces that ship with grace-store.
 
     64 worked problems of twelve kinds, half of them flawed in known ways, and a real language model on the CPU.
     """
@@ -37,6 +38,7 @@ def demo(ctx: click.Context, folder: Path, model: Path | None, ratio: str, *, as
 
     traces = FOLDER / "traces.jsonl"
     store, scores, subset = folder / "demo.zarr", folder / "scores.parquet", folder / "subset.jsonl"
+    report = folder / "report.html"
     folder.mkdir(parents=True, exist_ok=True)
     # The text of every problem says what its figure shows, so a text model can do without.
     extract = ["--store", store, "--model", model or demo_model(), "--text-only"]
@@ -45,18 +47,29 @@ def demo(ctx: click.Context, folder: Path, model: Path | None, ratio: str, *, as
         ["extract", *extract],
         ["score", store, "--out", scores],
         ["select", scores, "--ratio", ratio, "--out", subset],
+        *([["report", store, "--scores", scores, "--subset", subset, "--out", report]] if _can_report() else []),
     ):
         # What the steps print is for people; with --json, stdout belongs to the one result at the end.
         with redirect_stdout(sys.stderr) if as_json else nullcontext():
             _run(ctx, arguments)
     ranking = _ranking(scores, traces)
+    made = {"store": str(store), "scores": str(scores), "subset": str(subset)}
+    if _can_report():
+        made["report"] = str(report)
+    else:
+        log.print("No report was written: it needs plotly. Run `pip install 'grace-store[report]'`.", markup=False)
     if as_json:
-        print_json({"store": str(store), "scores": str(scores), "subset": str(subset), "ranking": ranking})
+        print_json(made | {"ranking": ranking})
         return
     _show(ranking)
     best = ranking[0]["sample_id"]
-    out.print(f"Store   {store}\nScores  {scores}\nSubset  {subset}", markup=False, soft_wrap=True)
+    for name, place in made.items():
+        out.print(f"{name.capitalize():<7} {place}", markup=False, soft_wrap=True)
     out.print(f"Look closer: grace-store inspect {store} {best}", markup=False, soft_wrap=True)
+
+
+def _can_report() -> bool:
+    return find_spec("plotly") is not None
 
 
 def _run(ctx: click.Context, arguments: Sequence[Any]) -> None:

@@ -12,6 +12,7 @@ from grace_store.cli.options import (
     as_json,
     config_option,
     data_options,
+    gradient_options,
     images_option,
     pick,
     spec_options,
@@ -25,6 +26,8 @@ Examples:
   grace-store extract --store traces.zarr --shard 3/16 ...      # one of 16 independent jobs
   grace-store extract --store traces.zarr --model M --adapter warmup/checkpoint-100 --signal warmup-100
   grace-store extract --store traces.zarr --model M --adapter warmup    # a signal for each checkpoint in it
+  grace-store extract --store traces.zarr --model M --adapter warmup --kind gradient --preconditioner adam
+  grace-store extract --store traces.zarr --model M --adapter warmup --kind gradient --per segment
 """
 
 
@@ -46,11 +49,12 @@ class ShardType(click.ParamType[tuple[int, int]]):
 @click.option("--data", multiple=True, type=click.Path(), help="Dataset file or folder; may be repeated.")
 @images_option
 @click.option(
-    "--adapter", multiple=True, type=click.Path(), help="LoRA adapter to merge, or a training's folder of checkpoints."
+    "--adapter", multiple=True, type=click.Path(), help="LoRA adapter, or a training's folder of checkpoints."
 )
 @click.option("--signal", multiple=True, help="Name of the signal to write. [default: the adapter's folder, or base]")
 @data_options
 @spec_options
+@gradient_options
 @speed_options
 @click.option("--workers", type=click.IntRange(1), help="Worker processes. [default: one per visible GPU]")
 @click.option("--shard", type=ShardType(), help="Do only every n-th unit. [default: from torchrun or Slurm]")
@@ -65,8 +69,12 @@ def extract(
     """Write every sample's step and answer vectors, Grams and statistics into a store.
 
     Run the same command again after any interruption: it does only what is missing.
+
+    With --kind gradient, vectors are gradients over the --adapter's parameters, randomly projected: one a sample for
+    `score --method less`, icons or cadc, or one a step with --per segment. LESS takes --preconditioner adam for the
+    traces to choose from and none for its targets, which are planned and extracted into a store of their own.
     """
-    from grace_store.config import DataRequest, ExtractRequest, RunOptions
+    from grace_store.config import DataRequest, ExtractRequest, GradientRequest, RunOptions, said
     from grace_store.job.engines import choose_engine
     from grace_store.job.extract import ExtractJob
     from grace_store.job.extract import extract as run
@@ -74,14 +82,16 @@ def extract(
     from grace_store.job.status import status
 
     engine = choose_engine(RunOptions(**pick(wishes, RunOptions.model_fields)), workers, shard)
-    targets = name_signals(signal, adapter)
+    gradient = GradientRequest(**pick(wishes, GradientRequest.model_fields))
+    request = ExtractRequest(**pick(wishes, ExtractRequest.model_fields), gradient=gradient if said(gradient) else None)
+    targets = name_signals(signal, adapter, request)
     job = ExtractJob(
         location=store,
         model=model,
         data=data,
         images=wishes["images"],
         data_request=DataRequest(**pick(wishes, DataRequest.model_fields)),
-        request=ExtractRequest(**pick(wishes, ExtractRequest.model_fields)),
+        request=request,
         options=engine.options,
         samples_per_unit=unit_samples,
         shard=engine.shard,

@@ -11,6 +11,7 @@ from grace_store import __version__
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("planning:plan", "Read a dataset and freeze what is to be done."),
+    "doctor": ("doctoring:doctor", "Check model, data and machine before a long run."),
     "warmup": ("warming:warmup", "Train a LoRA adapter on a small random subset; run again to resume."),
     "extract": ("extracting:extract", "Write every sample's signals into a store; run again to resume."),
     "status": ("storing:status", "Say how far a store is."),
@@ -23,8 +24,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": ("sweeping:sweep", "Score by many settings at once, and compare them."),
     "select": ("selecting:select", "Write the best samples of a table as the user's own records."),
     "compare": ("selecting:compare", "Say what two subsets share, what entered, what left and why."),
+    "fidelity": ("studying:fidelity", "Say how well the proxy follows whole parameter gradients."),
     "evaluate": ("evaluating:evaluate", "Compare trained models with the one trained on the full data."),
     "stability": ("studying:stability", "Say how much of a subset survives what might have come out otherwise."),
+    "report": ("reporting:report", "Write one HTML page about a store: plots, and traces step by step."),
+    "duplicates": ("analysing:duplicates", "Find samples that are alike, and which one of each group to keep."),
+    "neighbours": ("analysing:neighbours", "Show the samples nearest to one, or least aligned with it."),
+    "diversity": ("diversifying:diversity", "Say how diverse subsets are, and what diversity costs."),
     "demo": ("demonstrating:demo", "Run the whole of it on what ships with it."),
 }
 """name: (module:function, one line of help)."""

@@ -64,10 +64,38 @@ def spec_options(function: FunctionT) -> FunctionT:
     )(function)
 
 
+def gradient_options(function: FunctionT) -> FunctionT:
+    """What changes the numbers of projected gradients; frozen in the signal."""
+    return stacked(
+        click.option("--kind", type=click.Choice(["proxy", "gradient"]), help="What vectors are. [default: proxy]"),
+        click.option("--per", type=click.Choice(["sample", "segment"]), help="Gradients of what. [default: sample]"),
+        click.option(
+            "--preconditioner",
+            type=click.Choice(["none", "adam"]),
+            help="Plain gradients, or Adam's step from the checkpoint's moments. [default: none]",
+        ),
+        click.option(
+            "--bias-correction/--no-bias-correction", default=None, help="Of Adam's moments. [default: no, as LESS]"
+        ),
+        click.option(
+            "--projection",
+            type=click.Choice(["rademacher", "sparse"]),
+            help="Random signs everywhere, or in 4 places a parameter: fast. [default: rademacher]",
+        ),
+        click.option("--dimension", type=click.IntRange(1), help="Of the projected gradients. [default: 8192]"),
+        click.option("--seed", type=click.IntRange(0), help="Of the projection. [default: 0]"),
+        click.option(
+            "--normalise/--no-normalise", default=None, help="Divide by the length. [default: yes per sample]"
+        ),
+    )(function)
+
+
 def speed_options(function: FunctionT) -> FunctionT:
     """What changes only the speed; may differ from run to run."""
     return stacked(
-        click.option("--batch-tokens", type=click.IntRange(1), default=16384, show_default=True, help="In one pass."),
+        click.option(
+            "--batch-tokens", type=click.IntRange(1), help="In one pass. [default: 16384; for gradients 2048]"
+        ),
         click.option("--head-tokens", type=click.IntRange(1), default=512, show_default=True, help="Logits at once."),
         click.option("--packing/--no-packing", default=False, help="Batches without padding, for flash attention."),
         click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),

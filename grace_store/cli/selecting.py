@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
+from grace_store.cli.console import ProgressDisplay, print_json
 from grace_store.cli.console import out as console
-from grace_store.cli.console import print_json
-from grace_store.cli.options import as_json, images_option
+from grace_store.cli.diversifying import similar_options
+from grace_store.cli.options import as_json, images_option, stacked
+from grace_store.cli.scoring import threads_option
 from grace_store.errors import SettingError
 
 if TYPE_CHECKING:
     from grace_store.job.comparing import Change
     from grace_store.job.selecting import Subset
+    from grace_store.select.diversity_spec import DiversitySpec
 
 EPILOG = """\b
 Examples:
@@ -26,9 +29,24 @@ Examples:
   grace-store select scores.parquet --ratio 0.05 --ratio 0.1 --out "subset-{ratio}.jsonl"   # each within the next
   grace-store select scores.parquet --count 5000 --as ms-swift --images ./images --out train.jsonl
   grace-store select scores.parquet --by num_steps --control length --out subset.jsonl
+  grace-store select scores.parquet --diversity facility --weight 0.3 --out subset.jsonl
 """
 FORMATS = ("source", "ms-swift", "llama-factory", "datasets", "steps", "ids")
 CONTROLS = ("length", "step_length", "response_length", "num_steps")
+
+diversity_options = stacked(
+    click.option("--diversity", type=click.Choice(["dedup", "clusters", "facility", "mmr"]), help="See above."),
+    click.option("--weight", type=float, help="Diversity's, 0 to 1. [default: 0.25 facility, 0.5 mmr, 1 clusters]"),
+    click.option("--similarity", type=float, help="For dedup: from which cosine on. [default: the table's, or 0.95]"),
+    click.option(
+        "--duplicates", type=click.Path(dir_okay=False, path_type=Path),
+        help="For dedup: a table by `grace-store duplicates`, in place of a search.",
+    ),
+    click.option("--balance", type=click.Choice(["equal", "sqrt", "proportional"]), help="Clusters' budgets."),
+    similar_options,
+    click.option("--seed", type=click.IntRange(0), help="Of the clusters. [default: 0]"),
+    threads_option,
+)  # fmt: skip
 
 
 @click.command(epilog=EPILOG)
@@ -44,26 +62,37 @@ CONTROLS = ("length", "step_length", "response_length", "num_steps")
 )  # fmt: skip
 @click.option("--by", help="Keep the shares of a record's field, or of num_steps, as they are.")
 @click.option("--control", multiple=True, type=click.Choice(CONTROLS), help="Rank by what is left without length.")
+@diversity_options
 @click.option("--store", type=click.Path(), help="Where the store is now. [default: where it was scored]")
 @click.option("--data", multiple=True, type=click.Path(), help="Where the dataset is now.")
 @images_option
 @as_json
 def select(
     scores: Path, ratio: tuple[str, ...], count: tuple[int, ...], threshold: float | None, out: Path, as_format: Any,
-    by: str | None, control: tuple[str, ...], store: str | None, data: tuple[str, ...], images: str | None, *,
-    as_json: bool,
+    by: str | None, control: tuple[str, ...], store: str | None, data: tuple[str, ...], images: str | None,
+    diversity: str | None, duplicates: Path | None, threads: int | None, *, as_json: bool, **diverse: Any,
 ) -> None:  # fmt: skip
     """Write the best samples of SCORES, in the order of their records.
 
     ceil(ratio N) of the N samples that have a value, exactly; ties go to the earlier record. What made the subset is
     written beside it, in OUT.spec.json.
+
+    --diversity trades value against redundancy for the same number of samples. dedup: near-duplicates last, the best
+    of each group kept. clusters: equal budgets for clusters, the best by value inside. facility, mmr: greedily, what
+    is valuable and covers samples not yet covered, or is unlike what is chosen.
     """
     from grace_store.job.exporting import export_subset
+    from grace_store.job.outputs import check_outputs
     from grace_store.job.selecting import rank_samples
 
     if sum(map(bool, (ratio, count, threshold is not None))) > 1:
         raise SettingError("give one of --ratio, --count and --threshold")
-    ranking = rank_samples(scores, by=by, control=control, store=store, data=data or None)
+    spec = _diversity_spec(diversity, diverse, duplicates)
+    with ProgressDisplay(quiet=as_json) as display:
+        ranking = rank_samples(
+            scores, by=by, control=control, store=store, data=data or None, diversity=spec, duplicates=duplicates,
+            threads=threads, listener=display,
+        )  # fmt: skip
     subsets: list[tuple[str, Subset]] = []
     if threshold is not None:
         subsets = [(str(threshold), ranking.take(threshold=threshold))]
@@ -72,7 +101,10 @@ def select(
     else:
         subsets = [(each, ranking.take(ratio=each)) for each in ratio or ("0.2",)]
     results: list[dict[str, Any]] = []
-    for path, (label, subset) in zip(_paths(out, [label for label, _ in subsets]), subsets, strict=True):
+    paths = _paths(out, [label for label, _ in subsets])
+    if duplicates is not None:
+        check_outputs(paths, [(duplicates, "the table of duplicates")])
+    for path, (label, subset) in zip(paths, subsets, strict=True):
         exported = export_subset(subset, path, as_format, store=store, data=data or None, images=images)
         results.append(
             {
@@ -90,9 +122,22 @@ def select(
         return
     for result in results:
         least = "" if result["threshold"] is None else f", value {result['threshold']:.4f} and above"
+        least = "" if spec is not None else least  # there are others above it that were not chosen
         click.echo(f"{result['out']}: {result['num_samples']} of {result['num_with_value']} samples{least}.")
         for note in result["notes"]:
             click.echo(f"  {note}")
+
+
+def _diversity_spec(method: str | None, settings: dict[str, Any], duplicates: Path | None) -> DiversitySpec | None:
+    from grace_store.select.diversity_spec import DiversitySpec
+
+    if method is not None:
+        return DiversitySpec.parse(method=method, **settings)
+    said = [name for name, value in {**settings, "duplicates": duplicates}.items() if value is not None]
+    if said:
+        option = {"num_clusters": "clusters"}.get(said[0], said[0])
+        raise SettingError(f"--{option} is of diversity: give --diversity, too")
+    return None
 
 
 def _paths(out: Path, labels: Sequence[str]) -> list[Path]:

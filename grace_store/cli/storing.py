@@ -8,6 +8,7 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
+from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, harmless, out, print_json, size, stoppable
 from grace_store.cli.options import as_json, images_option, pick, speed_options, store_argument
 
@@ -42,7 +43,7 @@ def status(store: str, signal: str | None, *, list_all: bool, as_json: bool) -> 
         click.echo("  no signal yet: run `grace-store extract`")
     if list_all:
         for record in set_aside_rows(opened, counts.signal):
-            click.echo(f"  row {record['row']}: {record['reason']}: {harmless(record['detail'])}")
+            click.echo(f"  row {record['row']} ({record['place']}): {record['reason']}: {harmless(record['detail'])}")
 
 
 @click.command(epilog="\b\nExample:\n  grace-store verify traces.zarr --deep --model ./model --units 3")
@@ -64,8 +65,8 @@ def verify(
     Quick by default: commits, sizes and counts.
     """
     from grace_store.config import RunOptions
+    from grace_store.job.verify import describe_problems, verify_against_model
     from grace_store.job.verify import verify as check
-    from grace_store.job.verify import verify_against_model
     from grace_store.store import Store
 
     opened = Store.open(store)
@@ -81,11 +82,10 @@ def verify(
     if as_json:
         print_json({"store": store, "deep": deep, "problems": [problem.to_json() for problem in found]})
     else:
-        for problem in found:
-            place = f"{problem.signal or 'plan'}" + ("" if problem.unit is None else f" unit {problem.unit}")
-            click.echo(f"{place}: {problem.where}: {problem.text}")
+        for line in describe_problems(found):
+            click.echo(line)
         depth = "every byte read" if deep else "commits, sizes and counts; --deep reads every byte"
-        click.echo(f"{store}: {len(found)} problems ({depth}).")
+        click.echo(f"{store}: {counted(len(found), 'problem')} ({depth}).")
         if found:
             click.echo("`grace-store repair` redoes what is broken, `grace-store extract` what is missing.")
     if found:
@@ -104,16 +104,15 @@ def repair(store: str, model: str | None, data: tuple[str, ...], *, as_json: boo
     from grace_store.config import RunOptions
     from grace_store.job.extract import ExtractJob
     from grace_store.job.verify import repair as mend
-    from grace_store.store import Store
 
     options = RunOptions(**pick(speed, RunOptions.model_fields))
     job = ExtractJob(location=store, model=model, data=data, options=options, images=speed["images"])
     with ProgressDisplay() as display, stoppable() as stop:
-        mended = mend(Store.open(store), job, display, stop)
+        mended = mend(store, job, display, stop)
     if as_json:
         print_json({"store": store, "mended": [problem.to_json() for problem in mended]})
     else:
-        click.echo(f"{store}: {len(mended)} problems mended." if mended else f"{store}: nothing to mend.")
+        click.echo(f"{store}: {counted(len(mended), 'problem')} mended." if mended else f"{store}: nothing to mend.")
 
 
 @click.command(epilog="\b\nExample:\n  grace-store inspect traces.zarr triangle-03")
@@ -124,11 +123,13 @@ def repair(store: str, model: str | None, data: tuple[str, ...], *, as_json: boo
 @as_json
 def inspect(store: str, sample: str, signal: str | None, data: tuple[str, ...], *, as_json: bool) -> None:
     """Show SAMPLE (an id, or #ROW): its text by segment, with loss, entropy, alignments and score."""
+    from grace_store.job.status import check_planned, why_set_aside
     from grace_store.report.sample_view import sample_view
     from grace_store.score import ScoreSpec
     from grace_store.store import Store
 
     opened = Store.open(store)
+    check_planned(opened, sample)
     view = opened.signal(signal)
     shown = sample_view(view, opened.find(sample), ScoreSpec(), data or None)
     if as_json:
@@ -137,11 +138,18 @@ def inspect(store: str, sample: str, signal: str | None, data: tuple[str, ...], 
     out.print(
         f"{harmless(shown['sample_id'])}  row {shown['row']}  signal {shown['signal']}  {shown['state']}", markup=False
     )
+    if why := why_set_aside(view, shown["sample"]):
+        out.print(f"set aside: {harmless(why)}", markup=False)
     if shown["missing_text"]:
         out.print(f"(text not shown: {shown['missing_text']})", markup=False)
     if shown["prompt"]:
         out.print(Text(harmless(shown["prompt"]), style="dim"))
-    if shown["state"] == "done":
+    if shown["state"] == "done" and view.per_sample:
+        out.print(f"{shown['num_tokens']} tokens, loss {shown['loss']:.3f}, gradient of length {shown['norm']:.4g}")
+        for segment in shown["segments"]:
+            out.print(segment["name"], style="bold")
+            out.print(Padding(Text(harmless((segment["text"] or "").strip()), style="dim"), (0, 0, 0, 2)))
+    elif shown["state"] == "done":
         out.print(f"value {shown['value']:.4f} with alpha 0.7, uniform history, target answer")
         _show_segments(shown["segments"])
 
@@ -170,6 +178,7 @@ def _show_segments(segments: list[dict[str, Any]]) -> None:
 @as_json
 def info(store: str, *, as_json: bool) -> None:
     """Show what a store was made from: files, settings, models, sizes."""
+    from grace_store.config import short
     from grace_store.store import Store
 
     opened = Store.open(store)
@@ -191,7 +200,13 @@ def info(store: str, *, as_json: bool) -> None:
     click.echo(f"  {plan.num_samples} samples in {plan.num_units} units of {plan.samples_per_unit}")
     for name, signal in signals.items():
         model = signal.spec.model
-        click.echo(f"  signal {name}: {signal.spec.kind}, {model.architecture}, vectors of {model.hidden_size}")
+        per = "sample" if signal.spec.is_per_sample else "segment"
+        click.echo(
+            f"  signal {name}: {signal.spec.kind}, {model.architecture}, "
+            f"a vector of {signal.spec.vector_size} per {per}"
+        )
         click.echo(f"    model {signal.origin.get('model', '?')}, weights {model.weights[:12]}…")
-        settings = signal.spec.model_dump(exclude={"model", "kind"}, exclude_none=True)
-        click.echo("    " + ", ".join(f"{key} {value}" for key, value in settings.items()))
+        settings = signal.spec.model_dump(exclude={"model", "kind", "gradient"}, exclude_none=True)
+        if signal.spec.gradient is not None:
+            settings |= signal.spec.gradient.model_dump(exclude_none=True)
+        click.echo("    " + ", ".join(f"{key} {short(value)}" for key, value in settings.items()))

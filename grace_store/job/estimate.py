@@ -20,8 +20,11 @@ def expected_bytes(view: SignalView, num_samples: int) -> int:
     per_unit = sum(
         int(np.prod(array.chunks)) * np.dtype(array.dtype).itemsize for array in view.arrays if array.is_per_unit
     )
-    filled = int(view.store.column("sample_num_steps").sum(dtype=np.int64)) + plan.num_samples
-    room = plan.num_units * plan.rows_per_unit
+    if view.per_sample:
+        filled, room = plan.num_samples, plan.num_units * plan.samples_per_unit
+    else:
+        filled = int(view.store.column("sample_num_steps").sum(dtype=np.int64)) + plan.num_samples
+        room = plan.num_units * plan.rows_per_unit
     return int(per_unit * plan.num_units * (filled / room) * (num_samples / plan.num_samples))
 
 

@@ -34,6 +34,8 @@ from grace_store.store import (
     open_backend,
 )
 
+COMPLETION_WAIT_SECONDS = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class ExtractJob:
@@ -44,7 +46,7 @@ class ExtractJob:
     data: tuple[str, ...] = ()
     signal: str = "base"
     adapter: str | None = None
-    """Merged into the model before anything else."""
+    """Merged into the model before anything else; of --kind gradient, what the gradients are taken of."""
     images: str | None = None
     """The folder that relative image paths start from."""
     data_request: DataRequest = field(default_factory=DataRequest)
@@ -80,6 +82,11 @@ def _planned(job: ExtractJob, listener: Listener) -> Store:
     # A plan is frozen, so a slip of the pen must show before it is made.
     if job.model is None:
         raise SettingError("Say which --model to extract with. Nothing was planned.")
+    if job.request.kind == "gradient" and job.adapter is None:
+        raise SettingError(
+            "Say with --adapter which checkpoint to take gradients of; `grace-store warmup` makes one. "
+            "Nothing was planned."
+        )
     for option, path in (("model", job.model), ("adapter", job.adapter), ("images", job.images)):
         if path is not None and not Path(path).expanduser().exists():
             raise SettingError(f"There is nothing at --{option} {path}. Nothing was planned.")
@@ -99,7 +106,11 @@ def _extract(
     if not units:
         clear_dead(store.backend)
         listener(_started(view, job.shard, units))
-        return _completed(view, listener)
+        if view.completion() is not None:
+            return view
+        # A run was killed between its last unit and the totals. Not under the signal's lock: others' shards may run.
+        with hold(store.backend, f"complete-{view.name}", wait_seconds=COMPLETION_WAIT_SECONDS):
+            return _completed(view, listener)
     with hold(store.backend, view.name, job.shard, break_lock=job.break_lock), logged(store, listener) as tell:
         units = missing_units(view, job.shard)  # another run may have done some before this one got the lock
         tell(_started(view, job.shard, units))

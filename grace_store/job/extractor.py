@@ -8,13 +8,13 @@ from typing import Any, Protocol, cast
 
 from grace_store.config import ExtractRequest, ExtractSpec, RunOptions
 from grace_store.data.sample import Sample
-from grace_store.unit import UnitSignals
+from grace_store.unit import UnitOutcome
 
 
 class PendingUnit(Protocol):
     """A unit whose device work may still be under way."""
 
-    def result(self) -> UnitSignals:
+    def result(self) -> UnitOutcome:
         """Wait for the device and return the signals; called once, from the writer's thread."""
         ...
 

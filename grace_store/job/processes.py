@@ -123,9 +123,10 @@ class ProcessEngine:
         self._feed_all()
 
     def _tell_rate(self) -> None:
-        """Once all workers are ready, say how fast they are together."""
+        """Once all workers are ready, say how fast they are together; those that replace dead ones do not know."""
         rates = [worker.rate for worker in self._workers if worker.rate]
-        if len(rates) == len(self._workers) and not self._has_told_rate:
+        is_known = any(rate.samples_per_second for rate in rates)
+        if len(rates) == len(self._workers) and is_known and not self._has_told_rate:
             self._has_told_rate = True
             self.listener(
                 Rated(sum(rate.samples_per_second for rate in rates), sum(rate.tokens_per_second for rate in rates))

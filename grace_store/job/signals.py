@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from grace_store import __version__
-from grace_store.config import ExtractRequest, ExtractSpec, RunOptions, said, short
+from grace_store.config import ExtractRequest, ExtractSpec, Frozen, GradientRequest, RunOptions, as_begun, short
 from grace_store.errors import ResumeMismatch, SettingError
 from grace_store.job.extractor import ModelDoor
 from grace_store.metadata import Signal
 from grace_store.model.adapter_folder import find_adapters
 from grace_store.recipe import WarmupSpec
-from grace_store.store import SignalView, Store, check_signal_name, create_signal, hold
+from grace_store.store import SignalView, Store, check_kind, check_signal_name, create_signal, hold
 
 SIGNAL_WAIT_SECONDS = 3600.0
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "peft", "pillow", "zarr", "numpy")
@@ -23,13 +23,17 @@ RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "peft", "pillow", "z
 SpecT = TypeVar("SpecT", ExtractSpec, WarmupSpec)
 
 
-def name_signals(signals: Sequence[str], adapters: Sequence[str]) -> list[tuple[str, str | None]]:
+def name_signals(
+    signals: Sequence[str], adapters: Sequence[str], request: ExtractRequest | None = None
+) -> list[tuple[str, str | None]]:
     """Return (signal, adapter) for each signal to write; a training's output folder stands for its checkpoints.
 
-    Signals that are not named get their adapters' folder names, or "base" without adapters.
+    Signals that are not named get their adapters' folder names, or "base" without adapters; those of gradients also
+    say so, as a proxy of the same checkpoint may stand beside them.
     """
     found = [str(path) for adapter in adapters for path in find_adapters(adapter)]
-    names = list(signals) or [Path(path).resolve().name for path in found] or ["base"]
+    suffix = _gradient_suffix(request)
+    names = list(signals) or [Path(path).resolve().name + suffix for path in found] or ["base"]
     if len(names) != max(len(found), 1):
         raise SettingError(
             f"{len(names)} --signal names for {len(found)} adapters ({', '.join(found)}). Give one for each, in their "
@@ -42,6 +46,14 @@ def name_signals(signals: Sequence[str], adapters: Sequence[str]) -> list[tuple[
         check_signal_name(name)
     paths: list[str | None] = [*found] or [None]
     return list(zip(names, paths, strict=True))
+
+
+def _gradient_suffix(request: ExtractRequest | None) -> str:
+    if request is None or request.kind != "gradient":
+        return ""
+    wishes = request.gradient or GradientRequest()
+    parts = [wishes.preconditioner if wishes.preconditioner == "adam" else None, "gradient", wishes.per]
+    return "".join(f"-{part}" for part in parts if part not in (None, "sample"))
 
 
 def open_signal(
@@ -59,6 +71,7 @@ def open_signal(
     if name not in store.signal_names:
         if model is None:
             raise SettingError(f"{store.location} has no signal {name!r} yet; say which --model to extract it with.")
+        check_kind(store, request.kind or "proxy")
         spec = door.resolve_spec(model, request, options, adapter=adapter)
         with hold(store.backend, f"create-{name}", wait_seconds=SIGNAL_WAIT_SECONDS):
             store = Store.open(store.backend)
@@ -81,8 +94,7 @@ def check_same(
 ) -> None:
     """Raise ResumeMismatch, with a readable difference, unless the run would write the same numbers."""
     frozen = view.signal.spec
-    unsaid = {key: value for key, value in frozen.model_dump().items() if key in ExtractRequest.model_fields}
-    now = door.resolve_spec(model, ExtractRequest(**{**unsaid, **said(request)}), options, adapter=adapter)
+    now = door.resolve_spec(model, as_begun(frozen, request), options, adapter=adapter)
     differences = describe_differences(frozen, now)
     if differences:
         raise ResumeMismatch(
@@ -97,11 +109,13 @@ def describe_differences(frozen: SpecT, now: SpecT) -> list[str]:
     lines = []
     for name in type(frozen).model_fields:
         then_value, now_value = getattr(frozen, name), getattr(now, name)
-        if name == "model":
-            for part in type(frozen.model).model_fields:
-                a, b = getattr(frozen.model, part), getattr(now.model, part)
+        if isinstance(then_value, Frozen) and isinstance(now_value, Frozen):
+            for part in type(then_value).model_fields:
+                a, b = getattr(then_value, part), getattr(now_value, part)
                 if a != b:
-                    lines.append(f"model {part}: begun with {short(a)}, now {short(b)}")
+                    lines.append(f"{name} {part.replace('_', '-')}: begun with {short(a)}, now {short(b)}")
+        elif isinstance(then_value, Frozen) or isinstance(now_value, Frozen):
+            continue  # another kind, which is said already
         elif then_value != now_value:
             lines.append(f"{name.replace('_', '-')}: begun with {short(then_value)}, now {short(now_value)}")
     return lines

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig, TaskType, get_peft_model, set_peft_model_state_dict
+from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -111,6 +113,40 @@ def place(adapter: Adapter, model: nn.Module) -> dict[str, str]:
 
 def merge(adapter: Adapter, model: nn.Module) -> nn.Module:
     """Put the adapter into a loaded model's weights and return the model, frozen as it was."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        merged: Any = _put_on(adapter, model).merge_and_unload()
+    merged.eval()
+    merged.requires_grad_(False)
+    own_name = Path(adapter.folder.base_name or "").name
+    if adapter.folder.base is None and own_name:
+        _LOG.info("%s was trained on a model called %s", adapter.folder.path, own_name)
+    return merged  # type: ignore[no-any-return]
+
+
+def attach(adapter: Adapter, model: nn.Module) -> dict[str, LoraLayer]:
+    """Put the adapter beside a loaded model's weights, in place; return its layers by their names in the adapter.
+
+    All is frozen and nothing dropped out.
+    """
+    names = place(adapter, model)
+    _put_on(adapter, model)
+    model.eval()
+    model.requires_grad_(False)
+    modules = dict(model.named_modules())
+    layers = {name: modules[names[name]] for name in adapter.lora}
+    assert all(isinstance(layer, LoraLayer) for layer in layers.values())
+    return cast(dict[str, LoraLayer], layers)
+
+
+def tensor_names(names: Iterable[str]) -> dict[str, str]:
+    """Return {name in a file: MODULE.lora_A or the like} for names of LoRA tensors, whatever tools put around them."""
+    found = {name: _LORA_KEY.fullmatch(_bare(name)) for name in names}
+    return {name: f"{match['module']}.{match['part']}" for name, match in found.items() if match}
+
+
+def _put_on(adapter: Adapter, model: nn.Module) -> Any:
+    """Have peft put an adapter on a model and return its view of both."""
     names = place(adapter, model)
     rename = _renaming(adapter, dict(model.named_modules()))
     state = {
@@ -126,13 +162,15 @@ def merge(adapter: Adapter, model: nn.Module) -> nn.Module:
         lost = [name for name in report.missing_keys if "lora_" in name or "modules_to_save.default" in name]
         if report.unexpected_keys or lost:
             raise _misfit(adapter, model, "peft could not place all tensors", [*report.unexpected_keys, *lost])
-        merged: Any = adapted.merge_and_unload()
-    merged.eval()
-    merged.requires_grad_(False)
-    own_name = Path(adapter.folder.base_name or "").name
-    if adapter.folder.base is None and own_name:
-        _LOG.info("%s was trained on a model called %s", adapter.folder.path, own_name)
-    return merged  # type: ignore[no-any-return]
+    return adapted
+
+
+def lora_scale(adapter: Adapter, module: str) -> float:
+    """Return what an adapted weight's B A is multiplied by; module is its name in the adapter."""
+    config = adapter.folder.config
+    rank = adapter.lora[module]["lora_A"].shape[0]
+    alpha = _setting(config, "alpha_pattern", "lora_alpha", module)
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
 def _bare(name: str) -> str:

@@ -30,6 +30,8 @@ class Batch:
     segment: Tensor
     weight: Tensor
     host_segment: npt.NDArray[np.int64]
+    num_segments: tuple[int, ...]
+    """Segments of each sample."""
     packed_lengths: tuple[int, ...] = ()
     """Tokens of each sample, if packed."""
 
@@ -75,6 +77,7 @@ def collate(members: Sequence[int], samples: Sequence[TokenizedSample], *, pin: 
         _tensor(host_segment, pin=pin),
         _tensor(np.concatenate(weight).astype(np.float32), pin=pin),
         host_segment,
+        tuple(sample.num_segments for sample in samples),
         tuple(lengths) if packed else (),
     )
 

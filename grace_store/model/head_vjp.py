@@ -6,7 +6,7 @@ through the head. Knows nothing of texts, samples or batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,12 +23,18 @@ def run_backbone(model: nn.Module, **inputs: Any) -> Any:
     return backbone(**inputs, use_cache=False, return_dict=True)
 
 
+def response_states(model: nn.Module, inputs: Mapping[str, Tensor], predecessor: Tensor) -> Tensor:
+    """Return what the head is given at some places of the flattened batch: (places, d)."""
+    hidden: Tensor = run_backbone(model, **inputs).last_hidden_state
+    return hidden.reshape(-1, hidden.shape[-1]).index_select(0, predecessor)
+
+
 class OwnForward:
     """The model's own head as a function of hidden states, in float32 whatever the model's dtype."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._stand_ins = _backbones(model)
+        self._stand_ins = backbones(model)
         self._parameters = _head_tensors(model, self._stand_ins)
         device = next(model.parameters()).device
         ids = torch.arange(4, device=device).unsqueeze(0)
@@ -94,7 +100,7 @@ class VjpHead:
         return gradient, made.statistics
 
 
-def _backbones(model: Any) -> list[nn.Module]:
+def backbones(model: Any) -> list[nn.Module]:
     """Return the modules that a forward may call as its backbone: OPT's goes straight to its decoder."""
     found = [model.base_model]
     if hasattr(model, "get_decoder"):

@@ -1,14 +1,16 @@
 """The on-disk format: the only package that knows zarr. Imports nothing of the program above it."""
 
 from grace_store.store.backend import Backend, LocalBackend, open_backend, run_log_path
-from grace_store.store.check import Problem, check_plan, check_signal, check_strays
+from grace_store.store.check import Problem, check_plan, check_signal, check_strays, plan_documents, remedy_of_lost
+from grace_store.store.copies import has_plan_copy, restore_documents
 from grace_store.store.gram_reader import GramReader, SampleGrams
-from grace_store.store.layout import SAMPLES_PER_CHUNK, check_signal_name, unit_range
+from grace_store.store.layout import SAMPLES, SAMPLES_PER_CHUNK, check_signal_name, unit_range
 from grace_store.store.lock import Shard, clear_dead, hold, refuse_busy
 from grace_store.store.plan_writer import PlannedSample, PlanWriter, check_claimable
 from grace_store.store.store import SampleRows, SignalView, Store, is_committed
 from grace_store.store.unit_writer import (
     UnitWriter,
+    check_kind,
     complete_signal,
     count_set_aside,
     create_signal,
@@ -17,6 +19,7 @@ from grace_store.store.unit_writer import (
 )
 
 __all__ = [
+    "SAMPLES",
     "SAMPLES_PER_CHUNK",
     "Backend",
     "GramReader",
@@ -31,6 +34,7 @@ __all__ = [
     "Store",
     "UnitWriter",
     "check_claimable",
+    "check_kind",
     "check_plan",
     "check_signal",
     "check_signal_name",
@@ -39,10 +43,14 @@ __all__ = [
     "complete_signal",
     "count_set_aside",
     "create_signal",
+    "has_plan_copy",
     "hold",
     "is_committed",
     "open_backend",
+    "plan_documents",
     "refuse_busy",
+    "remedy_of_lost",
+    "restore_documents",
     "rewrite_signal_metadata",
     "run_log_path",
     "unit_range",

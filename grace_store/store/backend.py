@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import uuid
@@ -17,6 +18,9 @@ from grace_store.errors import SettingError
 from grace_store.store.layout import LEDGER, LOCKS, RUNS, SAMPLES, SIGNALS, TMP
 
 _ATTEMPTS = 4
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What file systems without hard links say when asked for one: exFAT, many network and user-space ones."""
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 class Backend(Protocol):
@@ -69,6 +73,8 @@ class LocalBackend:
         self.location = str(root)
         self.tmp_label = "0-of-1"
         self._unsynced: set[Path] = set()
+        self._rooted: set[Path] = set()
+        """Folders whose way up to the root is synced with the next flush, or was."""
 
     def zarr_store(self) -> ZarrStore:
         return zarr.storage.LocalStore(self.root, read_only=True)
@@ -92,11 +98,18 @@ class LocalBackend:
             self._place(value, path.hardlink_to)
         except FileExistsError:
             return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return _create(path, value)
         return True
 
     def flush(self) -> None:
-        while self._unsynced:
-            _sync_folder(self._unsynced.pop())
+        for folder in list(self._unsynced):
+            # What is above the store may be somebody else's, who lets nobody list it.
+            with contextlib.suppress(*[PermissionError] if folder == self.root.parent else []):
+                _sync_folder(folder)
+            self._unsynced.discard(folder)
 
     def size(self, key: str) -> int | None:
         try:
@@ -123,6 +136,7 @@ class LocalBackend:
 
     def delete_tree(self, prefix: str) -> None:
         shutil.rmtree(self.root / prefix, ignore_errors=True)
+        self._unsynced.add((self.root / prefix).parent)
 
     def prune(self) -> None:
         for key in (*(f"{TMP}/{label}" for label in self.names(TMP)), TMP, LOCKS, LEDGER, SAMPLES, SIGNALS, ""):
@@ -165,10 +179,31 @@ class LocalBackend:
         folder = path.parent
         if not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
-            # A new folder's own entry must survive too, all the way up.
-            self._unsynced.update(above for above in folder.parents if above.is_relative_to(self.root))
+        # A folder's own name must survive too, all the way up, also of folders that a run made which was then killed.
+        above = folder
+        while above not in self._rooted and above != self.root.parent:
+            self._rooted.add(above)
+            above = above.parent
+            self._unsynced.add(above)
         self._unsynced.add(folder)
         return path
+
+
+def _create(path: Path, value: bytes) -> bool:
+    """Write a new file in its place, where there are no links: a reader may see it half-written, nobody twice."""
+    try:
+        stream = path.open("xb")
+    except FileExistsError:
+        return False
+    try:
+        with stream:
+            stream.write(value)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return True
 
 
 def _sync_folder(folder: Path) -> None:
@@ -178,6 +213,9 @@ def _sync_folder(folder: Path) -> None:
         return
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
     finally:
         os.close(fd)
 

@@ -11,8 +11,9 @@ from typing import Any, Literal
 import numpy as np
 
 from grace_store.errors import Corrupt
-from grace_store.metadata import STATE_CODES, STATE_DONE, Commit
+from grace_store.metadata import STATE_CODES, STATE_DONE, Commit, Plan
 from grace_store.store import layout
+from grace_store.store.copies import wrong_copy
 from grace_store.store.encode import ArrayEncoder
 from grace_store.store.layout import COMMITS, COMPLETIONS, LEDGER, LOCKS, RUNS, SAMPLES, SIGNALS, TMP
 from grace_store.store.plan_writer import combined_digest, update_digest
@@ -38,21 +39,28 @@ class Problem:
         return asdict(self)
 
 
+def plan_documents(plan: Plan) -> dict[str, bytes]:
+    """Return {key: bytes} of all metadata that follows from a plan."""
+    arrays = layout.sample_arrays(plan.num_samples, sum(plan.set_aside.values()))
+    documents = {f"{SAMPLES}/{key}": value for key, value in ArrayEncoder(arrays).metadata.items()}
+    documents |= {f"{group}/zarr.json": group_bytes() for group in (SAMPLES, SIGNALS, LEDGER)}
+    return documents | {"zarr.json": group_bytes(plan)}
+
+
 def check_plan(store: Store, *, deep: bool) -> Iterator[Problem]:
     """Check the plan's arrays: metadata and presence, and with deep every value against the digest."""
 
-    def problem(where: str, text: str) -> Problem:
-        return Problem(None, None, where, text, "replan")
+    def problem(where: str, text: str, remedy: Remedy = "repair") -> Problem:
+        return Problem(None, None, where, text, remedy)
 
     plan = store.plan
     arrays = layout.sample_arrays(plan.num_samples, sum(plan.set_aside.values()))
     if plan.num_records != plan.num_samples + sum(plan.set_aside.values()):
-        yield problem("zarr.json", "records are not the sum of samples and records set aside")
-    documents = {f"{SAMPLES}/{key}": value for key, value in ArrayEncoder(arrays).metadata.items()}
-    documents |= {f"{group}/zarr.json": group_bytes() for group in (SAMPLES, SIGNALS, LEDGER)}
-    documents["zarr.json"] = group_bytes(plan)
-    for key, text in _wrong_documents(store, documents):
+        yield problem("zarr.json", "records are not the sum of samples and records set aside", "replan")
+    for key, text in _wrong_documents(store, plan_documents(plan)):
         yield problem(key, text)
+    if wrong := wrong_copy(store.backend, plan, plan):
+        yield problem(*wrong)
     digests: list[str] = []
     for array in arrays:
         digest = hashlib.sha256()
@@ -81,7 +89,8 @@ def check_signal(view: SignalView, *, deep: bool) -> Iterator[Problem]:
     documents = {f"{view.key}/{key}": value for key, value in ArrayEncoder(view.arrays).metadata.items()}
     documents[f"{view.key}/zarr.json"] = group_bytes(view.signal)
     wrong = list(_wrong_documents(store, documents))
-    for key, text in wrong:
+    copy = wrong_copy(store.backend, plan, view.signal)
+    for key, text in [*wrong, *([copy] if copy else [])]:
         yield Problem(view.name, None, key, text, "repair")
     if view.signal.spec.storage == "int4":
         yield from _check_rotation(view)
@@ -113,15 +122,15 @@ def check_strays(store: Store) -> Iterator[Problem]:
     lost = sorted({*backend.names(COMMITS), *_names_of_totals(store)} - set(store.signal_names))
     for name in lost:
         text = "the signal's own metadata is gone, though units of it were committed"
-        yield Problem(name, None, f"{layout.signal_key(name)}/zarr.json", text, "delete")
-    known = {"zarr.json", *(f"{group}/zarr.json" for group in (SAMPLES, SIGNALS, LEDGER))}
+        yield Problem(name, None, f"{layout.signal_key(name)}/zarr.json", text, remedy_of_lost(store, name))
+    known = {"zarr.json", layout.PLAN_COPY, *(f"{group}/zarr.json" for group in (SAMPLES, SIGNALS, LEDGER))}
     plan_arrays = layout.sample_arrays(store.plan.num_samples, sum(store.plan.set_aside.values()))
     known.update(f"{SAMPLES}/{key}" for key in layout.array_keys(plan_arrays))
     # What is below these is reported elsewhere, or not described by the format.
     beyond = [f"{RUNS}/", f"{LOCKS}/", *(f"{TMP}/{name.removesuffix('.json')}/" for name in backend.names(LOCKS))]
     beyond += [f"{layout.signal_key(name)}/" for name in lost]
     for name in [*store.signal_names, *lost]:
-        known.add(layout.completion_key(name))
+        known.update((layout.completion_key(name), layout.signal_copy_key(name)))
         known.update(f"{COMMITS}/{name}/{file}" for file in backend.names(f"{COMMITS}/{name}") if is_commit_name(file))
     for name in store.signal_names:
         try:
@@ -133,6 +142,11 @@ def check_strays(store: Store) -> Iterator[Problem]:
     for key in backend.walk():
         if key not in known and not key.startswith(tuple(beyond)):
             yield Problem(None, None, key, "no part of the format; left by an interrupted run?", "delete")
+
+
+def remedy_of_lost(store: Store, signal: str) -> Remedy:
+    """Return what helps a signal whose own document is damaged or gone."""
+    return "delete" if store.backend.size(layout.signal_copy_key(signal)) is None else "repair"
 
 
 def _names_of_totals(store: Store) -> Iterator[str]:
@@ -196,7 +210,9 @@ def _wrong_content(view: SignalView, commit: Commit) -> Iterator[tuple[str, str]
             state[why.sample - start] = STATE_CODES[why.reason]
         if not np.array_equal(state, view.unit_array("sample_state", commit.unit)):
             yield where, "the samples' states are not those that the commit says"
-        if view.signal.spec.storage == "float32":
+        if view.per_sample:
+            yield from _wrong_lengths(view, commit.unit)
+        elif view.signal.spec.storage == "float32":
             num_segments = view.store.column("sample_num_steps", start, stop).astype(np.int64) + 1
             vectors = view.unit_vectors(commit.unit)
             grams, bound = packed_grams(vectors, num_segments), packed_grams(np.abs(vectors), num_segments)
@@ -206,6 +222,18 @@ def _wrong_content(view: SignalView, commit: Commit) -> Iterator[tuple[str, str]
                 yield where, "Grams are not those of the vectors"
     except (Corrupt, IndexError) as error:
         yield where, str(error)
+
+
+def _wrong_lengths(view: SignalView, unit: int) -> Iterator[tuple[str, str]]:
+    """Check that vectors per sample are as long as is said beside them: 1 if normalised, else their stored norm."""
+    gradient = view.signal.spec.gradient
+    assert gradient is not None
+    norm = view.unit_array("sample_norm", unit).astype(np.float64)
+    stated = (norm > 0).astype(np.float64) if gradient.normalise else norm
+    found = np.linalg.norm(view.sample_vectors(unit).astype(np.float64), axis=1)
+    # Compression shortens a vector a little: most of all int4, by less than a tenth.
+    if not np.isclose(found, stated, rtol=0.1).all():
+        yield f"{view.key} unit {unit}", "vectors have another length than is stored"
 
 
 def _check_rotation(view: SignalView) -> Iterator[Problem]:

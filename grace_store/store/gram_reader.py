@@ -1,12 +1,14 @@
 """Read Grams and token counts of many units fast, on any number of threads; never a vector.
 
 A chunk that scoring needs is small and Zarr's scheduler costs more than decoding it, so chunks are decoded here, as
-FORMAT.md says they are encoded: zstd, then a CRC-32C. An array with other codecs is read through zarr.
+FORMAT.md says they are encoded: zstd, then a CRC-32C. An array with other codecs is read through zarr. Each chunk is
+held against the digest in its unit's commit: one that was copied from another unit has a good checksum of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +18,10 @@ import numpy.typing as npt
 from numcodecs import zstd
 from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
 
-from grace_store.errors import Corrupt
+from grace_store.errors import Corrupt, SettingError
 from grace_store.metadata import STATE_DONE
 from grace_store.store import layout
+from grace_store.store.sealed import BODY, from_bytes, sealed_body
 from grace_store.store.store import SignalView
 
 Array = npt.NDArray[Any]
@@ -45,6 +48,12 @@ class GramReader:
     """Reads one signal. Threads may share it."""
 
     def __init__(self, view: SignalView, *, gram: bool = True, loss: bool = False) -> None:
+        if view.per_sample:
+            raise SettingError(
+                f"Signal {view.name!r} of {view.store.location} has one vector a sample, so there are no steps to "
+                "compare. It is for --method less, icons or cadc; `extract --kind gradient --per segment` makes one "
+                "with steps."
+            )
         self._view = view
         self._plan = view.store.plan
         self._gram = gram
@@ -62,16 +71,20 @@ class GramReader:
 
     def read(self, units: Sequence[int], num_steps: npt.NDArray[np.integer[Any]]) -> SampleGrams:
         """Return the done samples of committed units; num_steps is K of all samples of these units, done or not."""
+        committed = {unit: self._committed_digests(unit) for unit in units}
         num_segments = num_steps.astype(np.int64) + 1
         ranges = [layout.unit_range(self._plan, unit) for unit in units]
         sample = np.concatenate([np.zeros(0, np.int64), *(np.arange(*each) for each in ranges)])
-        done = self._joined("sample_state", units, [stop - start for start, stop in ranges]) == STATE_DONE
+        done = self._joined("sample_state", units, [stop - start for start, stop in ranges], committed) == STATE_DONE
         bounds = np.cumsum([0, *(stop - start for start, stop in ranges)])
         rows = _sums(num_segments, bounds)
         num_packed = layout.num_packed(num_segments)
-        gram = self._joined("sample_gram", units, _sums(num_packed, bounds)) if self._gram else np.zeros(0, np.float32)
-        num_tokens = self._joined("segment_num_tokens", units, rows)
-        loss = self._joined("segment_loss", units, rows) if self._loss else np.zeros(0, np.float32)
+        gram = loss = np.zeros(0, np.float32)
+        if self._gram:
+            gram = self._joined("sample_gram", units, _sums(num_packed, bounds), committed)
+        if self._loss:
+            loss = self._joined("segment_loss", units, rows, committed)
+        num_tokens = self._joined("segment_num_tokens", units, rows, committed)
         if done.all():
             return SampleGrams(sample, num_segments - 1, gram, num_tokens, loss)
         segment_done = np.repeat(done, num_segments)
@@ -83,19 +96,33 @@ class GramReader:
             loss[segment_done] if self._loss else loss,
         )
 
-    def _joined(self, name: str, units: Sequence[int], lengths: Sequence[int]) -> Array:
+    def _joined(
+        self, name: str, units: Sequence[int], lengths: Sequence[int], committed: Mapping[int, dict[str, Any]]
+    ) -> Array:
         """Return the beginnings of units' chunks, one after the other."""
         spec = self._specs[name]
         out = np.empty(sum(lengths), dtype=spec.dtype)
         start = 0
         for unit, length in zip(units, lengths, strict=True):
-            chunk = self._chunk(spec, unit) if self._is_plain[name] else self._view.unit_array(name, unit)
+            is_plain = self._is_plain[name]
+            chunk = self._chunk(spec, unit, committed[unit]) if is_plain else self._view.unit_array(name, unit)
             out[start : start + length] = chunk[:length]
             start += length
         return out
 
-    def _chunk(self, spec: layout.ArraySpec, unit: int) -> Array:
-        key = f"{self._view.key}/{layout.chunk_key(spec.name, len(spec.dims), unit)}"
+    def _committed_digests(self, unit: int) -> dict[str, Any]:
+        """Return {chunk: its size and digest} as a unit's commit says. Only its seal is checked; verify does more."""
+        key = layout.commit_key(self._view.name, unit)
+        try:
+            commit = from_bytes(self._view.store.backend.read(key), key)
+            sealed_body(commit, key)
+            return dict(commit[BODY]["chunks"])
+        except (Corrupt, KeyError, TypeError, ValueError) as error:
+            raise self._broken(key, "cannot be read") from error
+
+    def _chunk(self, spec: layout.ArraySpec, unit: int, committed: dict[str, Any]) -> Array:
+        name = layout.chunk_key(spec.name, len(spec.dims), unit)
+        key = f"{self._view.key}/{name}"
         raw = self._view.store.backend.read(key)
         if raw is None:
             raise self._broken(key, "is missing")
@@ -110,6 +137,8 @@ class GramReader:
             raise self._broken(key, f"cannot be decoded ({error})") from error
         if len(chunk) != spec.chunks[0]:
             raise self._broken(key, f"holds {len(chunk)} values instead of {spec.chunks[0]}")
+        if hashlib.sha256(raw).hexdigest() != committed.get(name, {}).get("sha256"):
+            raise self._broken(key, "is not the chunk that was committed")
         return chunk
 
     def _broken(self, key: str, what: str) -> Corrupt:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.config import Storage
+from grace_store.config import ExtractSpec, Storage
 from grace_store.errors import SettingError
 from grace_store.metadata import STATE_CODES, Plan
 
@@ -21,12 +21,14 @@ COMMITS = f"{LEDGER}/commits"
 COMPLETIONS = f"{LEDGER}/complete"
 RUNS = f"{LEDGER}/runs"
 LOCKS = f"{LEDGER}/locks"
+PLAN_COPY = f"{LEDGER}/plan.json"
+SIGNAL_COPIES = f"{LEDGER}/signals"
 TMP = f"{LEDGER}/tmp"
 
 SAMPLES_PER_CHUNK = 16384
 """Chunk length of the plan's arrays, which one process writes."""
 ROWS_PER_INNER_CHUNK = 128
-"""Rows of segment_vector that are compressed, checked and read together."""
+"""Rows of segment_vector or sample_vector that are compressed, checked and read together."""
 MAX_SAMPLES_PER_UNIT = 4096
 
 _RESERVED_NAMES = ("zarr.json", "all", "each")
@@ -68,6 +70,10 @@ def signal_key(signal: str) -> str:
 
 def commit_key(signal: str, unit: int) -> str:
     return f"{COMMITS}/{signal}/{unit:08d}.json"
+
+
+def signal_copy_key(signal: str) -> str:
+    return f"{SIGNAL_COPIES}/{signal}.json"
 
 
 def completion_key(signal: str) -> str:
@@ -153,25 +159,64 @@ def vector_columns(vector_size: int, storage: Storage) -> int:
     return -(-vector_size // 2) if storage == "int4" else vector_size
 
 
-def signal_arrays(plan: Plan, vector_size: int, storage: Storage) -> list[ArraySpec]:
+def signal_arrays(plan: Plan, spec: ExtractSpec) -> list[ArraySpec]:
     """Return the arrays of a signal. Chunk u along the first dimension belongs to unit u."""
+    arrays = _sample_vector_arrays(plan, spec) if spec.is_per_sample else _segment_arrays(plan, spec)
+    arrays.append(
+        ArraySpec(
+            "sample_state", ("sample",), (plan.num_samples,), (plan.samples_per_unit,), "uint8",
+            "0 planned, 1 done, otherwise why it was set aside", None, flag_attributes(),
+        )
+    )  # fmt: skip
+    if spec.storage == "int4":
+        size = spec.vector_size
+        arrays += [
+            ArraySpec("rotation_sign", ("rotation_round", "coordinate"), (2, size), (2, size), "int8",
+                      "signs before each round of the rotation"),
+            ArraySpec("rotation_order", ("coordinate",), (size,), (size,), "int32",
+                      "permutation between the rounds"),
+            ArraySpec("vector_codebook", ("code",), (16,), (16,), "float32", "value of each 4-bit code"),
+        ]  # fmt: skip
+    return arrays
+
+
+def _vector_arrays(of: str, num_rows: int, rows: int, spec: ExtractSpec) -> list[ArraySpec]:
+    """Return the arrays that hold the vectors of samples or of segments, so many of them to a unit."""
+    columns = vector_columns(spec.vector_size, spec.storage)
+    dtype = {"float32": "float32", "float16": "float16", "int8": "int8", "int4": "uint8"}[spec.storage]
+    arrays = [
+        ArraySpec(
+            f"{of}_vector", (of, "component"), (num_rows, columns), (rows, columns), dtype,
+            f"the stored form of each {of}'s vector", (min(ROWS_PER_INNER_CHUNK, rows), columns),
+            {"storage": spec.storage, "vector_size": spec.vector_size},
+        )
+    ]  # fmt: skip
+    if spec.storage != "float32":
+        about = "what the stored form is multiplied by"
+        arrays.append(ArraySpec(f"{of}_scale", (of,), (num_rows,), (rows,), "float32", about))
+    return arrays
+
+
+def _sample_vector_arrays(plan: Plan, spec: ExtractSpec) -> list[ArraySpec]:
+    shape, chunks = (plan.num_samples,), (plan.samples_per_unit,)
+    return [
+        *_vector_arrays("sample", plan.num_samples, plan.samples_per_unit, spec),
+        ArraySpec("sample_norm", ("sample",), shape, chunks, "float32", "length of the vector before normalisation"),
+        ArraySpec("sample_num_tokens", ("sample",), shape, chunks, "int32", "tokens in the sample's segments"),
+        ArraySpec(
+            "sample_loss", ("sample",), shape, chunks, "float32", "mean cross-entropy over those tokens, in nats"
+        ),
+    ]
+
+
+def _segment_arrays(plan: Plan, spec: ExtractSpec) -> list[ArraySpec]:
     num_rows, rows = plan.num_units * plan.rows_per_unit, plan.rows_per_unit
-    columns = vector_columns(vector_size, storage)
-    inner = (min(ROWS_PER_INNER_CHUNK, rows), columns)
-    dtype = {"float32": "float32", "float16": "float16", "int8": "int8", "int4": "uint8"}[storage]
 
     def per_segment(name: str, dtype: str, about: str) -> ArraySpec:
         return ArraySpec(name, ("segment",), (num_rows,), (rows,), dtype, about)
 
-    arrays = [
-        ArraySpec(
-            "segment_vector", ("segment", "component"), (num_rows, columns), (rows, columns), dtype,
-            "the stored form of each segment's vector", inner, {"storage": storage, "vector_size": vector_size},
-        )
-    ]  # fmt: skip
-    if storage != "float32":
-        arrays.append(per_segment("segment_scale", "float32", "what the stored form is multiplied by"))
-    arrays += [
+    return [
+        *_vector_arrays("segment", num_rows, rows, spec),
         ArraySpec(
             "segment_span", ("segment", "bound"), (num_rows, 2), (rows, 2), "int32",
             "half-open character span of the segment in the response",
@@ -184,17 +229,4 @@ def signal_arrays(plan: Plan, vector_size: int, storage: Storage) -> list[ArrayS
             "sample_gram", ("gram_entry",), (plan.num_units * plan.gram_per_unit,), (plan.gram_per_unit,), "float32",
             "inner products of a sample's vectors before compression: lower triangle, row by row, answer last",
         ),
-        ArraySpec(
-            "sample_state", ("sample",), (plan.num_samples,), (plan.samples_per_unit,), "uint8",
-            "0 planned, 1 done, otherwise why it was set aside", None, flag_attributes(),
-        ),
     ]  # fmt: skip
-    if storage == "int4":
-        arrays += [
-            ArraySpec("rotation_sign", ("rotation_round", "coordinate"), (2, vector_size), (2, vector_size), "int8",
-                      "signs before each round of the rotation"),
-            ArraySpec("rotation_order", ("coordinate",), (vector_size,), (vector_size,), "int32",
-                      "permutation between the rounds"),
-            ArraySpec("vector_codebook", ("code",), (16,), (16,), "float32", "value of each 4-bit code"),
-        ]  # fmt: skip
-    return arrays

@@ -17,6 +17,7 @@ from grace_store.errors import NotAStore
 from grace_store.metadata import STATE_CODES, DataFile, Plan, Reason
 from grace_store.store import layout
 from grace_store.store.backend import Backend
+from grace_store.store.copies import write_copy
 from grace_store.store.encode import ArrayEncoder
 from grace_store.store.layout import COMMITS, LEDGER, SAMPLES, SIGNALS, sample_arrays
 from grace_store.store.sealed import group_bytes
@@ -79,6 +80,7 @@ class PlanWriter:
         """Leave nothing of a plan that will not be, or that was cut short."""
         for group in (SAMPLES, SIGNALS):
             self._backend.delete_tree(group)
+        self._backend.delete(layout.PLAN_COPY)
 
     def finish(self, spec: DataSpec, files: Iterable[DataFile], samples_per_unit: int | None, created_by: str) -> Plan:
         """Write what is left and, last of all, the plan itself."""
@@ -108,6 +110,7 @@ class PlanWriter:
             self._backend.write(f"{SAMPLES}/{key}", value)
         for group in (SAMPLES, SIGNALS, LEDGER):
             self._backend.write(f"{group}/zarr.json", group_bytes())
+        write_copy(self._backend, plan)
         self._backend.flush()
         self._backend.write("zarr.json", group_bytes(plan))
         self._backend.flush()
@@ -186,8 +189,8 @@ def check_claimable(backend: Backend) -> None:
     if not strangers:
         if backend.names(COMMITS):
             raise NotAStore(
-                f"{backend.location} holds units of a store whose plan (zarr.json) is gone. Put that file back from "
-                "a copy, or choose another --store."
+                f"{backend.location} holds units of a store whose plan (zarr.json) is gone. `grace-store repair` puts "
+                "it back from the copy in ledger/plan.json; or choose another --store."
             )
         strangers = [key for key in backend.walk() if not ours.fullmatch(key)]
     if strangers:

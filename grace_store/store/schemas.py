@@ -14,6 +14,9 @@ from grace_store.config import Frozen
 from grace_store.metadata import Commit, Completion, Plan, Signal
 from grace_store.store.sealed import BODY, SEAL
 
+OMITTED = ("gradient",)
+"""Fields that documents leave out when they are None."""
+
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -32,8 +35,8 @@ def _sealed(model: type[Frozen]) -> dict[str, Any]:
     definitions = {**body.pop("$defs", {}), model.__name__: body}
     for definition in definitions.values():
         if "properties" in definition:
-            # As written: a field with a default is always there.
-            definition["required"] = list(definition["properties"])
+            # As written: a field with a default is always there, unless it is left out while it has no meaning.
+            definition["required"] = [name for name in definition["properties"] if name not in OMITTED]
     return {
         "$defs": definitions,
         "type": "object",

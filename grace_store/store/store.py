@@ -21,7 +21,7 @@ from grace_store.store import layout
 from grace_store.store.backend import Backend, LocalBackend, open_backend
 from grace_store.store.layout import SAMPLES, SIGNALS
 from grace_store.store.sealed import from_bytes, group_document, sealed_body, unseal
-from grace_store.store.vectors import Rotation, decode
+from grace_store.store.vectors import Rotation, decode, encode
 
 Array = npt.NDArray[Any]
 
@@ -53,6 +53,8 @@ class Group:
         self._arrays: dict[str, zarr.Array[Any]] = {}
 
     def __getitem__(self, name: str) -> zarr.Array[Any]:
+        if name not in self._specs:
+            raise UnknownName(f"{self._backend.location}: {self._path} has no array {name}.")
         if name not in self._arrays:
             try:
                 array = zarr.open_array(self._backend.zarr_store(), path=f"{self._path}/{name}", mode="r")
@@ -123,7 +125,12 @@ class Store:
         attributes = node.get("attributes") if isinstance(node, dict) else None
         if not isinstance(attributes, dict) or "grace_store" not in attributes:
             raise NotAStore(f"{backend.location} holds a Zarr group that grace-store did not make.")
-        check_version(sealed_body(attributes, f"{backend.location}/zarr.json"), backend.location)
+        try:
+            body = sealed_body(attributes, f"{backend.location}/zarr.json")
+        except Corrupt as error:
+            error.add_note("`grace-store repair` puts it back if its copy, ledger/plan.json, is sound.")
+            raise
+        check_version(body, backend.location)
         return cls(backend, group_document(raw, Plan, f"{backend.location}/zarr.json"))
 
     @property
@@ -209,11 +216,16 @@ class SignalView:
 
     @property
     def vector_size(self) -> int:
-        return self.signal.spec.model.hidden_size
+        return self.signal.spec.vector_size
+
+    @property
+    def per_sample(self) -> bool:
+        """Whether a sample has one vector, and no Gram, instead of one for each segment."""
+        return self.signal.spec.is_per_sample
 
     @cached_property
     def arrays(self) -> list[layout.ArraySpec]:
-        return layout.signal_arrays(self.store.plan, self.vector_size, self.signal.spec.storage)
+        return layout.signal_arrays(self.store.plan, self.signal.spec)
 
     def committed_units(self) -> list[int]:
         """Return the units whose commit exists, in order; one listing, no reads."""
@@ -236,7 +248,7 @@ class SignalView:
 
     def unit_array(self, name: str, unit: int) -> Array:
         """Return the whole chunk that a unit fills in one of the signal's arrays, padding included."""
-        spec = next(array for array in self.arrays if array.name == name)
+        spec = self._spec(name)
         length = spec.chunks[0]
         return self._group.read(name, unit * length, min((unit + 1) * length, spec.shape[0]))
 
@@ -246,7 +258,14 @@ class SignalView:
 
     def constant(self, name: str) -> Array:
         """Return one of the arrays that have nothing to do with units."""
-        return self._group.read(name, 0, next(array.shape[0] for array in self.arrays if array.name == name))
+        return self._group.read(name, 0, self._spec(name).shape[0])
+
+    def _spec(self, name: str) -> layout.ArraySpec:
+        spec = next((array for array in self.arrays if array.name == name), None)
+        if spec is None:
+            per = "sample" if self.per_sample else "segment"
+            raise UnknownName(f"Signal {self.name!r} of {self.store.location} has vectors per {per}, and no {name}.")
+        return spec
 
     def segment_rows(self, sample: int) -> slice:
         """Return the rows of a sample in every segment_* array."""
@@ -259,6 +278,11 @@ class SignalView:
         rows = self.segment_rows(sample)
         return self._group.read(name, rows.start, rows.stop)
 
+    def sample_value(self, name: str, sample: int) -> Any:
+        """Return one sample_* array's value for a sample."""
+        self._require_unit_of(sample)
+        return self._group.read(name, sample, sample + 1)[0]
+
     def vectors(self, sample: int) -> npt.NDArray[np.float32]:
         """Return a sample's K+1 vectors as float32, decoded from their stored form."""
         return self.decode(
@@ -267,16 +291,27 @@ class SignalView:
         )
 
     def unit_vectors(self, unit: int) -> npt.NDArray[np.float32]:
-        """Return every vector of a unit, padding included."""
+        """Return every segment's vector of a unit, padding included."""
+        return self._unit_vectors("segment", unit)
+
+    def sample_vectors(self, unit: int) -> npt.NDArray[np.float32]:
+        """Return the vector of each of a unit's samples, (samples in the unit, vector_size); zero if set aside."""
+        return self._unit_vectors("sample", unit)
+
+    def _unit_vectors(self, of: str, unit: int) -> npt.NDArray[np.float32]:
         has_scale = self.signal.spec.storage != "float32"
         return self.decode(
-            self.unit_array("segment_vector", unit), self.unit_array("segment_scale", unit) if has_scale else None
+            self.unit_array(f"{of}_vector", unit), self.unit_array(f"{of}_scale", unit) if has_scale else None
         )
 
     def decode(self, stored: Array, scale: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32]:
         if self.signal.spec.storage != "int4":
             return decode(stored, scale, self.signal.spec.storage)
         return decode(stored, scale, "int4", self._rotation, self.constant("vector_codebook"))
+
+    def as_stored(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return vectors as they would be read if they were written."""
+        return self.decode(*encode(vectors, self.signal.spec.storage))
 
     def gram(self, sample: int) -> npt.NDArray[np.float64]:
         """Return a sample's full (K+1, K+1) Gram."""
@@ -312,13 +347,18 @@ def check_version(plan: bytes, location: str) -> None:
     """Raise StoreError unless the plan, as canonical JSON, is of a version of the format that this code knows."""
     body = json.loads(plan)
     version = str(body.get("format_version")) if isinstance(body, dict) else ""
-    number = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})", version)
-    ours = tuple(int(part) for part in FORMAT_VERSION.split("."))
-    if number is None or int(number[1]) != ours[0] or int(number[2]) > ours[1]:
+    is_number = re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,9}", version) is not None
+    ours = version_number(FORMAT_VERSION)
+    if not is_number or version_number(version)[0] != ours[0] or version_number(version) > ours:
         raise StoreError(
             f"{location} has version {version} of the format; this grace-store reads {ours[0]}.0 to {FORMAT_VERSION}. "
             "Use the release that made it, or a newer one."
         )
+
+
+def version_number(version: str) -> tuple[int, ...]:
+    """Return a version as numbers that compare as versions do."""
+    return tuple(int(part) for part in version.split("."))
 
 
 def is_commit_name(name: str) -> bool:

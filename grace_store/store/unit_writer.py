@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.errors import Corrupt
+from grace_store.config import Kind
+from grace_store.errors import Corrupt, StoreError
 from grace_store.metadata import (
+    KIND_VERSIONS,
     STATE_CODES,
     STATE_DONE,
     ChunkDigest,
@@ -20,21 +22,37 @@ from grace_store.metadata import (
     Signal,
 )
 from grace_store.store import layout
+from grace_store.store.copies import write_copy
 from grace_store.store.encode import ArrayEncoder
 from grace_store.store.plan_writer import combined_digest
 from grace_store.store.sealed import group_bytes, seal, to_bytes
-from grace_store.store.store import SignalView, Store
+from grace_store.store.store import SignalView, Store, version_number
 from grace_store.store.vectors import CODEBOOK, Rotation, encode, packed_grams
-from grace_store.unit import UnitSignals
+from grace_store.unit import SampleSignals, UnitOutcome, UnitSignals
+
+Regions = dict[str, tuple[int, npt.NDArray[Any]]]
+"""For each array where along its first dimension values are written, and the values."""
 
 
 def create_signal(store: Store, signal: Signal) -> SignalView:
     """Write the empty arrays of a signal and, last, the metadata that makes it exist."""
     layout.check_signal_name(signal.name)
+    check_kind(store, signal.spec.kind)
+    write_copy(store.backend, signal)
     _write_metadata(store, signal)
     store.backend.write(f"{layout.signal_key(signal.name)}/zarr.json", group_bytes(signal))
     store.backend.flush()
     return store.signal(signal.name)
+
+
+def check_kind(store: Store, kind: Kind) -> None:
+    """Raise unless the version of the format that the store was planned in has signals of this kind."""
+    if version_number(store.plan.format_version) < version_number(KIND_VERSIONS[kind]):
+        raise StoreError(
+            f"{store.location} was planned in version {store.plan.format_version} of the format, which has no {kind} "
+            f"signals: older programs that read the store would stumble over them. Plan the same dataset into a new "
+            "--store for them; that takes no model."
+        )
 
 
 def rewrite_signal_metadata(view: SignalView) -> None:
@@ -45,10 +63,10 @@ def rewrite_signal_metadata(view: SignalView) -> None:
 
 
 def _write_metadata(store: Store, signal: Signal) -> None:
-    arrays = layout.signal_arrays(store.plan, signal.spec.model.hidden_size, signal.spec.storage)
+    arrays = layout.signal_arrays(store.plan, signal.spec)
     documents = ArrayEncoder(arrays).metadata
     if signal.spec.storage == "int4":
-        constants = rotation_arrays(signal.spec.model.hidden_size)
+        constants = rotation_arrays(signal.spec.vector_size)
         documents |= ArrayEncoder(arrays).encode({name: (0, values) for name, values in constants.items()})
     for name, value in documents.items():
         store.backend.write(f"{layout.signal_key(signal.name)}/{name}", value)
@@ -69,12 +87,19 @@ class UnitWriter:
         self._plan = view.store.plan
         self._encoder = ArrayEncoder(view.arrays)
 
-    def write(self, unit: int, signals: UnitSignals, spans: npt.NDArray[np.int32]) -> Commit:
-        """Write all chunks of a unit, make them durable, then commit. spans is (rows, 2)."""
+    def write(self, unit: int, signals: UnitOutcome, spans: npt.NDArray[np.int32]) -> Commit:
+        """Write all chunks of a unit, make them durable, then commit. spans is (rows, 2); unused per sample."""
         start, stop = layout.unit_range(self._plan, unit)
-        num_segments = self._view.store.column("sample_num_steps", start, stop).astype(np.int64) + 1
-        _check_rows(unit, int(num_segments.sum()), signals, spans)
-        chunks = self._encoder.encode(self._regions(unit, signals, spans, num_segments))
+        if isinstance(signals, SampleSignals):
+            regions = self._sample_regions(unit, signals, stop - start)
+        else:
+            assert isinstance(signals, UnitSignals)
+            num_segments = self._view.store.column("sample_num_steps", start, stop).astype(np.int64) + 1
+            regions = self._segment_regions(unit, signals, spans, num_segments)
+        state = np.full(stop - start, STATE_DONE, dtype=np.uint8)
+        for position, why in signals.set_aside.items():
+            state[position] = STATE_CODES[why.reason]
+        chunks = self._encoder.encode({**regions, "sample_state": (start, state)})
         backend = self._view.store.backend
         for name, value in chunks.items():
             backend.write(f"{self._view.key}/{name}", value)
@@ -96,43 +121,50 @@ class UnitWriter:
         backend.flush()
         return commit
 
-    def _regions(
+    def _sample_regions(self, unit: int, signals: SampleSignals, num_samples: int) -> Regions:
+        columns: dict[str, npt.NDArray[Any]] = {
+            "sample_vector": signals.sample_vector,
+            "sample_norm": signals.sample_norm,
+            "sample_num_tokens": signals.sample_num_tokens,
+            "sample_loss": signals.sample_loss,
+        }
+        _check_rows(unit, num_samples, "samples", columns)
+        stored, scale = encode(signals.sample_vector, self._view.signal.spec.storage)
+        columns["sample_vector"] = stored
+        if scale is not None:
+            columns["sample_scale"] = scale
+        return {name: (unit * self._plan.samples_per_unit, values) for name, values in columns.items()}
+
+    def _segment_regions(
         self, unit: int, signals: UnitSignals, spans: npt.NDArray[np.int32], num_segments: npt.NDArray[np.int64]
-    ) -> dict[str, tuple[int, npt.NDArray[Any]]]:
+    ) -> Regions:
         rows = self._plan.rows_per_unit
-        stored, scale = encode(signals.segment_vector, self._view.signal.spec.storage)
         segments: dict[str, npt.NDArray[Any]] = {
-            "segment_vector": stored,
+            "segment_vector": signals.segment_vector,
             "segment_span": spans,
             "segment_num_tokens": signals.segment_num_tokens,
             "segment_loss": signals.segment_loss,
             "segment_entropy": signals.segment_entropy,
             "segment_hit_rate": signals.segment_hit_rate,
         }
+        _check_rows(unit, int(num_segments.sum()), "segments", segments)
+        segments["segment_vector"], scale = encode(signals.segment_vector, self._view.signal.spec.storage)
         if scale is not None:
             segments["segment_scale"] = scale
-        state = np.full(len(num_segments), STATE_DONE, dtype=np.uint8)
-        for position, why in signals.set_aside.items():
-            state[position] = STATE_CODES[why.reason]
         gram = packed_grams(signals.segment_vector, num_segments)
         return {
             **{name: (unit * rows, _padded(values, rows)) for name, values in segments.items()},
             "sample_gram": (unit * self._plan.gram_per_unit, _padded(gram, self._plan.gram_per_unit)),
-            "sample_state": (unit * self._plan.samples_per_unit, state),
         }
 
 
-def _check_rows(unit: int, num_rows: int, signals: UnitSignals, spans: npt.NDArray[np.int32]) -> None:
+def _check_rows(unit: int, num_rows: int, of: str, columns: Mapping[str, npt.NDArray[Any]]) -> None:
     """Raise ValueError for what the format cannot hold; a sample with such vectors should have been set aside."""
-    columns = {"segment_span": spans} | {
-        name: getattr(signals, name)
-        for name in ("segment_vector", "segment_num_tokens", "segment_loss", "segment_entropy", "segment_hit_rate")
-    }
     for name, values in columns.items():
         if len(values) != num_rows:
-            raise ValueError(f"unit {unit} has {num_rows} segments, {name} has {len(values)} rows")
-    if not np.isfinite(signals.segment_vector).all():
-        raise ValueError(f"unit {unit} has vectors that are not finite")
+            raise ValueError(f"unit {unit} has {num_rows} {of}, {name} has {len(values)} rows")
+        if name.endswith("_vector") and not np.isfinite(values).all():
+            raise ValueError(f"unit {unit} has vectors that are not finite")
 
 
 def digest_of(value: bytes) -> ChunkDigest:

@@ -1,0 +1,295 @@
+"""Units through a device, batch by batch: what every extractor shares, whatever it makes of a batch."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Container, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from grace_store.config import ExtractSpec, RunOptions
+from grace_store.data.sample import Sample
+from grace_store.errors import OutOfMemory
+from grace_store.metadata import Reason
+from grace_store.model.batches import form_batches, form_packs
+from grace_store.model.collate import Batch, collate
+from grace_store.model.head import OutputHead
+from grace_store.model.head_choice import choose_head
+from grace_store.model.head_vjp import response_states
+from grace_store.model.load import LoadedModel
+from grace_store.model.out_of_memory import is_out_of_memory
+from grace_store.model.packing import packed_positions
+from grace_store.model.reading import ImageQueue, SampleReader
+from grace_store.model.tokens import TokenizedSample
+from grace_store.model.vision import ImageInputs, SampleImages
+from grace_store.unit import SetAside, UnitOutcome, UnitSignals
+
+_LOG = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+OutcomeT = TypeVar("OutcomeT", bound=UnitOutcome)
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class PreparedUnit:
+    """A unit's samples as tokens and batches, before the device."""
+
+    num_rows: tuple[int, ...]
+    """Segments of each sample, set aside or not."""
+    tokens: dict[int, TokenizedSample]
+    """By position in the unit."""
+    images: dict[int, SampleImages]
+    """Of a vision-language model, by position in the unit."""
+    set_aside: dict[int, SetAside]
+    batches: list[Batch]
+
+
+@dataclass(slots=True)
+class PendingUnit(ABC, Generic[ResultT, OutcomeT]):
+    """A unit whose results may still be on their way from the device."""
+
+    prepared: PreparedUnit
+    vector_size: int
+    results: list[tuple[Batch, ResultT]] = field(default_factory=list)
+    """What came of each batch, in main memory once the event has come."""
+    event: torch.cuda.Event | None = None
+
+    def result(self) -> OutcomeT:
+        """Wait for the device and return the signals, in the samples' order."""
+        if self.event is not None:
+            self.event.synchronize()
+        signals = self.gather()
+        signals.num_tokens = sum(
+            self.prepared.tokens[member].num_tokens for b, _ in self.results for member in b.members
+        )
+        signals.set_aside = dict(sorted({**self.prepared.set_aside, **signals.set_aside}.items()))
+        signals.images_sha256 = _images_digest(self.prepared.images, signals.set_aside)
+        return signals
+
+    @abstractmethod
+    def gather(self) -> OutcomeT:
+        """Return what the batches made, with those samples set aside whose numbers cannot be kept."""
+
+
+@dataclass(slots=True)
+class SegmentRows:
+    """A batch's segments, float32 in main memory, in the order of its members."""
+
+    vector: Tensor
+    statistics: Tensor
+    """Columns: loss, entropy, hit rate."""
+
+
+class PendingSegments(PendingUnit[SegmentRows, UnitSignals]):
+    """A unit with a vector for each segment."""
+
+    def gather(self) -> UnitSignals:
+        starts = np.concatenate(([0], np.cumsum(self.prepared.num_rows, dtype=np.int64)))
+        signals = _empty_signals(int(starts[-1]), self.vector_size)
+        for batch, made in self.results:
+            row = 0
+            for member in batch.members:
+                taken = slice(row, row + self.prepared.num_rows[member])
+                row = taken.stop
+                rows = slice(starts[member], starts[member + 1])
+                tokens = self.prepared.tokens[member]
+                _write(signals, member, rows, tokens, made.vector[taken].numpy(), made.statistics[taken].numpy())
+        return signals
+
+
+class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
+    """Tokenises units, forms their batches and runs them, smaller ones where memory runs out."""
+
+    one_at_a_time = False
+    """Whether a batch is one sample."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        spec: ExtractSpec,
+        options: RunOptions,
+        *,
+        batch_tokens: int,
+        head: OutputHead | None = None,
+        images: str | Path | None = None,
+    ) -> None:
+        """Take batch_tokens as the padded tokens of a batch unless the options say how many."""
+        self._model = loaded.model
+        self._device = loaded.device
+        self.head = head or choose_head(loaded.model)
+        self._head_tokens = options.head_tokens
+        self._batch_tokens = options.batch_tokens or batch_tokens
+        self._packing = options.packing
+        embeddings = loaded.model.get_input_embeddings()  # type: ignore[operator]
+        self._reader = SampleReader(loaded, spec, min(self.head.vocab_size, embeddings.weight.shape[0]), images)
+        self._image_pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="images")
+
+    @property
+    def model(self) -> nn.Module:
+        """The whole model, as it runs."""
+        return self._model
+
+    @property
+    @abstractmethod
+    def vector_size(self) -> int: ...
+
+    @abstractmethod
+    def _run(self, batch: Batch, image_inputs: ImageInputs) -> ResultT:
+        """Return what a batch makes, on its way to main memory by the time its unit is finished."""
+
+    @abstractmethod
+    def _pending(self, prepared: PreparedUnit) -> PendingUnit[ResultT, OutcomeT]: ...
+
+    def _finish(self) -> None:
+        """End a unit: nothing may be left to compute."""
+        return
+
+    def _forget(self) -> None:
+        """Drop what a batch that failed left behind."""
+        return
+
+    def prepare(self, samples: Sequence[Sample]) -> PreparedUnit:
+        """Tokenise a unit, open its images and form its batches; CPU work only, safe from several threads."""
+        read = self._reader.read(samples)
+        positions = list(read.tokens)
+        lengths = [read.tokens[position].num_tokens for position in positions]
+        form = form_packs if self._packing else form_batches
+        groups = form(lengths, 1 if self.one_at_a_time else self._batch_tokens)
+        batches = [self._collate([positions[i] for i in group], read.tokens) for group in groups]
+        num_rows = tuple(sample.num_segments for sample in samples)
+        return PreparedUnit(num_rows, read.tokens, read.images, read.set_aside, batches)
+
+    def compute(self, prepared: PreparedUnit) -> PendingUnit[ResultT, OutcomeT]:
+        """Run the model on a prepared unit; called from one thread only."""
+        pending = self._pending(prepared)
+        images = ImageQueue(prepared.images, self._image_pool, pin=self._device.type == "cuda")
+        waiting = deque(prepared.batches)
+        while waiting:
+            batch = waiting.popleft()
+            result = self._try(batch, images, waiting[0].members if waiting else ())
+            if result is None:
+                waiting.extendleft(reversed(self._split(batch, prepared.tokens)))
+            else:
+                pending.results.append((batch, result))
+        self._finish()
+        if self._device.type == "cuda":
+            pending.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            pending.event.record(torch.cuda.current_stream(self._device))
+        return pending
+
+    def _collate(self, members: Sequence[int], tokens: dict[int, TokenizedSample]) -> Batch:
+        samples = [tokens[member] for member in members]
+        return collate(members, samples, pin=self._device.type == "cuda", packed=self._packing)
+
+    def _try(self, batch: Batch, images: ImageQueue, upcoming: Sequence[int]) -> ResultT | None:
+        """Return what a batch makes, or None if memory ran out."""
+        try:
+            image_inputs = images.take(batch.members)
+            images.announce(upcoming)
+            return self._run(batch, image_inputs)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        # Past the except clause, the failed call's tensors are gone with its traceback.
+        self._forget()
+        self.head.release()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        return None
+
+    def hidden_states(self, batch: Batch, image_inputs: ImageInputs) -> Tensor:
+        """Return what the head is given for each response token, (num_tokens, d), in the order of the segments."""
+        predecessor = batch.predecessor.to(self._device, non_blocking=True)
+        return response_states(self._model, self.inputs_on_device(batch, image_inputs), predecessor)
+
+    def image_inputs(self, prepared: PreparedUnit, batch: Batch) -> ImageInputs:
+        """Return what a model that sees images is given for those of a batch."""
+        return ImageQueue(prepared.images, self._image_pool, pin=False).take(batch.members)
+
+    def inputs_on_device(self, batch: Batch, image_inputs: ImageInputs) -> dict[str, Tensor]:
+        """Return all arguments of the model for a batch."""
+        inputs = {**batch.inputs, **image_inputs}
+        on_device = {name: tensor.to(self._device, non_blocking=True) for name, tensor in inputs.items()}
+        if batch.packed_lengths:
+            on_device["position_ids"] = packed_positions(self._model, on_device, batch.packed_lengths)
+        return on_device
+
+    def _split(self, batch: Batch, tokens: dict[int, TokenizedSample]) -> list[Batch]:
+        """Return the two halves of a batch that did not fit, and form smaller ones from now on."""
+        if len(batch.members) == 1:
+            raise OutOfMemory(
+                f"One sample of {batch.num_padded_tokens} tokens does not fit on {self._device}. Lower --head-tokens, "
+                "use a larger or less busy device, or begin a new --signal with a lower --max-length (or --max-pixels)."
+            )
+        middle = (len(batch.members) + 1) // 2
+        halves = [self._collate(part, tokens) for part in (batch.members[:middle], batch.members[middle:])]
+        lowered = min(self._batch_tokens, max(half.num_padded_tokens for half in halves))
+        if lowered < self._batch_tokens:
+            _LOG.warning(
+                "a batch of %d tokens does not fit on %s; forming batches of %d from now on",
+                batch.num_padded_tokens,
+                self._device,
+                lowered,
+            )
+            self._batch_tokens = lowered
+        return halves
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """Return a tensor in main memory, or on its way there from a GPU."""
+    if tensor.device.type != "cuda":
+        return tensor.cpu()
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
+
+
+def _empty_signals(num_rows: int, vector_size: int) -> UnitSignals:
+    return UnitSignals(
+        segment_vector=np.zeros((num_rows, vector_size), dtype=np.float32),
+        segment_num_tokens=np.zeros(num_rows, dtype=np.int32),
+        segment_loss=np.zeros(num_rows, dtype=np.float32),
+        segment_entropy=np.zeros(num_rows, dtype=np.float32),
+        segment_hit_rate=np.zeros(num_rows, dtype=np.float32),
+    )
+
+
+def _images_digest(images: dict[int, SampleImages], set_aside: Container[int]) -> str | None:
+    """Return a digest over those of all images behind a unit's vectors, or None if there are none."""
+    digests = [digest for member in sorted(images) if member not in set_aside for digest in images[member].digests]
+    if not digests:
+        return None
+    return hashlib.sha256("".join(f"{digest}\n" for digest in digests).encode()).hexdigest()
+
+
+def _write(
+    signals: UnitSignals,
+    member: int,
+    rows: slice,
+    tokens: TokenizedSample,
+    vectors: npt.NDArray[np.float32],
+    statistics: npt.NDArray[np.float32],
+) -> None:
+    """Write one sample's rows, or set it aside if any of its numbers is not finite."""
+    bad = np.flatnonzero(~np.isfinite(np.concatenate((vectors, statistics), axis=1)).all(axis=1))
+    if len(bad):
+        first = int(bad[0])
+        name = "the answer" if first == len(vectors) - 1 else f"step {first + 1}"
+        signals.set_aside[member] = SetAside(Reason.NOT_FINITE, f"{name} has a value that is not finite")
+        return
+    signals.segment_vector[rows] = vectors
+    signals.segment_num_tokens[rows] = tokens.tokens_per_segment()
+    signals.segment_loss[rows] = statistics[:, 0]
+    signals.segment_entropy[rows] = statistics[:, 1]
+    signals.segment_hit_rate[rows] = statistics[:, 2]

@@ -1,0 +1,91 @@
+"""Second copies of the plan and of each signal's document: nothing else could bring these back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grace_store.errors import Corrupt
+from grace_store.metadata import Plan, Signal
+from grace_store.store.backend import Backend
+from grace_store.store.layout import COMMITS, PLAN_COPY, SIGNALS, signal_copy_key, signal_key
+from grace_store.store.sealed import group_bytes, group_document
+from grace_store.store.store import version_number
+
+FIRST_VERSION = "1.1"
+"""The first version of the format whose stores must have copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A document that was damaged or lost and is written again."""
+
+    signal: str | None
+    key: str
+    text: str
+
+
+def write_copy(backend: Backend, document: Plan | Signal) -> None:
+    """Write the second copy of the zarr.json that holds a plan or a signal."""
+    backend.write(_copy_key(document), group_bytes(document))
+
+
+def _copy_key(document: Plan | Signal) -> str:
+    return PLAN_COPY if isinstance(document, Plan) else signal_copy_key(document.name)
+
+
+def wrong_copy(backend: Backend, plan: Plan, document: Plan | Signal) -> tuple[str, str] | None:
+    """Return where the copy of a document lies and what is wrong with it, or None. Stores of version 1.0 need none."""
+    key = _copy_key(document)
+    raw = backend.read(key)
+    if raw is None and version_number(plan.format_version) < version_number(FIRST_VERSION):
+        return None
+    try:
+        same = group_document(raw, type(document), key) == document
+    except Corrupt as error:
+        return key, str(error)
+    return None if same else (key, "the copy is of another document")
+
+
+def has_plan_copy(backend: Backend) -> bool:
+    """Return whether a copy of a plan lies there, so that this is or was a store."""
+    return backend.size(PLAN_COPY) is not None
+
+
+def restore_documents(backend: Backend) -> list[Restored]:
+    """Write again what one of the two copies of a document can bring back; nobody else may be writing."""
+    plan, restored = _restored(backend, None, "zarr.json", PLAN_COPY, Plan)
+    names = {*backend.names(SIGNALS), *backend.names(COMMITS)} - {"zarr.json"}
+    for name in sorted(names):
+        key, copy = f"{signal_key(name)}/zarr.json", signal_copy_key(name)
+        signal, again = _restored(backend, name, key, copy, Signal)
+        restored += again
+        if isinstance(plan, Plan) and isinstance(signal, Signal) and signal.name == name:
+            restored += _copied(backend, name, plan, signal)
+    if isinstance(plan, Plan):
+        restored += _copied(backend, None, plan, plan)
+    backend.flush()
+    return restored
+
+
+def _restored(
+    backend: Backend, signal: str | None, key: str, copy: str, kind: type[Plan] | type[Signal]
+) -> tuple[Plan | Signal | None, list[Restored]]:
+    """Return a document, written again from its copy if need be; None if both are gone, or there never was one."""
+    try:
+        return group_document(backend.read(key), kind, key), []
+    except Corrupt as error:
+        damage = Restored(signal, key, str(error))
+    try:
+        document: Plan | Signal = group_document(backend.read(copy), kind, copy)
+    except Corrupt:
+        return None, []
+    backend.write(key, group_bytes(document))
+    return document, [damage]
+
+
+def _copied(backend: Backend, signal: str | None, plan: Plan, document: Plan | Signal) -> list[Restored]:
+    """Write the copy of a document again if it is not right, or not there."""
+    wrong = wrong_copy(backend, plan, document)
+    if wrong is not None or backend.size(_copy_key(document)) is None:
+        write_copy(backend, document)
+    return [Restored(signal, *wrong)] if wrong else []

@@ -1,0 +1,62 @@
+"""Write a golden store: ``python -m tests.golden.make_store FOLDER``, run with the code of the version to keep.
+
+One proxy signal for each storage, from the fake model, zipped; what scoring says of each is written beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from grace_store.config import DataRequest, ExtractRequest
+from grace_store.job.extract import ExtractJob, extract
+from grace_store.job.scoring import score_samples
+from grace_store.store import Store, rewrite_signal_metadata
+from tests.fake_model import make_fake_model
+from tests.stores import STORAGES, make_records
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    scratch = Path(tempfile.mkdtemp())
+    data = make_records(folder / "data.jsonl")
+    job = ExtractJob(
+        location=str(folder / "store.zarr"),
+        model=make_fake_model(scratch / "model"),
+        data=(str(data),),
+        data_request=DataRequest(format="explicit", min_steps=1),
+        samples_per_unit=4,
+        door="tests.fake_model",
+    )
+    for storage in STORAGES:
+        extract(replace(job, signal=storage, request=ExtractRequest(storage=storage, max_length=300)))
+    store = Store.open(job.location)
+    for name in store.signal_names:
+        view = store.signal(name)
+        # Where the model lay is nobody's business any more.
+        view.signal = view.signal.model_copy(update={"origin": {"model": "model"}})
+        rewrite_signal_metadata(view)
+    found = {
+        name: {
+            "identity": store.signal(name).signal.identity(),
+            "value": {
+                sample_id: value
+                for table in [score_samples(store, signals=name)]
+                for sample_id, value in zip(table.sample_id, table.value.tolist(), strict=True)
+            },
+        }
+        for name in store.signal_names
+    }
+    plan = store.plan.digest()
+    (folder / "expected.json").write_text(json.dumps({"plan": plan, "signals": found}, indent=1) + "\n")
+    for path in (folder / "store.zarr" / "ledger" / "runs").iterdir():
+        path.unlink()
+    shutil.make_archive(str(folder / "store"), "zip", folder, "store.zarr")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
