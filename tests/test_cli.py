@@ -171,7 +171,7 @@ def test_verify_and_repair(tmp_path: Path, model: str, data: str) -> None:
     result = run("verify", store, "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["problems"][0]["unit"] == 4
-    assert "1 problems mended" in run_ok("repair", store, "--threads", 1).stdout
+    assert "1 problem mended" in run_ok("repair", store, "--threads", 1).stdout
     assert content(store) == before
     assert run_json("repair", store)["mended"] == []
     assert "nothing to mend" in run_ok("repair", store).stdout
@@ -219,13 +219,13 @@ def test_scores_never_replace_what_they_are_made_from(finished: Path, place: str
 
 def test_a_terminal_is_shown_control_characters_not_given_them(tmp_path: Path, model: str) -> None:
     data = tmp_path / "hostile.jsonl"
-    hostile = {"id": "a\x1b[31m", "prompt": "clear \x1b[2J", "steps": ["one \x07", "two"], "answer": "three"}
+    hostile = {"id": "a\u202eb", "prompt": "clear \x1b[2J", "steps": ["one \x07", "two"], "answer": "three"}
     data.write_text(2 * (json.dumps(hostile) + "\n"))  # the second uses the first one's id
     run_ok(*extract_words(tmp_path / "store.zarr", model, str(data)), "--format", "explicit")
     shown = run_ok("inspect", tmp_path / "store.zarr", "#0").stdout
     listed = run_ok("status", tmp_path / "store.zarr", "--list").stdout
     assert "\\x1b[2J" in shown
-    assert not {"\x1b", "\x07"} & set(shown + listed)
+    assert not {"\x1b", "\x07", "\u202e"} & set(shown + listed)
 
 
 def test_workers_and_shards_write_the_same_bytes(tmp_path: Path, finished: Path, model: str) -> None:
@@ -294,7 +294,7 @@ def test_a_full_disk_keeps_what_is_committed(
     monkeypatch.setattr(LocalBackend, "write", _full_after(real, "base/00000002"))
     result = run(*extract_words(tmp_path / "store.zarr", model, data))
     assert result.exit_code == 1
-    assert "Everything committed is kept: make room and run the same command again" in result.stderr
+    assert "Everything committed is kept and nothing half-written: make room and run the same command again" in result.stderr
     monkeypatch.setattr(LocalBackend, "write", real)
     assert run_json("status", tmp_path / "store.zarr")["num_units_done"] == 2
     run_ok(*extract_words(tmp_path / "store.zarr", model, data))

@@ -195,7 +195,9 @@ DEEP = b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         (b'{"a": "\xff"}', Reason.BAD_JSON, "not UTF-8 at byte 7"),
         (b'{"a": 1} {"b": 2}', Reason.BAD_JSON, "Extra data"),
         (b'{"a": ' + b"1" * 5000 + b"}", Reason.BAD_JSON, "digits"),
-        (DEEP, Reason.BAD_JSON, "nested too deep"),
+        (DEEP, Reason.BAD_JSON, "nested more than 64 deep"),
+        (b'{"a": ' * 65 + b"1" + b"}" * 65, Reason.BAD_JSON, "nested more than 64 deep"),
+        (b'{"a": 1e999}', Reason.BAD_JSON, "a number is too large"),
         (b"[1]", Reason.NOT_AN_OBJECT, "a JSON array"),
         (b"null", Reason.NOT_AN_OBJECT, "a JSON null"),
         (b"true", Reason.NOT_AN_OBJECT, "a JSON boolean"),
@@ -530,8 +532,8 @@ def zipped() -> bytes:
         ("x.parquet", b"nothing", "named .parquet but does not begin like one"),
         ("x.json", b'{\n  "data": []\n}', "one JSON object over several lines"),
         ("x.csv", b"question,answer\n", "begins with 'question,answer"),
-        ("x.jsonl.gz", b"\x1f\x8b\x08" + b"\xff" * 30, "damaged gz data"),
-        ("x.jsonl.zst", b"\x28\xb5\x2f\xfd" + b"\xff" * 30, "damaged zst data"),
+        ("x.jsonl.gz", b"\x1f\x8b\x08" + b"\xff" * 30, "damaged gzip data"),
+        ("x.jsonl.zst", b"\x28\xb5\x2f\xfd" + b"\xff" * 30, "damaged zstd data"),
     ],
 )
 def test_other_files_are_refused(tmp_path, name, content, message):

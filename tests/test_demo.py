@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from grace_store.cli import main
+from grace_store.cli import demonstrating, main
 from grace_store.demo import model as demo_models
 from grace_store.demo.traces import FOLDER
 from grace_store.errors import MissingExtra
@@ -41,20 +41,26 @@ def test_the_demo_shows_best_and_worst_and_where_the_files_are(tmp_path: Path, m
     result = run("demo", "--out", tmp_path / "out", "--model", model)
     assert "The best and the worst 5 of 64 traces" in result.stdout
     assert "Mean value by quality" in result.stdout
-    for command in ("plan", "extract", "score", "select"):
+    for command in ("plan", "extract", "score", "select", "report"):
         assert f"$ grace-store {command}" in result.stderr
-    for name in ("demo.zarr", "scores.parquet", "subset.jsonl"):
+    for name in ("demo.zarr", "scores.parquet", "subset.jsonl", "report.html"):
         assert str(tmp_path / "out" / name) in result.stdout.replace("\n", "")
         assert (tmp_path / "out" / name).exists()
     assert len((tmp_path / "out" / "subset.jsonl").read_text().splitlines()) == 13  # ceil(0.2 * 64)
 
 
-def test_the_demo_for_machines_is_one_json_document(tmp_path: Path, model: Path) -> None:
+def test_the_demo_for_machines_is_one_json_document(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ranking = run_json("demo", "--out", tmp_path / "out", "--model", model)["ranking"]
     values = [entry["value"] for entry in ranking]
     assert len(values) == NUM_TRACES
     assert values == sorted(values, reverse=True)
     assert run_json("demo", "--out", tmp_path / "out", "--model", model)["ranking"] == ranking  # nothing is redone
+    monkeypatch.setattr(demonstrating, "_can_report", lambda: False)
+    result = run("demo", "--out", tmp_path / "out", "--model", model, "--json")
+    assert "report" not in json.loads(result.stdout)
+    assert "pip install 'grace-store[report]'" in result.stderr
 
 
 def test_without_its_model_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

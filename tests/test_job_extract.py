@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from grace_store.cli.console import ProgressDisplay
 from grace_store.config import ExtractRequest, RunOptions
 from grace_store.errors import Interrupted, ResumeMismatch, SettingError, StoreBusy, WorkerDied
 from grace_store.events import Event, Note, Rated, Started, UnitCommitted, Warned
@@ -176,6 +177,16 @@ def test_stopped_then_resumed_is_byte_identical(tmp_path: Path, finished: dict[s
     assert content(job.location) == finished
 
 
+def test_a_run_killed_before_the_totals_leaves_nothing_after_the_next(tmp_path: Path, finished: dict[str, str]) -> None:
+    job = make_job(tmp_path)
+    extract(job)
+    totals = Path(job.location) / "ledger/complete/base.json"
+    totals.unlink()
+    extract(job)
+    assert content(job.location) == finished
+    assert list((Path(job.location) / "ledger/tmp").iterdir()) == []
+
+
 def test_shards_together_make_the_same_store(tmp_path: Path, finished: dict[str, str]) -> None:
     job = make_job(tmp_path)
     notes: list[Event] = []
@@ -301,6 +312,17 @@ def test_a_unit_that_kills_workers_is_given_up_and_the_others_are_done(
     monkeypatch.delenv("FAKE_MODEL_KILLED_BY")
     extract(job)
     assert content(job.location) == finished
+
+
+@pytest.mark.usefixtures("repo_on_path")
+def test_when_the_trial_kills_the_workers_the_run_goes_on_without_an_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that replace dead ones do not know how fast they are, and the display divides by that."""
+    monkeypatch.setenv("FAKE_MODEL_KILLED_BY", "case-12")
+    job = make_job(tmp_path, devices=("cpu",))
+    with ProgressDisplay() as display, pytest.raises(WorkerDied, match=r"units \[3\]; all other units are committed"):
+        extract(job, display)
 
 
 @pytest.mark.usefixtures("repo_on_path")

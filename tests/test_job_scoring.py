@@ -279,6 +279,20 @@ def test_damaged_chunks_are_never_scored(tmp_path, damage):
     assert [path.name for path in tmp_path.iterdir()] == ["known.zarr"]
 
 
+def test_a_chunk_of_another_unit_and_a_damaged_commit_are_never_scored(tmp_path):
+    known = known_store(tmp_path)
+    chunks = tmp_path / "known.zarr/signals/base/sample_state/c"
+    sound = (chunks / "3").read_bytes()
+    (chunks / "3").write_bytes((chunks / "1").read_bytes())
+    with pytest.raises(Corrupt, match=r"sample_state/c/3 is not the chunk that was committed.*verify --deep"):
+        score_samples(known.store)
+    (chunks / "3").write_bytes(sound)
+    commit = tmp_path / "known.zarr/ledger/commits/base/00000002.json"
+    commit.write_bytes(commit.read_bytes()[:-30])
+    with pytest.raises(Corrupt, match=r"00000002.json cannot be read.*verify --deep"):
+        score_samples(known.store)
+
+
 # ---------------------------------------------------------------- samples one by one, work in order
 
 

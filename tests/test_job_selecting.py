@@ -315,7 +315,7 @@ def test_a_pretty_printed_array_becomes_lines(tmp_path):
 
 def test_text_that_says_image_without_one_is_reported(tmp_path):
     lines = [
-        json.dumps({"id": f"r{i}", "prompt": "the tag <image>", "steps": ["a", "b"], "answer": "c"}) for i in range(3)
+        json.dumps({"id": f"r{i}", "prompt": "?", "steps": ["the tag <image>", "b"], "answer": "c"}) for i in range(3)
     ]
     (tmp_path / "traces.jsonl").write_text("\n".join(lines))
     extract(make_job(tmp_path))

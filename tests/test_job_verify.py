@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from grace_store.config import ExtractRequest, RunOptions
-from grace_store.errors import ResumeMismatch, StoreBusy, StoreError
+from grace_store.errors import DatasetChanged, NotAStore, ResumeMismatch, StoreBusy, StoreError
+from grace_store.job import planning
+from grace_store.job import verify as verify_module
 from grace_store.job.extract import ExtractJob, extract
-from grace_store.job.verify import repair, verify, verify_against_model
-from grace_store.store import Store, hold
+from grace_store.job.verify import describe_problems, repair, verify, verify_against_model
+from grace_store.store import Problem, Store, hold
 from tests.fake_model import CALLS_FILE, make_fake_model
 from tests.jobs import content, make_job
 
@@ -85,19 +87,96 @@ def test_a_stray_file_is_reported_and_removed(job: ExtractJob) -> None:
     assert list(verify(Store.open(job.location))) == []
 
 
-def test_a_damaged_plan_cannot_be_repaired_and_says_so(job: ExtractJob) -> None:
+PLAN_DAMAGE: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "flipped plan": ("zarr.json", flip),
+    "lost plan": ("zarr.json", Path.unlink),
+    "emptied plan": ("zarr.json", lambda path: path.write_bytes(b"")),
+    "flipped copy of the plan": ("ledger/plan.json", flip),
+    "lost copy of the plan": ("ledger/plan.json", Path.unlink),
+    "flipped signal": ("signals/base/zarr.json", flip),
+    "lost signal": ("signals/base/zarr.json", Path.unlink),
+    "lost copy of the signal": ("ledger/signals/base.json", Path.unlink),
+    "metadata of a column": ("samples/sample_num_steps/zarr.json", flip),
+    "lost metadata of a column": ("samples/sample_id/zarr.json", Path.unlink),
+    "metadata of a group": ("samples/zarr.json", lambda path: path.write_text("{}")),
+    "flipped column": ("samples/sample_num_steps/c/0", flip),
+    "lost column": ("samples/sample_id/c/0", Path.unlink),
+    "another column": (
+        "samples/sample_row/c/0",
+        lambda path: path.write_bytes((path.parents[2] / "sample_offset/c/0").read_bytes()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLAN_DAMAGE)
+def test_a_damaged_plan_is_mended_and_no_unit_is_computed_again(
+    tmp_path: Path, job: ExtractJob, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    before = content(job.location)
+    file, damage = PLAN_DAMAGE[name]
+    damage(Path(job.location) / file)
+    monkeypatch.setenv(CALLS_FILE, str(tmp_path / "calls"))
+    mended = repair(job.location, ExtractJob(job.location, door="tests.fake_model"))
+    assert file in [problem.where for problem in mended] or "samples" in [problem.where for problem in mended]
+    assert content(job.location) == before
+    assert not (tmp_path / "calls").exists()
+    assert repair(job.location, ExtractJob(job.location, door="tests.fake_model")) == []
+
+
+def test_data_that_was_moved_mends_a_damaged_plan_too(tmp_path: Path, job: ExtractJob) -> None:
+    before = content(job.location)
+    flip(Path(job.location) / "samples/sample_digest/c/0/0")
+    moved = Path(job.data[0]).rename(tmp_path / "moved.jsonl")
+    with pytest.raises(DatasetChanged, match="no longer there"):
+        repair(job.location, ExtractJob(job.location, door="tests.fake_model"))
+    repair(job.location, ExtractJob(job.location, data=(str(moved),), door="tests.fake_model"))
+    assert content(job.location) == before
+
+
+def test_a_plan_that_comes_out_differently_is_not_written_over(
+    job: ExtractJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flip(Path(job.location) / "samples/sample_num_steps/c/0")
+    before = content(job.location)
+    understand = planning.understand
+    monkeypatch.setattr(
+        planning, "understand", lambda *words: replace(understand(*words), sample_id=f"new-{words[0].row}")
+    )
+    with pytest.raises(StoreError, match="plans the same data differently"):
+        repair(job.location, job)
+    assert content(job.location) == before
+
+
+def test_a_plan_whose_counts_contradict_each_other_cannot_be_mended(
+    job: ExtractJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_module, "check_plan", lambda *_, **__: [Problem(None, None, "zarr.json", "?", "replan")])
     with pytest.raises(StoreError, match=r"plan of .* itself is damaged"):
-        repair(Store.open(job.location), job)
+        repair(job.location, job)
 
 
-def test_a_damaged_signal_document_is_reported(job: ExtractJob) -> None:
+def test_a_signal_whose_document_and_copy_are_damaged_is_lost(job: ExtractJob) -> None:
     path = Path(job.location) / "signals/base/zarr.json"
     path.write_text(path.read_text().replace('"int8"', '"int4"'))
+    (Path(job.location) / "ledger/signals/base.json").unlink()
     problems = list(verify(Store.open(job.location)))
     assert "does not match its own digest" in problems[0].text
     with pytest.raises(StoreError, match="extract it anew"):
         repair(Store.open(job.location), job)
+
+
+def test_nothing_is_written_into_what_is_no_store(tmp_path: Path, job: ExtractJob) -> None:
+    (tmp_path / "other").mkdir()
+    with pytest.raises(NotAStore, match="is not a grace-store store"):
+        repair(tmp_path / "other", job)
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_units_to_do_are_told_as_ranges() -> None:
+    problems = [Problem("base", unit, "key", "unit is not committed", "extract") for unit in (0, 1, 2, 7)]
+    problems.insert(2, Problem("base", 5, "key", "chunk is missing", "repair"))
+    lines = ["base unit 5: key: chunk is missing", "base: 4 units not committed: 0-2, 7"]
+    assert list(describe_problems(problems)) == lines
 
 
 def test_a_store_that_is_being_written_is_not_repaired(job: ExtractJob) -> None:

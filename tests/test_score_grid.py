@@ -59,7 +59,7 @@ def test_settings_without_meaning_are_refused(grid, message):
         ({"grid": [{"target": "question"}]}, "input should be 'answer', 'trace' or 'suffix'"),
         ({"grid": [{"history": []}]}, "history has no value in the grid"),
         ({"ratio": []}, "a sweep needs at least one ratio"),
-        ({"grids": []}, "extra inputs are not permitted"),
+        ({"grids": []}, "there is no such setting"),
     ],
 )
 def test_a_sweep_without_meaning_is_refused(settings, message):

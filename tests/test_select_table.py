@@ -12,7 +12,7 @@ from grace_store.score import Flag
 from grace_store.select.sweep_table import SweepValues
 from grace_store.select.table import SCHEMA, read_made_by, read_scores, score_rows, write_scores
 
-MADE_BY = {"kind": "scores", "spec": {"method": "grace"}}
+MADE_BY = {"kind": "scores", "spec": {"method": "grace"}, "store": "s.zarr", "plan_sha256": "0", "signals": {}}
 
 
 def rows(num: int = 2, flags=(0, 0)) -> pa.Table:
