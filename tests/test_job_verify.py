@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from grace_store.config import ExtractRequest, RunOptions
-from grace_store.errors import DatasetChanged, NotAStore, ResumeMismatch, StoreBusy, StoreError
+from grace_store.errors import Corrupt, DatasetChanged, NotAStore, ResumeMismatch, StoreBusy, StoreError
 from grace_store.job import planning
 from grace_store.job import verify as verify_module
+from grace_store.job.dataset import open_dataset
 from grace_store.job.extract import ExtractJob, extract
 from grace_store.job.verify import describe_problems, repair, verify, verify_against_model
 from grace_store.store import Problem, Store, hold
+from grace_store.store.sealed import group_bytes
 from tests.fake_model import CALLS_FILE, make_fake_model
 from tests.jobs import content, make_job
 
@@ -121,6 +123,29 @@ def test_a_damaged_plan_is_mended_and_no_unit_is_computed_again(
     assert content(job.location) == before
     assert not (tmp_path / "calls").exists()
     assert repair(job.location, ExtractJob(job.location, door="tests.fake_model")) == []
+
+
+def test_who_opens_a_damaged_plan_is_told_of_its_copy(job: ExtractJob) -> None:
+    (Path(job.location) / "zarr.json").write_text("{")
+    with pytest.raises(Corrupt, match="not valid JSON") as caught:
+        Store.open(job.location)
+    assert caught.value.__notes__ == ["There is a copy of the plan, which `grace-store repair` puts back."]
+    (Path(job.location) / "ledger/plan.json").unlink()
+    with pytest.raises(Corrupt, match="not valid JSON") as caught:
+        Store.open(job.location)
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_the_plan_of_an_older_version_is_mended_too(job: ExtractJob) -> None:
+    store = Store.open(job.location)
+    store.backend.write("zarr.json", group_bytes(store.plan.model_copy(update={"format_version": "1.0"})))
+    column = Path(job.location) / "samples/sample_num_steps/c/0"
+    sound = column.read_bytes()
+    flip(column)
+    old = Store.open(job.location)
+    with open_dataset(old) as dataset:
+        planning.rewrite_plan_arrays(old, dataset)
+    assert column.read_bytes() == sound
 
 
 def test_data_that_was_moved_mends_a_damaged_plan_too(tmp_path: Path, job: ExtractJob) -> None:

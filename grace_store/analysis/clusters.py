@@ -7,15 +7,14 @@ centroids are learnt by one, and labels are found in blocks of a fixed size, eac
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import faiss
 import numpy as np
 import numpy.typing as npt
 
+from grace_store.analysis.faiss_threads import faiss_threads
 from grace_store.config import default_threads
 from grace_store.errors import SettingError
 
@@ -90,20 +89,9 @@ def _train(points: Float32, num_clusters: int, seed: int) -> Float32:
         min_points_per_centroid=1,
         max_points_per_centroid=TRAINING_SAMPLES,
     )
-    with _one_thread():
+    with faiss_threads(1):  # several may add up the same numbers in another order
         kmeans.train(np.ascontiguousarray(points, dtype=np.float32))
     return np.asarray(kmeans.centroids, dtype=np.float32)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let faiss and its BLAS work alone: several threads may add up the same numbers in another order."""
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)
 
 
 def _assign(points: Float32, centroids: Float32, threads: int | None) -> tuple[IntArray, Float32]:

@@ -21,6 +21,8 @@ from grace_store.errors import SettingError
 
 Descriptor = Literal["answer", "steps", "weighted", "projected"]
 DESCRIPTORS: tuple[Descriptor, ...] = get_args(Descriptor)
+DEFAULT_DESCRIPTOR: Descriptor = "steps"
+"""Answers are short: those of quite different traces point the same way, as their steps do not."""
 
 Float32 = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
@@ -60,6 +62,14 @@ class Projection:
     def __call__(self, vectors: Float32) -> Float32:
         # Summed in float64: a row's float32 then does not depend on how many rows are multiplied at once.
         return np.asarray(vectors.astype(np.float64) @ self.matrix, dtype=np.float32)
+
+
+def descriptor_named(name: str) -> Descriptor:
+    """Return a descriptor by its name, or say which there are."""
+    for descriptor in DESCRIPTORS:
+        if descriptor == name:
+            return descriptor
+    raise SettingError(f"descriptor {name!r} is none of {', '.join(DESCRIPTORS)}")
 
 
 def projection_for(vector_size: int, dimension: int | None = None, seed: int = 0) -> Projection | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
+from grace_store.analysis.faiss_threads import faiss_threads
 from grace_store.analysis.forest import PAIRS_AT_ONCE, Float32, ForestBuilder, IntArray, Pairs
 from grace_store.analysis.recall import NUM_QUERIES, Recall, Truth
 from grace_store.analysis.sources import Block, VectorSource, measured
@@ -112,22 +112,12 @@ def similar_pairs(
     """Return the pairs of points with a cosine of at least floor, thinned out to their forest."""
     gpus = num_gpus()
     plan = plan or plan_index(source.num_points, source.size, num_gpus=gpus)
-    with _threads(threads or default_threads()):
+    with faiss_threads(threads or default_threads()):
         searching = _Searching(source, floor, plan, seed, gpus, listener)
         searching.fill()
         for pairs in searching.results():
             searching.keep(pairs)
         return searching.found()
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(count)
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)
 
 
 @dataclass(slots=True)
@@ -190,7 +180,8 @@ class _Searching:
             )
             index.sq.rangestat_arg = _SQ8_MARGIN
         index.nprobe = plan.num_probed
-        index.cp.spherical, index.cp.seed, index.cp.niter = True, self.seed, 8
+        # faiss takes a seed of 31 bits.
+        index.cp.spherical, index.cp.seed, index.cp.niter = True, self.seed % 2**31, 8
         index.cp.min_points_per_centroid = 1
         index.train(vector)
         chosen = np.random.default_rng(self.seed).permutation(len(number))[:NUM_QUERIES]

@@ -35,6 +35,7 @@ from grace_store.events import (
     UnitCommitted,
     Warned,
 )
+from grace_store.json_values import without_nan
 
 EXIT_INTERRUPTED = 130
 SECONDS_BETWEEN_LINES = 10.0
@@ -109,8 +110,8 @@ def stoppable() -> Iterator[threading.Event]:
 
 
 def print_json(value: Any) -> None:
-    """Write a result for machines to stdout."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Write a result for machines to stdout; null stands for a number that could not be had."""
+    click.echo(json.dumps(without_nan(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def harmless(text: str) -> str:

@@ -192,7 +192,7 @@ def audit(scores: Path, ratio: str, *, as_json: bool) -> None:
 
     found = audit_length(scores, ratio=ratio)
     if as_json:
-        print_json({"scores": str(scores), **_without_nan(asdict(found))})
+        print_json({"scores": str(scores), **asdict(found)})
         return
     click.echo(f"{scores}: {found.num_samples} samples with a value")
     click.echo(f"  length explains {_shown(100 * found.variance_explained, 1)} % of the values' variance")
@@ -215,10 +215,3 @@ def audit(scores: Path, ratio: str, *, as_json: bool) -> None:
 
 def _shown(number: float, digits: int = 3) -> str:
     return "-" if number != number else f"{number:.{digits}f}"
-
-
-def _without_nan(value: Any) -> Any:
-    """Return a document with null where a number is none, as JSON has it."""
-    if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    return None if isinstance(value, float) and value != value else value

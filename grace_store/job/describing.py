@@ -12,13 +12,14 @@ import numpy.typing as npt
 
 from grace_store import __version__
 from grace_store.analysis.descriptors import (
-    DESCRIPTORS,
+    DEFAULT_DESCRIPTOR,
     PROJECTED_SIZE,
     BoolArray,
     Described,
     Descriptor,
     Projection,
     describe,
+    descriptor_named,
     projection_for,
 )
 from grace_store.errors import DataError, SettingError, Unfinished
@@ -64,7 +65,7 @@ def describe_samples(
 ) -> Descriptions:  # fmt: skip
     """Return one vector of length 1 for every done sample, or for those of samples (positions in the plan).
 
-    descriptor is answer (the default), steps, weighted (by the step scores of scores) or projected (to dimension
+    descriptor is answer, steps (the default), weighted (by the step scores of scores) or projected (to dimension
     numbers, by seed). A signal that keeps one vector a sample has that vector as its only descriptor: leave it out.
     """
     reader = DescriptionReader.of(
@@ -266,15 +267,14 @@ def _resolved(
     view: SignalView, descriptor: Descriptor | None, scores: ScoreTable | None, dimension: int | None
 ) -> Descriptor | None:
     """Return the descriptor meant, or say why there is none such."""
-    if descriptor is not None and descriptor not in DESCRIPTORS:
-        raise SettingError(f"descriptor {descriptor!r} is none of {', '.join(DESCRIPTORS)}")
+    named = None if descriptor is None else descriptor_named(descriptor)
     if view.per_sample:
-        if descriptor is not None or dimension is not None:
+        if named is not None or dimension is not None:
             raise SettingError(
                 f"signal {view.name!r} keeps one vector a sample, which is its only descriptor: leave --descriptor out"
             )
         return None
-    chosen = descriptor or "answer"
+    chosen = named or DEFAULT_DESCRIPTOR
     if dimension is not None and chosen != "projected":
         raise SettingError(f"only the descriptor projected has a dimension; {chosen} has that of the vectors")
     if chosen != "weighted":

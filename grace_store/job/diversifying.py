@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from grace_store.analysis.clusters import cluster_vectors, make_cells
+from grace_store.analysis.descriptors import descriptor_named
 from grace_store.analysis.duplicate_table import DuplicateTable, read_duplicates
 from grace_store.analysis.duplicates import DEFAULT_THRESHOLD
 from grace_store.analysis.greedy import Trade, greedy_orders
 from grace_store.errors import DataError, SettingError
 from grace_store.events import Listener, Note, ignore
 from grace_store.job.finding_duplicates import find_duplicates
-from grace_store.job.pool import Pool, descriptor_of, open_pool, signal_of
+from grace_store.job.pool import Pool, open_pool, signal_of
 from grace_store.job.selecting import Diversified, IntArray, Ranking, open_store_of, positions_of, with_steps
 from grace_store.select.budget import Balance, balanced_order
 from grace_store.select.diversity import blended_order, distinct_first
@@ -46,9 +47,10 @@ def diversify(
     samples = np.sort(positions_of(opened, row))
     if spec.method == "dedup":
         similarity = spec.similarity or DEFAULT_THRESHOLD
+        descriptor = None if spec.descriptor is None else descriptor_named(spec.descriptor)
         table = find_duplicates(
-            opened, signal=spec.signal, descriptor=descriptor_of(spec.descriptor), threshold=similarity,
-            floor=similarity, scores=with_steps(ranking.scores) if spec.descriptor == "weighted" else None,
+            opened, signal=spec.signal, descriptor=descriptor, threshold=similarity,
+            floor=similarity, scores=with_steps(ranking.scores) if descriptor == "weighted" else None,
             subset=samples, data=data, partial=True, threads=threads, listener=listener,
         )  # fmt: skip
         return _without_duplicates(ranking, table, row, "the search")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from grace_store.job.pool import Pool, open_pool, signal_of
 from grace_store.job.scoring import check_plan_of
 from grace_store.job.selecting import Ranking, Subset, rank_samples
 from grace_store.job.trade_curve import TradeCurve, TradeSpec, trade_curve
+from grace_store.json_values import without_nan
 from grace_store.select.budget import Ratio
 from grace_store.select.table import ScoreTable, read_scores
 from grace_store.store import Store
@@ -118,7 +119,7 @@ class Diversity:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it, None for what cannot be said."""
-        found: dict[str, Any] = _without_nan(
+        found: dict[str, Any] = without_nan(
             {
                 **self.made_by,
                 "pool": asdict(self.pool),
@@ -167,7 +168,7 @@ def measure_diversity(
     listener(Note(f"Measuring {len(chosen)} subsets, and random ones, in {clusters.num_clusters} clusters."))
     measure = _Measure(pool, clusters, num_random, seed)
     places = [pool.places_of(each.scores.row[each.chosen], each.name) for each in chosen]
-    value = np.full(len(pool), np.nan) if with_values is None else _values(pool, with_values)
+    value = np.full(len(pool), np.nan) if with_values is None else with_values.values_of(pool.described.row)
     return Diversity(
         pool=measure.of("pool", np.arange(len(pool)), value),
         subsets=[
@@ -194,16 +195,6 @@ def _chosen(subset: str | Path | Subset, number: int) -> _Chosen:
         return _Chosen(f"subset {number + 1}", subset.scores, subset.chosen)
     found = read_subset(Path(subset))
     return _Chosen(str(subset), found.scores, found.chosen)
-
-
-def _values(pool: Pool, scores: ScoreTable) -> FloatArray:
-    """Return the value of every sample of the pool; NaN for those that have none."""
-    place = np.searchsorted(pool.described.row, scores.row)
-    inside = np.flatnonzero(place < len(pool))
-    mine = inside[pool.described.row[place[inside]] == scores.row[inside]]
-    value = np.full(len(pool), np.nan)
-    value[place[mine]] = scores.value[mine]
-    return value
 
 
 def _curve(
@@ -319,11 +310,3 @@ def _cluster_shares(
         )
         for i in range(num)
     ]
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_nan(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nan(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from grace_store.analysis.search import Found
 
 IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
-
-DEFAULT_DESCRIPTOR: Descriptor = "steps"
-"""Answers are short: those of quite different traces point the same way, as their steps do not."""
 
 
 def find_duplicates(
@@ -58,9 +54,8 @@ def find_duplicates(
     view = opened.signal(signal)
     samples = samples_named(opened, subset) if isinstance(subset, (str, Path)) else subset
     reader = DescriptionReader.of(
-        opened, signal=view.name, descriptor=descriptor or (None if view.per_sample else DEFAULT_DESCRIPTOR),
-        scores=table if descriptor == "weighted" else None, samples=samples, dimension=dimension, seed=seed,
-        partial=partial, threads=threads,
+        opened, signal=view.name, descriptor=descriptor, scores=table if descriptor == "weighted" else None,
+        samples=samples, dimension=dimension, seed=seed, partial=partial, threads=threads,
     )  # fmt: skip
     source = StoreVectors(reader)
     search, about = _search(source, floor, threads, seed, listener)
@@ -85,7 +80,7 @@ def find_duplicates(
         row=row,
         exact=is_exact,
         **_likeness(found, forest, search),
-        value=np.full(len(found), np.nan) if table is None else _values_of(row, table),
+        value=np.full(len(found), np.nan) if table is None else table.values_of(row),
         num_tokens=_num_tokens(view, threads)[found],
         made_by=made_by,
     )
@@ -104,7 +99,7 @@ def regroup_duplicates(
             raise DataError(
                 f"{table} and the scores are of different plans; score the store that {table} was made from."
             )
-        value = _values_of(found.row, given)
+        value = given.values_of(found.row)
     _checked(keep or found.made_by["spec"]["keep"], scores if scores is not None else found)
     return found.regrouped(threshold, keep, value)
 
@@ -221,15 +216,6 @@ def _scores(store: Store, scores: ScoreTable | str | Path | None, *, steps: bool
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=steps)
     check_plan_of(table.made_by, store)
     return table
-
-
-def _values_of(row: IntArray, scores: ScoreTable) -> FloatArray:
-    """Return the value of each dataset row; NaN where the scores have none."""
-    order = np.argsort(scores.row, kind="stable")
-    place = order[np.searchsorted(scores.row, row, sorter=order).clip(max=len(order) - 1)] if len(order) else order
-    if not len(order):
-        return np.full(len(row), np.nan)
-    return np.where(scores.row[place] == row, scores.value[place], np.nan)
 
 
 def _checked(keep: Keep | None, values: object | None) -> Keep:

@@ -16,8 +16,6 @@ from grace_store.job.describing import DescriptionReader
 from grace_store.select.table import ScoreTable
 from grace_store.store import Store
 
-DEFAULT_DESCRIPTOR: Descriptor = "steps"
-
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
@@ -43,7 +41,7 @@ class Neighbours:
 def nearest_samples(
     store: Store | str | Path, sample: str | npt.NDArray[np.float32], *, count: int = 10, least: bool = False,
     signal: str | None = None, descriptor: Descriptor | None = None, scores: ScoreTable | None = None,
-    dimension: int | None = None, seed: int = 0, partial: bool = False, threads: int | None = None,
+    dimension: int | None = None, seed: int | None = None, partial: bool = False, threads: int | None = None,
     listener: Listener = ignore,
 ) -> Neighbours:  # fmt: skip
     """Return the samples with the largest cosine to a sample (its id, or #ROW), or with the smallest.
@@ -53,11 +51,15 @@ def nearest_samples(
     """
     if count < 1:
         raise SettingError(f"count {count} is below 1")
+    if scores is not None and descriptor != "weighted":
+        raise SettingError("scores are for the descriptor weighted, which weighs steps by them: leave --scores out")
+    if seed is not None and descriptor != "projected":
+        raise SettingError("a seed is for the random projection of the descriptor projected: leave --seed out")
     opened = store if isinstance(store, Store) else Store.open(store)
     view = opened.signal(signal)
     reader = DescriptionReader.of(
-        opened, signal=view.name, descriptor=descriptor or (None if view.per_sample else DEFAULT_DESCRIPTOR),
-        scores=scores, dimension=dimension, seed=seed, partial=partial, threads=threads,
+        opened, signal=view.name, descriptor=descriptor, scores=scores, dimension=dimension, seed=seed or 0,
+        partial=partial, threads=threads,
     )  # fmt: skip
     if isinstance(sample, str):
         place = opened.find(sample)

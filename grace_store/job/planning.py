@@ -121,7 +121,8 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
         scanner = _Scanner(name_files([Path(file.path) for file in plan.files]), plan.spec, writer, None)
         for record in dataset.scan():
             scanner.take(record)
-        if writer.finish(plan.spec, plan.files, plan.samples_per_unit, plan.created_by) != plan:
+        planned = writer.finish(plan.spec, plan.files, plan.samples_per_unit, plan.created_by)
+        if planned.model_copy(update={"format_version": plan.format_version}) != plan:
             raise StoreError(
                 f"The plan of {store.location} is damaged, and this version of grace-store plans the same data "
                 f"differently. Repair it with the version that made it ({plan.created_by}), or move the store away and "

@@ -9,11 +9,10 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.analysis.descriptors import DESCRIPTORS, Descriptor
+from grace_store.analysis.descriptors import descriptor_named
 from grace_store.errors import DataError, SettingError
 from grace_store.events import Listener, Note, ignore
 from grace_store.job.describing import Descriptions, describe_samples
-from grace_store.job.finding_duplicates import DEFAULT_DESCRIPTOR
 from grace_store.job.selecting import with_steps
 from grace_store.select.table import ScoreTable
 from grace_store.store import Store
@@ -56,12 +55,9 @@ def open_pool(
     store: Store, *, signal: str | None = None, descriptor: str | None = None, scores: ScoreTable | None = None,
     samples: IntArray | None = None, partial: bool = False, threads: int | None = None, listener: Listener = ignore,
 ) -> Pool:  # fmt: skip
-    """Describe all done samples of a signal, or some (positions in the plan). The descriptor weighted needs scores.
-
-    Unless told, samples are described as they are to find duplicates.
-    """
+    """Describe all done samples of a signal, or some (positions in the plan). The descriptor weighted needs scores."""
     view = store.signal(signal)
-    chosen = descriptor_of(descriptor) or (None if view.per_sample else DEFAULT_DESCRIPTOR)
+    chosen = None if descriptor is None else descriptor_named(descriptor)
     weights = with_steps(scores) if chosen == "weighted" and scores is not None else None
     num_samples = store.plan.num_samples if samples is None else len(samples)
     listener(Note(f"Reading the vectors of {num_samples} samples, signal {view.name}."))
@@ -70,13 +66,6 @@ def open_pool(
         listener=listener,
     )  # fmt: skip
     return Pool(store, found)
-
-
-def descriptor_of(name: str | None) -> Descriptor | None:
-    """Return a descriptor by its name; None if none is named."""
-    if name is not None and name not in DESCRIPTORS:
-        raise SettingError(f"descriptor {name!r} is none of {', '.join(DESCRIPTORS)}")
-    return name
 
 
 def signal_of(scores: ScoreTable, signal: str | None) -> str:

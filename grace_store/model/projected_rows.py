@@ -15,7 +15,7 @@ from grace_store.model.lora_parameters import Coordinates
 from grace_store.model.projection import Projector
 
 BUFFER_BYTES = 1 << 30
-"""What gradients may take that wait for their projection; a single row may take more."""
+"""What gradients may take that wait for their projection; those of one backward pass may take more."""
 
 Precondition = Callable[[str, Tensor], Tensor]
 

@@ -89,12 +89,11 @@ class SparseProjector:
         runs = torch.arange(first_run, stop_run, device=device)
         shifts = blocks(self._seed, runs, 0, _SHIFTS)
         places = torch.arange(part, device=device).unsqueeze(0)
+        run_starts = part * torch.arange(len(runs), device=device).unsqueeze(1)
         for q in range(SPARSE_ENTRIES):
             signed = whole * self._signs(q, first_run * part, stop_run * part, device)
             # What ends up at a place came from that place less the shift.
-            source = (places - shifts[q].unsqueeze(1)) % part + part * torch.arange(len(runs), device=device).unsqueeze(
-                1
-            )
+            source = run_starts + (places - shifts[q].unsqueeze(1)) % part
             turned = signed.index_select(1, source.flatten()).view(len(piece), len(runs), part)
             out[:, q * part : (q + 1) * part].add_(turned.sum(dim=1), alpha=SPARSE_ENTRIES**-0.5)
 

@@ -105,8 +105,9 @@ class PlainGradients:
         device = inputs["input_ids"].device
         with torch.enable_grad():
             logits: Tensor = self._model(**inputs, use_cache=False).logits
-            chosen = logits.reshape(-1, logits.shape[-1]).index_select(0, batch.predecessor.to(device)).float()
-            target = batch.target.to(device)
+            predecessor = batch.predecessor.to(device, non_blocking=True)
+            chosen = logits.reshape(-1, logits.shape[-1]).index_select(0, predecessor).float()
+            target = batch.target.to(device, non_blocking=True)
             losses = nn.functional.cross_entropy(chosen, target, reduction="none")
         # A masked logit is minus infinity, and 0 times that would be no entropy.
         finite = chosen.detach().clamp(min=torch.finfo(torch.float32).min)
@@ -217,10 +218,11 @@ def _token_by_token(batch: Batch, device: torch.device) -> ResponseTokens:
 
 def on_device(values: npt.NDArray[np.generic], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return an array where a tensor is, and of its dtype unless another is given, without waiting for the device."""
-    tensor = torch.from_numpy(values)
+    # Converted first: a copy that also converts goes by way of memory that is not pinned.
+    tensor = torch.from_numpy(values).to(dtype or like.dtype)
     if like.device.type == "cuda":
         tensor = tensor.pin_memory()
-    return tensor.to(like.device, dtype or like.dtype, non_blocking=True)
+    return tensor.to(like.device, non_blocking=True)
 
 
 def _trial_samples(model: nn.Module) -> list[TokenizedSample]:

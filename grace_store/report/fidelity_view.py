@@ -6,9 +6,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
 from grace_store.job.fidelity import Fidelity
+from grace_store.json_values import without_nan
 from grace_store.report.scatter import Panel, scatter
 from grace_store.score.fidelity import Agreement
 
@@ -21,7 +20,7 @@ def document(found: Fidelity, *, raw: bool) -> str:
     summary["spaces"] = {name: asdict(space) for name, space in found.spaces.items()}
     if raw:
         summary["samples"] = [_sample(found, number) for number in range(found.num_samples)]
-    return json.dumps(_without_nan(summary), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(without_nan(summary), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _sample(found: Fidelity, number: int) -> dict[str, Any]:
@@ -34,14 +33,6 @@ def _sample(found: Fidelity, number: int) -> dict[str, Any]:
             "history_alignment": scores.history_alignment[steps].tolist(),
         }
     return sample
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nan(each) for each in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def picture(found: Fidelity) -> str:

@@ -17,7 +17,7 @@ from grace_store.analysis.neighbours import Nearest
 from grace_store.errors import DataError
 from grace_store.events import Listener, ignore
 from grace_store.job.describing import Descriptions, describe_samples
-from grace_store.job.finding_duplicates import DEFAULT_DESCRIPTOR, find_duplicates
+from grace_store.job.finding_duplicates import find_duplicates
 from grace_store.job.scoring import check_plan_of
 from grace_store.job.selecting import positions_of
 from grace_store.report import figures
@@ -66,10 +66,7 @@ def similarity_section(
     section = Section("similarity", "Similarity", "Which traces are alike, and how much of the pool a subset covers.")
     row = table.row[request.place]
     signal = next(iter(table.made_by["signals"]))
-    described = describe_samples(
-        store, signal=signal, descriptor=None if store.signal(signal).per_sample else DEFAULT_DESCRIPTOR,
-        samples=positions_of(store, row), partial=request.partial,
-    )  # fmt: skip
+    described = describe_samples(store, signal=signal, samples=positions_of(store, row), partial=request.partial)
     group = _duplicates(section, store, table, request, signal, listener)
     _coverage(section, store, table, request, signal)
     return Similarity(section, _neighbours(described, row), group)
@@ -184,7 +181,7 @@ def _coverage(section: Section, store: Store, table: ScoreTable, request: Simila
 def _read_diversity(store: Store, path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read as what `grace-store diversity` writes ({error}).") from None
     if not isinstance(found, dict) or found.get("kind") != "diversity":
         raise DataError(f"{path} is not what `grace-store diversity` writes.")

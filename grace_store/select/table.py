@@ -121,6 +121,16 @@ class ScoreTable:
         """The method's name, with what must be said of it."""
         return named_method(self.made_by)
 
+    def values_of(self, row: IntArray) -> FloatArray:
+        """Return the value of each of some dataset rows; NaN for a row that the table lacks."""
+        mine, found = self.row, np.full(len(row), np.nan)
+        if len(mine):
+            order = np.argsort(mine, kind="stable")
+            place = order[np.searchsorted(mine, row, sorter=order).clip(max=len(mine) - 1)]
+            here = mine[place] == row
+            found[here] = self.value[place[here]]
+        return found
+
     @property
     def has_step_scores(self) -> bool:
         """Whether steps have scores; those of a heuristic have none."""

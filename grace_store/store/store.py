@@ -121,17 +121,12 @@ class Store:
             if isinstance(backend, LocalBackend) and backend.root.is_file():
                 found = "it is a file"
             raise NotAStore(f"{backend.location} is not a grace-store store: {found}. `grace-store plan` makes one.")
-        node = from_bytes(raw, f"{backend.location}/zarr.json")
-        attributes = node.get("attributes") if isinstance(node, dict) else None
-        if not isinstance(attributes, dict) or "grace_store" not in attributes:
-            raise NotAStore(f"{backend.location} holds a Zarr group that grace-store did not make.")
         try:
-            body = sealed_body(attributes, f"{backend.location}/zarr.json")
-        except Corrupt as error:
-            error.add_note("`grace-store repair` puts it back if its copy, ledger/plan.json, is sound.")
+            return cls(backend, _plan_document(raw, backend.location))
+        except (Corrupt, NotAStore) as error:
+            if backend.size(layout.PLAN_COPY) is not None:
+                error.add_note("There is a copy of the plan, which `grace-store repair` puts back.")
             raise
-        check_version(body, backend.location)
-        return cls(backend, group_document(raw, Plan, f"{backend.location}/zarr.json"))
 
     @property
     def location(self) -> str:
@@ -341,6 +336,17 @@ class SignalView:
     @cached_property
     def _rotation(self) -> Rotation:
         return Rotation(self.constant("rotation_sign"), self.constant("rotation_order"))
+
+
+def _plan_document(raw: bytes, location: str) -> Plan:
+    """Return the plan that a root's zarr.json holds, of a version that this code knows."""
+    where = f"{location}/zarr.json"
+    node = from_bytes(raw, where)
+    attributes = node.get("attributes") if isinstance(node, dict) else None
+    if not isinstance(attributes, dict) or "grace_store" not in attributes:
+        raise NotAStore(f"{location} holds a Zarr group that grace-store did not make.")
+    check_version(sealed_body(attributes, where), location)
+    return group_document(raw, Plan, where)
 
 
 def check_version(plan: bytes, location: str) -> None:

@@ -1,0 +1,32 @@
+"""A short, seeded share of every torture: nothing lost, mixed or undetected. `make torture` runs all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SHARES = {"faults": 60, "power": 60, "rot": 500, "load": 60}
+PRELOADED = {"kills": 20, "syscalls": 9, "rivals": 10}
+"""These need a C compiler, and have one wherever numpy could be built."""
+
+
+@pytest.mark.parametrize(("name", "count"), (SHARES | PRELOADED).items())
+def test_a_share_of_every_torture_is_survived(tmp_path: Path, repository: Path, name: str, count: int) -> None:
+    result = tmp_path / "tally.json"
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.torture.{name}", "--seed", "7", "--count", str(count), "--json", str(result)],
+        cwd=repository,
+        env=os.environ | {"PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.exists(), done.stderr
+    tally = json.loads(result.read_text())
+    assert tally["failures"] == []
+    assert tally["tried"] >= min(count, 3)
+    assert done.returncode == 0
