@@ -157,7 +157,7 @@ def test_only_done_samples_of_committed_units(tmp_path, samples):
     store = vector_store(tmp_path / "s.zarr", samples, set_aside=[1, 9], units=[0, 2])
     with pytest.raises(Unfinished, match="has 2 of the 3 units that are needed"):
         describe_samples(store)
-    found = describe_samples(store, partial=True)
+    found = describe_samples(store, descriptor="answer", partial=True)
     assert found.sample.tolist() == [0, 2, 3, 8]
     np.testing.assert_allclose(found.vector, [expected(samples[i], "answer") for i in (0, 2, 3, 8)], atol=1e-6)
     assert found.made_by["partial"]

@@ -289,7 +289,7 @@ def test_a_pool_under_way_is_scored_only_if_asked(tmp_path):
         assert table.made_by["partial"]
     add_gradients(pool, "none", grads, units=[])
     add_gradients(targets, "none", random_gradients(1, len(SUBTASK)), units=[0])
-    with pytest.raises(Unfinished, match=r"targets.zarr has 1 of 2 units"):
+    with pytest.raises(Unfinished, match=r"targets.zarr has 1 of 2 units\. Run the same `grace-store extract` to finish it first\.$"):
         score_samples(pool, LESS, signals="none", targets=Targets(targets), partial=True)
 
 

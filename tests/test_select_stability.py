@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace_store.select.budget import budget, top
-from grace_store.select.stability import jaccard_by_chance, step_survival, survival
+from grace_store.select.overlap import jaccard_by_chance
+from grace_store.select.stability import step_survival, survival
 
 
 def brute_jaccard(value: np.ndarray, other: np.ndarray, ratio: str) -> float:

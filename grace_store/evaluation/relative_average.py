@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from grace_store.errors import DataError
 from grace_store.evaluation.results import Entry, Results
+from grace_store.score.draws import middle_of
 
 NUM_DRAWS = 20_000
 
@@ -57,6 +58,11 @@ def relative_average(subset: Results, full: Results, *, seed: int = 0) -> Relati
         raise DataError(f"{full.name} has 0 in {', '.join(zero)}, so nothing can be relative to it.")
     relative = {name: 100 * subset.entries[name].score / entry.score for name, entry in full.entries.items()}
     counts = {name: subset.entries[name].num_items or entry.num_items for name, entry in full.entries.items()}
+    if differ := [name for name, entry in full.entries.items() if (entry.num_items or counts[name]) != counts[name]]:
+        raise DataError(
+            f"{subset.name} and {full.name} have different numbers of questions in {', '.join(differ)}: they were not "
+            "asked the same. Evaluate both on the same questions."
+        )
     known = {name: count for name, count in counts.items() if count is not None}
     one = {name: 100 * (100 / count) / full.entries[name].score / len(relative) for name, count in known.items()}
     interval = _interval(subset, full, relative, known, seed) if known else None
@@ -78,8 +84,7 @@ def _interval(
         ours, theirs = (_draws(run.entries[name], count, name, generator) for run in (subset, full))
         # A draw without a single right answer would divide by zero: half an answer is the usual correction.
         total += 100 * ours / np.maximum(theirs, 0.5)
-    low, high = np.quantile(total / len(relative), [0.025, 0.975])
-    return Interval(float(low), float(high))
+    return Interval(*middle_of(total / len(relative)))
 
 
 def _draws(entry: Entry, count: int, name: str, generator: np.random.Generator) -> npt.NDArray[np.float64]:

@@ -125,14 +125,15 @@ class CommittedSignals:
     def is_partial(self) -> bool:
         return any(len(units) < self.store.plan.num_units for units in self.committed)
 
-    def check_complete(self, *, partial: bool) -> None:
-        """Raise Unfinished if units are missing, unless that is wanted."""
+    def check_complete(self, *, partial: bool = False, may_be_partial: bool = True) -> None:
+        """Raise Unfinished if units are missing, unless that is wanted; say how to want it where one may."""
         num_units = self.store.plan.num_units
         for view, units in zip(self.views, self.committed, strict=True):
             if len(units) < num_units and not partial:
                 raise Unfinished(
                     f"Signal {view.name!r} of {view.store.location} has {len(units)} of {num_units} units. Run the "
-                    "same `grace-store extract` to finish it, or give --partial to score what is there."
+                    "same `grace-store extract` to finish it"
+                    + (", or give --partial to score what is there." if may_be_partial else " first.")
                 )
 
     def starts(self) -> range:

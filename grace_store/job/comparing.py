@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from grace_store.errors import DataError
 from grace_store.job.selecting import FloatArray, IntArray, rank_samples, select_samples
 from grace_store.select.budget import Ratio
 from grace_store.select.files import read_note, sidecar_of
+from grace_store.select.overlap import jaccard
 from grace_store.select.table import RECONSTRUCTED, ScoreTable, read_scores
 from grace_store.select.table_check import wrong_fields
 
@@ -75,7 +75,7 @@ def compare_subsets(a: str | Path, b: str | Path, *, ratio: Ratio | None = None)
     keys = [side.scores.row.tolist() if by_row else side.scores.sample_id for side in (first, second)]
     place_a, place_b = ({key: place for place, key in enumerate(some)} for some in keys)
     in_a, in_b = ({keys[i][j] for j in side.chosen.tolist()} for i, side in enumerate((first, second)))
-    num_both, num_either = len(in_a & in_b), len(in_a | in_b)
+    num_both = len(in_a & in_b)
     left = [key for key in (keys[0][j] for j in _by_rank(first)) if key not in in_b]
     entered = [key for key in (keys[1][j] for j in _by_rank(second)) if key not in in_a]
     notes = [] if by_row else ["the tables are of different plans: samples are matched by their ids"]
@@ -83,7 +83,7 @@ def compare_subsets(a: str | Path, b: str | Path, *, ratio: Ratio | None = None)
         num_a=len(in_a),
         num_b=len(in_b),
         num_both=num_both,
-        jaccard=num_both / num_either if num_either else math.nan,
+        jaccard=jaccard(num_both, len(in_a), len(in_b)),
         entered=[_change(first, place_a.get(key), second, place_b[key], entered=True) for key in entered],
         left=[_change(first, place_a[key], second, place_b.get(key), entered=False) for key in left],
         notes=notes + first.notes + second.notes,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_store.config import ExtractRequest, RunOptions
-from grace_store.errors import SettingError
+from grace_store.errors import DataError, SettingError
 from grace_store.events import Listener, Note, ignore
 from grace_store.job.blocks import BlockReader
 from grace_store.job.dataset import UnitLoader, image_folder, open_dataset
@@ -20,7 +20,8 @@ from grace_store.score import RaggedScores, ScoreSpec
 from grace_store.score.fidelity import Agreement, agreement, scores_of
 from grace_store.score.heuristics import random_values
 from grace_store.select.budget import Ratio, budget, rank
-from grace_store.select.stability import Survival, jaccard_by_chance, survival
+from grace_store.select.overlap import jaccard_by_chance
+from grace_store.select.stability import Survival, survival
 from grace_store.store import SignalView, Store
 
 FloatArray = npt.NDArray[np.float64]
@@ -69,7 +70,9 @@ def measure_fidelity(
         raise SettingError(f"signal {view.name!r} holds gradients itself: fidelity is asked of a proxy signal")
     if num_samples < MIN_SAMPLES:
         raise SettingError(f"{num_samples} samples are too few to correlate anything: take at least {MIN_SAMPLES}")
-    budget(ratio, 0)
+    if draws < 1:
+        raise SettingError(f"draws {draws} is not at least 1")
+    budget(ratio, 0)  # says so if it is no ratio
     chosen = _choose(view, num_samples, seed)
     found = _gradients(
         view, model, chosen, num_layer_groups, lora, options or RunOptions(), data, adapter, images, listener
@@ -144,6 +147,11 @@ def _gradients(
                 told = now
                 left = (now - began) / (number + 1) * (len(chosen) - number - 1)
                 listener(Note(f"{number + 1}/{len(chosen)} samples' gradients; about {left:.0f} s left."))
+    if len(positions) < MIN_SAMPLES:
+        raise DataError(
+            f"{len(positions)} of {len(chosen)} samples can still be used; to correlate anything takes at least "
+            f"{MIN_SAMPLES}. Is the dataset, with its images, the one that the store was planned from?"
+        )
     return _Found(positions, grams)
 
 

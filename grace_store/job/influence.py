@@ -7,7 +7,7 @@ influences, 4 bytes for each sample and subtask, because its percentiles and ran
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -80,11 +80,13 @@ class InfluenceScoring:
     tell: Listener = ignore
     _held: list[InfluenceBlock] = field(default_factory=list)
     """All blocks, if the method needs all of them before it knows one value."""
+    _influence: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """(N, J), of which the blocks held have views."""
 
     def tables(self, threads: int | None) -> Iterator[tuple[pa.Table, FlagArray]]:
         """Yield rows of the table in order, with the samples' flags as numbers."""
         if self.spec.method == "icons":
-            yield from self._icons_tables(threads)
+            yield from self._icons_tables()
             return
         for block in self.blocks(threads):
             value = strongest(block.influence)
@@ -98,12 +100,18 @@ class InfluenceScoring:
 
     def hold_all(self, threads: int | None) -> None:
         """Read all of the pool, and note each subtask's threshold: what ICONS needs before its first row."""
-        self._held = list(self.blocks(threads))
-        thresholds = vote_thresholds(self._influences(), self.spec.vote_percent)
+        whole = np.empty((self.reader.store.plan.num_samples, self.directions.shape[1]), np.float32)
+        stop = 0
+        for block in self.blocks(threads):
+            mine = slice(stop, stop := stop + len(block))
+            whole[mine] = block.influence
+            self._held.append(replace(block, influence=whole[mine]))
+        self._influence = whole[:stop]
+        thresholds = vote_thresholds(self._influence, self.spec.vote_percent)
         self.made_by["thresholds"] = [None if np.isnan(each) else each for each in thresholds.tolist()]
 
-    def _icons_tables(self, threads: int | None) -> Iterator[tuple[pa.Table, FlagArray]]:
-        influence = self._influences()
+    def _icons_tables(self) -> Iterator[tuple[pa.Table, FlagArray]]:
+        influence = self._influence
         noted = self.made_by["thresholds"]
         votes = count_votes(influence, np.array([np.nan if each is None else each for each in noted]))
         values = icons_values(votes, mean_rank_shares(influence))
@@ -116,10 +124,6 @@ class InfluenceScoring:
                 "votes": pa.array(votes[mine], pa.int32(), mask=np.isnan(values[mine])),
             }
             yield self._rows(block, values[mine], more), block.flags
-
-    def _influences(self) -> npt.NDArray[np.float32]:
-        nothing = np.zeros((0, self.directions.shape[1]), np.float32)
-        return np.concatenate([nothing, *(block.influence for block in self._held)])
 
     def blocks(self, threads: int | None) -> Iterator[InfluenceBlock]:
         """Yield the influences of all samples, block by block."""

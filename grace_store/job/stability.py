@@ -16,7 +16,8 @@ from grace_store.job.blocks import map_ordered
 from grace_store.job.scoring import score_samples
 from grace_store.score import ScoreSpec, score_ragged
 from grace_store.select.budget import Ratio, budget
-from grace_store.select.stability import Survival, jaccard_by_chance, step_survival, survival
+from grace_store.select.overlap import jaccard_by_chance
+from grace_store.select.stability import Survival, step_survival, survival
 from grace_store.select.table import ScoreTable
 from grace_store.store import SignalView, Store, unit_range
 from grace_store.store.vectors import packed_grams, stored_form
@@ -57,7 +58,7 @@ def measure_stability(
     opened = store if isinstance(store, Store) else Store.open(store)
     spec = spec or ScoreSpec()
     view = opened.signal(signal)
-    budget(ratio, 0)
+    budget(ratio, 0)  # says so if it is no ratio
     if draws < 1:
         raise SettingError(f"draws {draws} is not at least 1")
     others = _others(opened, view, against)
@@ -66,8 +67,6 @@ def measure_stability(
         return score_samples(opened, spec, signals=name, partial=partial, threads=threads)
 
     table = score(view.name)
-    chosen = {"draws": draws, "seed": seed}
-    signals = {name: _against(table, score(name), ratio, **chosen) for name in others}
     num_with_value = int(np.isfinite(table.value).sum())
     if not num_with_value:
         raise SettingError(f"no sample of signal {view.name!r} has a value by these settings")
@@ -78,7 +77,7 @@ def measure_stability(
         num_samples=num_with_value,
         num_chosen=count,
         by_chance=jaccard_by_chance(num_with_value, count),
-        signals=signals,
+        signals={name: _against(table, score(name), ratio, draws, seed) for name in others},
         storages=_by_storage(view, table, spec, ratio, draws, seed, threads),
         steps=_by_steps(table, ratio, draws, seed) if spec.aggregation == "mean" else None,
     )
@@ -87,18 +86,14 @@ def measure_stability(
 def _others(store: Store, view: SignalView, against: Sequence[str] | None) -> list[str]:
     names = [name for name in store.signal_names if name != view.name]
     if against is None:
-        return [name for name in names if _has_steps(store.signal(name))]
+        return [name for name in names if not store.signal(name).per_sample]
     if unknown := [name for name in against if name not in names]:
         known = ", ".join(names) or "none"
         raise UnknownName(f"{store.location} has no other signal {', '.join(map(repr, unknown))} (there are: {known}).")
     return list(against)
 
 
-def _has_steps(view: SignalView) -> bool:
-    return any(array.name == "sample_gram" for array in view.arrays)
-
-
-def _against(table: ScoreTable, other: ScoreTable, ratio: Ratio, *, draws: int, seed: int) -> Survival:
+def _against(table: ScoreTable, other: ScoreTable, ratio: Ratio, draws: int, seed: int) -> Survival:
     _, mine, theirs = np.intersect1d(table.row, other.row, assume_unique=True, return_indices=True)
     return survival(table.value[mine], other.value[theirs], ratio, draws=draws, seed=seed)
 

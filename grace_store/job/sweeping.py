@@ -158,14 +158,14 @@ def _compare(
     looked = list(map_ordered(look, range(len(settings)), threads))
     sample = np.stack([some for _, _, some in looked])
     sample = sample[:, np.isfinite(sample).all(axis=0)]
-    jaccard = [_jaccard([chosen[number] for _, chosen, _ in looked]) for number in range(len(sweep.ratio))]
+    overlaps = [_overlaps([chosen[number] for _, chosen, _ in looked]) for number in range(len(sweep.ratio))]
     return Sweep(
         folder=folder,
         settings=[setting.name for setting in settings],
         labels=short_labels(settings),
         summary=[row for row, _, _ in looked],
         ratios=list(sweep.ratio),
-        jaccard=np.stack(jaccard),
+        jaccard=np.stack(overlaps),
         rank_correlation=_rank_correlations(sample, threads),
         num_samples=num_samples,
         num_ranked=sample.shape[1],
@@ -220,15 +220,14 @@ def _describe(setting: Setting, values: FloatArray, lengths: Sequence[_Covariate
     }
 
 
-def _jaccard(chosen: Sequence[npt.NDArray[np.uint8]]) -> FloatArray:
+def _overlaps(chosen: Sequence[npt.NDArray[np.uint8]]) -> FloatArray:
     """Return the overlap of all pairs of subsets, given as bits."""
     sizes = [int(np.bitwise_count(bits).sum(dtype=np.int64)) for bits in chosen]
     out = np.ones((len(chosen), len(chosen)))
     for i in range(len(chosen)):
         for j in range(i):
             both = int(np.bitwise_count(chosen[i] & chosen[j]).sum(dtype=np.int64))
-            either = sizes[i] + sizes[j] - both
-            out[i, j] = out[j, i] = both / either if either else math.nan
+            out[i, j] = out[j, i] = jaccard(both, sizes[i], sizes[j])
     return out
 
 

@@ -15,7 +15,7 @@ from grace_store.errors import Corrupt, SettingError
 from grace_store.job.record_fields import read_field
 from grace_store.job.vector_blocks import VectorReader
 from grace_store.score.grace import Flag
-from grace_store.score.influence import SubtaskMeans, unit_vectors
+from grace_store.score.influence import ROWS_AT_ONCE, SubtaskMeans, unit_vectors
 from grace_store.store import Store, unit_range
 
 FloatArray = npt.NDArray[np.float64]
@@ -119,10 +119,10 @@ def _by_file(store: Store) -> Subtasks:
 def read_targets(store: Store, signals: Sequence[str], subtasks: Subtasks, *, restore_length: bool) -> TargetSet:
     """Return the mean gradient of every subtask for every signal. Each signal must be finished.
 
-    One unit is in memory at a time, and units are added up in their order, so the result is always the same.
+    One unit is in memory at a time, and gradients are added up in their order, so the result is always the same.
     """
     reader = VectorReader(store, tuple(signals))
-    reader.check_complete(partial=False)
+    reader.check_complete(may_be_partial=False)
     counted = [_done_in_all(reader, unit) for unit in range(store.plan.num_units)]
     sizes = np.bincount(subtasks.of_sample[np.concatenate(counted)], minlength=len(subtasks.names))
     if not sizes.all():
@@ -155,13 +155,17 @@ def _add_unit(
     """Add a unit's gradients to their subtasks and return how many of them have no direction."""
     found = reader.read(number, unit)
     assert found is not None  # every unit is there: that was asked first
-    vectors, flags = unit_vectors(found.vectors[mine])
-    length = found.length[mine].astype(np.float64)
-    if (flags & np.uint8(Flag.NOT_FINITE)).any() or not np.isfinite(length).all():
-        raise Corrupt(
-            f"{reader.store.location}: unit {unit} of signal {reader.names[number]} has gradients that are not finite. "
-            "Run `grace-store verify --deep`, then `grace-store repair`."
-        )
-    start, stop = unit_range(reader.store.plan, unit)
-    sums.add(vectors * length[:, None] if restore_length else vectors, subtasks.of_sample[start:stop][mine])
-    return int((flags & np.uint8(Flag.ZERO_VECTOR) > 0).sum())
+    first, _ = unit_range(reader.store.plan, unit)
+    counted, num_zero = np.flatnonzero(mine), 0
+    for start in range(0, len(counted), ROWS_AT_ONCE):
+        rows = counted[start : start + ROWS_AT_ONCE]
+        vectors, flags = unit_vectors(found.vectors[rows])
+        length = found.length[rows].astype(np.float64)
+        if (flags & np.uint8(Flag.NOT_FINITE)).any() or not np.isfinite(length).all():
+            raise Corrupt(
+                f"{reader.store.location}: unit {unit} of signal {reader.names[number]} has gradients that are not "
+                "finite. Run `grace-store verify --deep`, then `grace-store repair`."
+            )
+        sums.add(vectors * length[:, None] if restore_length else vectors, subtasks.of_sample[first + rows])
+        num_zero += int((flags & np.uint8(Flag.ZERO_VECTOR) > 0).sum())
+    return num_zero

@@ -5,6 +5,7 @@ Blocks are those of ``blocks``: one chunk of the plan's arrays, however many uni
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_store.config import default_threads
+from grace_store.errors import Corrupt
 from grace_store.job.blocks import CommittedSignals
 from grace_store.metadata import STATE_DONE
-from grace_store.store import SAMPLES_PER_CHUNK, unit_range
+from grace_store.store import SAMPLES_PER_CHUNK, SignalView, unit_range
 
 MAX_BYTES_AT_ONCE = 1 << 30
 """Decoded vectors that all threads together may hold."""
@@ -66,6 +68,7 @@ class VectorReader(CommittedSignals):
         if unit not in self.committed[signal]:
             return None
         view = self.views[signal]
+        _check_chunks(view, unit)
         return UnitVectors(
             self.done(signal, unit),
             view.sample_vectors(unit),
@@ -77,3 +80,14 @@ class VectorReader(CommittedSignals):
         """Return how many blocks may be under way, each with a unit of vectors in memory as stored and decoded."""
         unit_bytes = self.store.plan.samples_per_unit * self.dimension * 8
         return max(1, min(wanted or default_threads(), MAX_BYTES_AT_ONCE // unit_bytes))
+
+
+def _check_chunks(view: SignalView, unit: int) -> None:
+    """Raise Corrupt unless a unit's chunks are those that were committed; one copied from another has a good checksum."""
+    for name, committed in view.commit(unit).chunks.items():
+        raw = view.store.backend.read(f"{view.key}/{name}")
+        if raw is None or hashlib.sha256(raw).hexdigest() != committed.sha256:
+            raise Corrupt(
+                f"{view.store.location}: {view.key}/{name} is {'missing' if raw is None else 'not the chunk that was committed'}. "
+                "Run `grace-store verify --deep`, then `grace-store repair`."
+            )

@@ -97,7 +97,7 @@ def load_planned(
         )
     loaded = load_described(described, spec.dtype, spec.attention, options.device, options.threads)
     if spec.gradient is not None:
-        _check_gradient(spec.gradient, model, adapter)
+        _check_gradient(spec.gradient, adapter)
     elif adapter is not None:
         from grace_store.model.adapters import merge, read_adapter
 
@@ -148,14 +148,16 @@ def _resolve_gradient(request: ExtractRequest, adapter: str | None) -> GradientS
     )
 
 
-def _check_gradient(planned: GradientSpec, model: str, adapter: str | None) -> None:
-    """Raise where the adapter's parameters or moments are others than a signal was planned with."""
+def _check_gradient(planned: GradientSpec, adapter: str | None) -> None:
+    """Raise where the adapter's parameters, moments or learning rate are others than a signal was planned with."""
     wishes = GradientRequest(**pick_fields(planned, GradientRequest))
     found = _resolve_gradient(ExtractRequest(kind="gradient", gradient=wishes), adapter)
-    if found != planned:
+    assert found is not None
+    differing = [name for name in GradientSpec.model_fields if getattr(found, name) != getattr(planned, name)]
+    if differing:
         raise ModelError(
-            f"{adapter} does not have the parameters or moments that this signal was planned with. Give the checkpoint "
-            "it was planned with, or a new --signal name."
+            f"{adapter} does not have the {', '.join(differing).replace('_', ' ')} that this signal was planned with. "
+            "Give the checkpoint it was planned with, or a new --signal name."
         )
 
 

@@ -38,9 +38,7 @@ def philox(seed: int, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> tuple[T
 def blocks(seed: int, index: Tensor, *rest: Tensor | int) -> tuple[Tensor, ...]:
     """Return the words of the blocks numbered index, a 64-bit number, and by up to two more numbers of 32 bits."""
     # Filled where it is needed: a number copied to a GPU makes the host wait for all that was begun there.
-    c2, c3 = (
-        value if isinstance(value, Tensor) else index.new_full((), value) for value in (*rest, 0, 0)[:2]
-    )
+    c2, c3 = (value if isinstance(value, Tensor) else index.new_full((), value) for value in (*rest, 0, 0)[:2])
     return philox(seed, index & _MASK, index >> 32 & _MASK, c2, c3)
 
 

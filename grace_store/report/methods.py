@@ -16,6 +16,7 @@ from grace_store.report.blocks import Cell, Section
 from grace_store.report.costs import cost_of
 from grace_store.report.figures import matrix_map
 from grace_store.score.length_bias import rank_correlation
+from grace_store.select.overlap import jaccard
 from grace_store.select.table import ScoreTable
 from grace_store.store import Store
 
@@ -51,7 +52,7 @@ def name_methods(tables: Sequence[ScoreTable]) -> list[Method]:
 def overlaps(methods: Sequence[Method], ratio: str) -> tuple[FloatArray, list[int]]:
     """Return the Jaccard overlap of the samples that each method chooses, and how many those are."""
     chosen = [_chosen_rows(method.table, ratio) for method in methods]
-    matrix = np.array([[len(a & b) / len(a | b) if a | b else np.nan for b in chosen] for a in chosen])
+    matrix = np.array([[jaccard(len(a & b), len(a), len(b)) for b in chosen] for a in chosen])
     return matrix.reshape(len(methods), len(methods)), [len(each) for each in chosen]
 
 
@@ -80,7 +81,7 @@ def methods_section(store: Store, methods: Sequence[Method], status: Status, rat
     section = Section("methods", "Methods", "What each way of scoring chooses, and what it takes.")
     for method in methods:
         check_plan_of(method.table.made_by, store)
-    jaccard, num_chosen = overlaps(methods, ratio)
+    overlap, num_chosen = overlaps(methods, ratio)
     rows: list[list[Cell]] = []
     for method, count in zip(methods, num_chosen, strict=True):
         cost = cost_of(method.table.made_by, store, status.signals)
@@ -106,7 +107,7 @@ def methods_section(store: Store, methods: Sequence[Method], status: Status, rat
         return section
     names = [method.name for method in methods]
     section.figure(
-        "method-overlap", f"Overlap of the best {ratio}", matrix_map(jaccard, names, "Jaccard"),
+        "method-overlap", f"Overlap of the best {ratio}", matrix_map(overlap, names, "Jaccard"),
         "Samples that two methods both choose, over those that either does.",
     )  # fmt: skip
     section.figure(

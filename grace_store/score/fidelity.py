@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from grace_store.score.draws import middle_of
 from grace_store.score.grace import RaggedScores, score_ragged
 from grace_store.score.gram import FloatArray, IntArray, Numbers, pack
 from grace_store.score.length_bias import rank_correlation
 from grace_store.score.spec import ScoreSpec
-
-COVERED = (0.025, 0.975)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,5 +49,4 @@ def agreement(
         index = np.concatenate([np.arange(kept[i], kept[i + 1]) for i in chosen.tolist()])
         found.append(rank_correlation(first[index], second[index]))
     defined = [value for value in found if np.isfinite(value)]
-    low, high = np.quantile(defined, COVERED).tolist() if defined else (np.nan, np.nan)
-    return Agreement(rank_correlation(first, second), low, high, len(first))
+    return Agreement(rank_correlation(first, second), *middle_of(defined), len(first))

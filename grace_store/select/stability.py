@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grace_store.score.gram import FloatArray, IntArray
+from grace_store.score.draws import middle_of
+from grace_store.score.gram import BoolArray, FloatArray, IntArray
 from grace_store.select.budget import Ratio, budget, rank, top_mask
-
-COVERED = (0.025, 0.975)
+from grace_store.select.overlap import jaccard
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,6 @@ class Survival:
     num_chosen: int
 
 
-def jaccard_by_chance(num_samples: int, num_chosen: int) -> float:
-    """Return what two independent random subsets share in the mean, to first order.
-
-    >>> jaccard_by_chance(100, 20)
-    0.1111111111111111
-    """
-    share = num_chosen / num_samples
-    return share / (2 - share)
-
-
 def survival(value: FloatArray, other: FloatArray, ratio: Ratio, *, draws: int = 200, seed: int = 0) -> Survival:
     """Compare the best of two columns of values over the same samples; the interval draws the samples anew."""
     both = np.flatnonzero(np.isfinite(value) & np.isfinite(other))
@@ -46,8 +36,7 @@ def survival(value: FloatArray, other: FloatArray, ratio: Ratio, *, draws: int =
     orders = (rank(value), rank(other))
     generator = np.random.Generator(np.random.Philox(seed))
     found = [_drawn_jaccard(generator, orders, count) for _ in range(draws if count else 0)]
-    low, high = np.quantile(found, COVERED).tolist() if found else (np.nan, np.nan)
-    return Survival(_jaccard(first, second), low, high, len(both), count)
+    return Survival(_shared(first, second), *middle_of(found), len(both), count)
 
 
 def _drawn_jaccard(generator: np.random.Generator, orders: tuple[IntArray, IntArray], count: int) -> float:
@@ -85,11 +74,9 @@ def step_survival(
     found = []
     for _ in range(draws if len(usable) else 0):
         drawn = flat[origin + (generator.random(len(origin)) * width).astype(np.int64)]
-        found.append(_jaccard(chosen, top_mask(np.add.reduceat(drawn, starts) / count_of, count)))
-    low, high = np.quantile(found, COVERED).tolist() if found else (np.nan, np.nan)
-    return Survival(float(np.mean(found)) if found else np.nan, low, high, len(usable), count)
+        found.append(_shared(chosen, top_mask(np.add.reduceat(drawn, starts) / count_of, count)))
+    return Survival(float(np.mean(found)) if found else np.nan, *middle_of(found), len(usable), count)
 
 
-def _jaccard(first: np.ndarray, second: np.ndarray) -> float:
-    either = int(np.count_nonzero(first | second))
-    return int(np.count_nonzero(first & second)) / either if either else np.nan
+def _shared(first: BoolArray, second: BoolArray) -> float:
+    return jaccard(*(int(np.count_nonzero(mask)) for mask in (first & second, first, second)))

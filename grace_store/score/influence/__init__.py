@@ -10,12 +10,19 @@ from grace_store.score.influence.cadc import (
     self_influence_slopes,
     trajectories,
 )
-from grace_store.score.influence.directions import SubtaskMeans, combine_checkpoints, products, unit_vectors
+from grace_store.score.influence.directions import (
+    ROWS_AT_ONCE,
+    SubtaskMeans,
+    combine_checkpoints,
+    products,
+    unit_vectors,
+)
 from grace_store.score.influence.icons import count_votes, icons_values, mean_rank_shares, vote_thresholds
 from grace_store.score.influence.less import strongest
 from grace_store.score.influence.spec import InfluenceMethod, InfluenceSpec
 
 __all__ = [
+    "ROWS_AT_ONCE",
     "InfluenceMethod",
     "InfluenceSpec",
     "SubtaskMeans",
