@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from collections.abc import Iterator
@@ -35,6 +36,20 @@ def whole_file(path: Path) -> Iterator[Path]:
 def name_beside(path: Path, suffix: str) -> Path:
     """Return a hidden name in the same folder that no other run uses."""
     return path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.{suffix}")
+
+
+def sync_folder(folder: Path) -> bool:
+    """Make the names in a folder survive a power cut; False where the file system knows no such thing."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP):
+            raise
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def sync_file(path: Path) -> None:

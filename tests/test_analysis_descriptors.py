@@ -9,7 +9,7 @@ import pytest
 
 from grace_store.analysis.descriptors import DESCRIPTORS, Projection, describe, projection_for
 from grace_store.errors import DataError, ResumeMismatch, SettingError, Unfinished
-from grace_store.job.describing import describe_samples, iter_descriptions
+from grace_store.job.describing import DescriptionReader, describe_samples
 from grace_store.job.scoring import score_samples
 from grace_store.score import HeuristicSpec
 from grace_store.store import Store, UnitWriter, complete_signal
@@ -162,6 +162,7 @@ def test_only_done_samples_of_committed_units(tmp_path, samples):
     np.testing.assert_allclose(found.vector, [expected(samples[i], "answer") for i in (0, 2, 3, 8)], atol=1e-6)
     assert found.made_by["partial"]
     assert found.made_by["signal"]["num_units"] == 2
+    assert describe_samples(store, partial=True).made_by["descriptor"] == "steps"
 
 
 def test_some_samples_need_only_their_own_units(tmp_path, samples):
@@ -175,7 +176,7 @@ def test_some_samples_need_only_their_own_units(tmp_path, samples):
 
 def test_blocks_are_the_whole_and_threads_change_nothing(store):
     whole = describe_samples(store, descriptor="steps", threads=1)
-    blocks = list(iter_descriptions(store, descriptor="steps", threads=3))
+    blocks = list(DescriptionReader.of(store, descriptor="steps", threads=3).blocks())
     assert [len(block) for block in blocks] == [4, 4, 2]
     assert np.array_equal(np.concatenate([block.vector for block in blocks]), whole.vector)
     half = describe_samples(store, descriptor="steps", dtype="float16")

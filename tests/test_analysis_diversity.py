@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from grace_store.analysis.clusters import cluster_vectors, default_num_clusters, make_cells
 from grace_store.analysis.coverage import (
-    Interval,
+    RandomInterval,
     expected_share_touched,
     occupancy_entropy,
     random_counts,
@@ -105,7 +105,7 @@ def test_random_subsets_have_the_coverage_that_is_expected():
     shares = np.array([share_touched(each) for each in counts])
     error = shares.std() / math.sqrt(len(shares))
     assert shares.mean() == pytest.approx(expected_share_touched(sizes, 50), abs=4 * error)
-    interval = Interval.of(shares)
+    interval = RandomInterval.of(shares)
     assert interval.low <= interval.mean <= interval.high
     assert np.mean((shares >= interval.low) & (shares <= interval.high)) >= 0.9
 

@@ -383,7 +383,7 @@ def test_several_ratios_at_once_are_nested_files(planted, tmp_path):
         ("diversity {store} --weight 0.5", 1, "--method and --weight are of the curve: give --curve, too"),
         ("diversity {store} --curve {out}", 1, "a ratio or a curve needs values: give --scores"),
         ("diversity {store} --ratio 0.2", 1, "give --scores"),
-        ("diversity {store} --scores {scores} --curve {out} --out {out}", 1, "--out and --curve are both"),
+        ("diversity {store} --scores {scores} --curve {out} --out {out}", 1, "would be written twice"),
         ("diversity {store} --scores {scores} --out {scores}", 1, "would replace or change"),
         ("diversity {store} --subset {out}", 1, "does not exist"),
         ("diversity {store} --clusters 0", 2, "0 is not in the range"),

@@ -9,6 +9,7 @@ import sys
 import textwrap
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -276,6 +277,59 @@ def test_a_file_that_is_no_table_of_duplicates_is_refused(store, found, tmp_path
         read_duplicates(tmp_path / "half.parquet")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spec": {}}, {"spec": {"threshold": "x", "floor": 0.9, "keep": "value"}}, {"search": None}, {"kind": "scores"},
+        {"spec": {"threshold": 0.9, "floor": 0.9, "keep": "all"}}, {"num_samples": None},
+    ],
+)  # fmt: skip
+def test_a_table_with_a_strangers_note_is_refused(found, tmp_path, change):
+    note = json.dumps(found.made_by | change).encode()
+    pq.write_table(found.table.replace_schema_metadata({b"grace_store": note}), tmp_path / "d.parquet")
+    with pytest.raises(DataError, match="is not a table that `grace-store duplicates` made"):
+        read_duplicates(tmp_path / "d.parquet")
+
+
+@pytest.mark.parametrize("note", [b"{", b"[]", b"\xff", b"[" * 100_000])
+def test_a_table_with_a_damaged_note_is_refused(found, tmp_path, note):
+    pq.write_table(found.table.replace_schema_metadata({b"grace_store": note}), tmp_path / "d.parquet")
+    with pytest.raises(DataError, match="is not a table that `grace-store duplicates` made"):
+        read_duplicates(tmp_path / "d.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "words"),
+    [
+        ("link", lambda n: pa.array([10**6] * n), "names samples that it does not hold"),
+        ("nearest", lambda n: pa.array(["nobody"] * n), "names samples that it does not hold"),
+        ("row", lambda n: pa.array(["one"] * n), "is not a table that `grace-store duplicates` made"),
+    ],
+)
+def test_columns_that_cannot_be_are_refused(found, tmp_path, name, column, words):
+    place = found.table.column_names.index(name)
+    pq.write_table(found.table.set_column(place, name, column(len(found))), tmp_path / "d.parquet")
+    with pytest.raises(DataError, match=words):
+        read_duplicates(tmp_path / "d.parquet")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rows": ["x"]}, "does not say which records"),
+        ({"rows": 5}, "does not say which records"),
+        ({"scores": 5}, "does not say which records"),
+        ({"rows": [0, 10**6]}, "names records that .* has no samples of"),
+    ],
+)
+def test_a_subset_with_a_strangers_note_is_refused(store, tmp_path, change, words):
+    export_subset(select_samples(score_samples(store), ratio="0.3"), tmp_path / "s.ids", "ids")
+    sidecar = tmp_path / "s.ids.spec.json"
+    sidecar.write_text(json.dumps(json.loads(sidecar.read_text()) | change))
+    with pytest.raises(DataError, match=words):
+        find_duplicates(store, subset=tmp_path / "s.ids")
+
+
 # ---------------------------------------------------------------- texts
 
 
@@ -441,16 +495,20 @@ def test_the_commands_as_users_type_them(store, tmp_path):
             "has no use for --descriptor, --floor",
         ),
         ("duplicates --from {table} --threshold 0.5 --out {out}", "Search again with --floor 0.5"),
-        ("duplicates --from {table} --out {table}", "which the table is made from; choose another --out"),
+        ("duplicates --from {table} --out {table}", "which is read for it; choose another --out"),
         ("duplicates {store} --out {store}/d.parquet", "the store; choose another --out"),
         ("neighbours {store}", "Give a SAMPLE or --vectors"),
         ("neighbours {store} s0 --vectors {out}", "Give a SAMPLE or --vectors"),
         ("neighbours {store} nobody", "has no sample 'nobody'"),
+        ("neighbours {store} s0 --scores {scores}", "scores are for the descriptor weighted"),
+        ("neighbours {store} s0 --seed 1", "a seed is for the random projection"),
     ],
 )
 def test_wrong_commands_are_told_what_is_wrong(store, found, tmp_path, arguments, words):
     found.write(tmp_path / "d.parquet")
+    write_score_table(store, None, tmp_path / "scores.parquet")
     places = {"store": store.location, "table": tmp_path / "d.parquet", "out": tmp_path / "out.parquet"}
+    places |= {"scores": tmp_path / "scores.parquet"}
     result = CliRunner().invoke(main, arguments.format(**places).split())
     assert result.exit_code != 0
     assert words in " ".join(result.stderr.split())

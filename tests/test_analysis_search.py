@@ -13,9 +13,8 @@ from grace_store.analysis import search, sources
 from grace_store.analysis.forest import connected
 from grace_store.analysis.recall import Truth
 from grace_store.analysis.search import IndexPlan, plan_index, similar_pairs
-from grace_store.analysis.sources import ArraySource
 from grace_store.events import SamplesCompared, Warned
-from tests.vector_stores import at_cosine, brute_force_groups
+from tests.vector_stores import ArraySource, at_cosine, brute_force_groups
 
 NUM, SIZE, FLOOR = 20_000, 64, 0.92
 COSINES = (0.85, 0.915, 0.925, 0.95, 0.97, 0.999)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from click.testing import CliRunner, Result
 
-from grace_store.cli import main
-from grace_store.cli.console import ProgressDisplay, duration, size
+from grace_store.analysis import descriptors, duplicates
+from grace_store.cli import analysing, diversifying, main, options, selecting
+from grace_store.cli.console import ProgressDisplay, duration, print_json, size
 from grace_store.cli.main import COMMANDS
 from grace_store.events import Finished, Note, Rated, Scanned, Started, UnitCommitted, Warned
+from grace_store.job import trade_curve
+from grace_store.select import budget, diversity_spec
 from tests.jobs import NUM_RECORDS, NUM_USABLE, content, write_dataset
 from tests.tiny_models import tiny_text_model
 
@@ -80,6 +84,29 @@ def test_an_unknown_command_is_a_usage_error() -> None:
     result = run("frobnicate")
     assert result.exit_code == 2
     assert "No such command" in result.stderr
+
+
+def test_choices_are_those_of_the_library() -> None:
+    assert options.DESCRIPTORS == descriptors.DESCRIPTORS
+    assert analysing.KEEPS == duplicates.KEEPS
+    assert get_args(trade_curve.Traded) == diversifying.TRADED
+    choices = {each.name: each.type for each in selecting.select.params}
+    assert tuple(choices["diversity"].choices) == diversity_spec.METHODS
+    assert tuple(choices["balance"].choices) == get_args(budget.Balance)
+
+
+def test_json_has_null_for_a_number_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"low": math.nan, "all": [1.5, -math.inf]})
+    assert capsys.readouterr().out == '{\n  "low": null,\n  "all": [\n    1.5,\n    null\n  ]\n}\n'
+
+
+def test_a_reader_that_stops_reading_is_no_error(finished: Path) -> None:
+    command = [sys.executable, "-m", "grace_store", "status", str(finished / "store.zarr")]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert done.stderr == ""
 
 
 # ---------------------------------------------------------------- the main road
@@ -294,7 +321,10 @@ def test_a_full_disk_keeps_what_is_committed(
     monkeypatch.setattr(LocalBackend, "write", _full_after(real, "base/00000002"))
     result = run(*extract_words(tmp_path / "store.zarr", model, data))
     assert result.exit_code == 1
-    assert "Everything committed is kept and nothing half-written: make room and run the same command again" in result.stderr
+    assert (
+        "Everything committed is kept and nothing half-written: make room and run the same command again"
+        in result.stderr
+    )
     monkeypatch.setattr(LocalBackend, "write", real)
     assert run_json("status", tmp_path / "store.zarr")["num_units_done"] == 2
     run_ok(*extract_words(tmp_path / "store.zarr", model, data))

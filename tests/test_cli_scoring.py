@@ -9,6 +9,7 @@ import sys
 import textwrap
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -205,6 +206,20 @@ def test_compare_lists_what_changed(folder, tmp_path):
     shown = run(*arguments).stdout
     assert f"both: {said['num_both']}" in shown
     assert said["entered"][0]["sample_id"] in shown
+
+
+def test_compare_writes_over_neither_side_and_shows_ids_as_they_stand(folder, tmp_path):
+    table = pq.read_table(folder / "scores.parquet")
+    ids = pa.array([f"[bold]{text}[/nothing]\x1b[2J" for text in table["sample_id"].to_pylist()])
+    pq.write_table(table.set_column(0, "sample_id", ids), tmp_path / "a.parquet")
+    run("score", folder / "store.zarr", "--out", tmp_path / "b.parquet", "--alpha", 0)
+    before = (tmp_path / "b.parquet").read_bytes()
+    told = run("compare", tmp_path / "a.parquet", tmp_path / "b.parquet", "--out", tmp_path / "b.parquet", exit_code=1)
+    assert "Nothing was written." in told.stderr
+    assert (tmp_path / "b.parquet").read_bytes() == before
+    shown = "".join(run("compare", tmp_path / "a.parquet", tmp_path / "b.parquet").stdout.split())
+    assert "[bold]" in shown
+    assert "\x1b" not in shown
 
 
 def test_sweep_prints_a_table_or_json(folder, tmp_path):

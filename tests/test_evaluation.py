@@ -130,6 +130,7 @@ def test_a_folder_of_vlmevalkits_files_is_read_by_row_label(folder: Path) -> Non
         ("run,a\nFull,1\nFull,2\n", "several rows named 'Full'"),
         ("run,a,a\nFull,1,2\n", "several columns named 'a'"),
         ("run,a\nFull,1\nitems,1.5\n", "a number of questions is a whole number"),
+        ("run,a\nFull,1,2\n", "row 1 below the header has more cells"),
         ("\x00\xff", "cannot be read as CSV|has no entries"),
     ],
 )
@@ -138,6 +139,11 @@ def test_bad_tables_get_a_sentence(tmp_path: Path, text: str, match: str) -> Non
     path.write_text(text)
     with pytest.raises(DataError, match=match):
         read_results(path)
+
+
+def test_a_cell_may_hold_a_line_break(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('run,a\n"Full\ndata",1\n')
+    assert read_results(tmp_path / "t.csv") == [Results("Full\ndata", {"a": Entry(1.0)})]
 
 
 def test_two_results_of_one_benchmark_are_not_chosen_between(folder: Path) -> None:
@@ -156,6 +162,8 @@ def test_runs_with_other_entries_are_not_averaged() -> None:
         relative_average(
             Results("ours", {"a": Entry(1), "c": Entry(1)}), Results("full", {"a": Entry(1), "b": Entry(1)})
         )
+    with pytest.raises(DataError, match="different numbers of questions in a"):
+        relative_average(Results("ours", {"a": Entry(1, 5)}), Results("full", {"a": Entry(1, 6)}))
     with pytest.raises(DataError, match="has 0 in a"):
         relative_average(Results("ours", {"a": Entry(1)}), Results("full", {"a": Entry(0)}))
 
@@ -177,9 +185,11 @@ def test_the_command_prints_entries_average_and_interval(table: Path, folder: Pa
     [
         (["--full", "Nobody"], "neither a folder nor among the runs: Full, Random"),
         (["--full", "Full", "--items", "x"], "is not ENTRY=N"),
+        (["--full", "Full", "--items", "Mathvista=1000"], "--items Mathvista is none of the entries"),
+        (["--full", "{table}"], "is neither a folder nor among the runs"),
     ],
 )
 def test_the_command_says_what_is_wrong(table: Path, arguments: list[str], match: str) -> None:
-    done = CliRunner().invoke(main, ["evaluate", str(table), *arguments])
+    done = CliRunner().invoke(main, ["evaluate", str(table), *(word.format(table=table) for word in arguments)])
     assert done.exit_code != 0
     assert match in done.output

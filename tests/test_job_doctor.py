@@ -6,6 +6,7 @@ import base64
 import errno
 import json
 import os
+import stat
 from collections import namedtuple
 from dataclasses import replace
 from io import BytesIO
@@ -237,6 +238,23 @@ def test_a_place_without_links_is_warned_of(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(Path, "hardlink_to", lambda *_: None)
     assert "lets two runs make the same file" in try_place(tmp_path / "b.zarr").fatal
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_a_place_that_syncs_no_folders_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    sync = os.fsync
+
+    def refuse(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    trouble = try_place(tmp_path / "b.zarr")
+    assert trouble.fatal == ""
+    assert "cannot sync folders" in trouble.slight
 
 
 def test_little_memory_is_warned_of(fake: DoctorJob, monkeypatch: pytest.MonkeyPatch) -> None:

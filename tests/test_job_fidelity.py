@@ -116,5 +116,24 @@ def test_the_command_prints_a_table_and_writes_what_is_behind_it(store: Store, t
 def test_bad_wishes_get_a_sentence(store: Store, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="3 samples are too few"):
         measure_fidelity(store, num_samples=3)
+    with pytest.raises(SettingError, match="draws 0 is not at least 1"):
+        measure_fidelity(store, draws=0)
     with pytest.raises(SettingError, match="has 5 done samples"):
         measure_fidelity(known_store(tmp_path, num_steps=[2] * 5).store)
+
+
+@pytest.mark.parametrize("option", ["--out", "--figure"])
+def test_nothing_is_written_over_the_data_or_into_the_store(store: Store, option: str) -> None:
+    data = Path(store.plan.files[0].path)
+    before = data.read_bytes()
+    for place in (data, Path(store.location) / "new.json"):
+        done = CliRunner().invoke(main, ["fidelity", store.location, option, str(place)])
+        assert done.exit_code == 1
+        assert "Nothing was written." in done.stderr
+    assert data.read_bytes() == before
+
+
+def test_two_results_do_not_go_into_one_file(store: Store, tmp_path: Path) -> None:
+    one = str(tmp_path / "one")
+    done = CliRunner().invoke(main, ["fidelity", store.location, "--out", one, "--figure", one])
+    assert "would be written twice" in done.stderr

@@ -22,7 +22,8 @@ from grace_store.job.scoring import replay, score_samples, write_score_table
 from grace_store.job.selecting import rank_samples, select_samples
 from grace_store.job.target_sets import Targets
 from grace_store.job.vector_blocks import VectorReader
-from grace_store.score import ScoreSpec
+from grace_store.score import HeuristicSpec, ScoreSpec
+from grace_store.score.heuristics import random_values
 from grace_store.score.influence import InfluenceSpec
 from grace_store.select.audit import audit_length
 from grace_store.select.table import read_scores
@@ -195,6 +196,60 @@ def test_cadc_with_one_checkpoint_has_no_stages(folder):
     assert table.made_by["weights_from"] == "equal"  # one is all there is
 
 
+# ---------------------------------------------------------------- heuristics of signals with one vector a sample
+
+
+@pytest.mark.parametrize("method", ["random", "longest", "stepmax", "loss", "perplexity"])
+def test_heuristics_need_no_steps_vectors(tmp_path, folder, method, monkeypatch):
+    pool, _ = stores(folder, "int8")
+    monkeypatch.setattr("grace_store.store.SignalView.sample_vectors", None)  # what is not read cannot fail
+    place = np.arange(NUM_POOL)
+    loss = place % 5 / 4
+    known = {"longest": place % 7 + 3, "stepmax": [len(record(f"p{i}")["steps"]) for i in place], "loss": loss,
+             "perplexity": np.exp(loss)}  # fmt: skip
+    spec = HeuristicSpec(method=method)
+    table = score_samples(pool, spec, signals=["ck1", "ck3"])
+    np.testing.assert_allclose(table.value, known.get(method, random_values(0, place)), rtol=1e-6)
+    assert table.num_tokens.tolist() == (place % 7 + 3).tolist()
+    assert table.sample_id == [f"p{i}" for i in place]
+    write_score_table(pool, spec, tmp_path / "a.parquet", signals="ck2")
+    replay(tmp_path / "a.parquet", tmp_path / "b.parquet")
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
+def test_heuristics_flag_samples_that_one_of_the_signals_lacks(tmp_path):
+    pool = make_pool(tmp_path, num=12, samples_per_unit=4)
+    add_gradients(pool, "ck1", random_gradients(0, 12), set_aside=[0, 5])
+    add_gradients(pool, "ck2", random_gradients(0, 12), set_aside=[0], units=[0, 1])
+    add_signal(pool, "float32", 4, "proxy")
+    longest = HeuristicSpec(method="longest")
+    with pytest.raises(Unfinished, match=r"'ck2' .* has 2 of 3 units.*--partial"):
+        score_samples(pool, longest, signals=["ck1", "ck2"])
+    table = score_samples(pool, longest, signals=["ck1", "ck2"], partial=True)
+    assert table.row.tolist() == list(range(1, 12))  # 0 is done nowhere
+    assert table.row[np.isnan(table.value)].tolist() == [5, 8, 9, 10, 11]
+    assert [bool(each) for each in table.table["flags"].to_pylist()] == np.isnan(table.value).tolist()
+    assert table.num_tokens.tolist() == [row % 7 + 3 for row in range(1, 12)]
+    with pytest.raises(SettingError, match="signal ck1 has one vector a sample and proxy one a segment"):
+        score_samples(pool, longest, signals=["ck1", "proxy"])
+
+
+@pytest.mark.parametrize("array", ["sample_vector/c/1/0", "sample_norm/c/1", "sample_loss/c/1"])
+def test_a_chunk_of_another_unit_is_not_scored(tmp_path, array):
+    """Its own checksum is good, so only the commit's digest tells."""
+    pool, targets = make_pool(tmp_path), make_targets(tmp_path)
+    add_gradients(pool, "ck", random_gradients(0, NUM_POOL))
+    add_gradients(targets, "ck", random_gradients(1, len(SUBTASK)))
+    chunk = tmp_path / "pool.zarr/signals/ck" / array
+    chunk.write_bytes(Path(str(chunk).replace("/c/1", "/c/0")).read_bytes())
+    for spec, wanted in ((LESS, Targets(targets)), (HeuristicSpec(method="loss"), None)):
+        if wanted is None and "loss" not in array:
+            assert len(score_samples(pool, spec)) == NUM_POOL
+            continue
+        with pytest.raises(Corrupt, match=f"signals/ck/{array} is missing or not the chunk that was committed"):
+            score_samples(pool, spec, targets=wanted)
+
+
 # ---------------------------------------------------------------- blocks, threads, what is missing
 
 
@@ -289,7 +344,9 @@ def test_a_pool_under_way_is_scored_only_if_asked(tmp_path):
         assert table.made_by["partial"]
     add_gradients(pool, "none", grads, units=[])
     add_gradients(targets, "none", random_gradients(1, len(SUBTASK)), units=[0])
-    with pytest.raises(Unfinished, match=r"targets.zarr has 1 of 2 units\. Run the same `grace-store extract` to finish it first\.$"):
+    with pytest.raises(
+        Unfinished, match=r"targets.zarr has 1 of 2 units\. Run the same `grace-store extract` to finish it first\.$"
+    ):
         score_samples(pool, LESS, signals="none", targets=Targets(targets), partial=True)
 
 
@@ -356,6 +413,7 @@ def test_a_target_that_is_set_aside_is_left_out_and_counted(tmp_path):
     warned = [each.text for each in told if isinstance(each, Warned)]
     assert "2 records of the target set are set aside and do not count" in warned
     assert "1 gradients of the target set are zero; cosines with them count as 0" in warned
+    assert "signal ck1, ck2: no learning rate is recorded, so all checkpoints count alike" in warned
     assert table.made_by["weights_from"] == "equal"
 
 
@@ -697,6 +755,8 @@ def test_the_commands(tmp_path, cadc_table):
         assert ("the scores are by cadc (reconstruction)" in result.output) is (name == "cadc")
         run("audit", table)
     run("select", tmp_path / "cadc.parquet", "--as", "ms-swift", "--out", tmp_path / "swift.jsonl")
+    run("score", pool, "--method", "longest", "--signal", "ck1", "--out", tmp_path / "longest.parquet")
+    run("audit", tmp_path / "longest.parquet")
     result = run("compare", tmp_path / "less.jsonl", tmp_path / "cadc.jsonl")
     assert "cadc.jsonl was scored by cadc (reconstruction)" in result.output
 

@@ -67,6 +67,13 @@ def test_ties_keep_the_earlier_record_and_no_value_is_never_kept():
     assert (subset.num_with_value, subset.threshold) == (4, 0.5)
 
 
+def test_capabilities_of_any_number_take_turns():
+    table = table_of([0.9, 0.8, 0.7, 0.6, 0.5])
+    capability = pa.array([2_000_000_000, 2_000_000_000, None, 2_000_000_000, -3], pa.int32())
+    table = ScoreTable(table.table.append_column("capability", capability), table.made_by)
+    assert rank_samples(table).ranked.tolist() == [0, 2, 4, 1, 3]
+
+
 def test_thresholds_and_the_default_share():
     table = table_of([0.1, 0.5, 0.3, 0.2, 0.4])
     assert select_samples(table, threshold=0.3).row.tolist() == [1, 2, 4]

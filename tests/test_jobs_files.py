@@ -40,8 +40,11 @@ def parse(command: str, *arguments: str) -> dict[str, object]:
 @pytest.mark.parametrize("config", PAPER, ids=lambda path: path.stem)
 def test_every_config_is_understood(config):
     needed = {"plan": ["data.jsonl", "--store", "s"], "warmup": ["--out", "w"], "extract": ["--store", "s"]}
-    parameters = parse(config.stem, *needed[config.stem], "--config", str(config))
-    plain = parse(config.stem, *needed[config.stem])
+    found = re.match(r"# grace-store (\w+) .*--config (\S+)", config.read_text())
+    assert found is not None
+    assert found[2] == f"jobs/paper/{config.name}"
+    parameters = parse(found[1], *needed[found[1]], "--config", str(config))
+    plain = parse(found[1], *needed[found[1]])
     assert parameters.keys() == plain.keys()
     assert parameters != plain
 
@@ -55,6 +58,22 @@ def test_the_papers_numbers():
     assert [recipe[name] for name in names] == ["0.05", 8, 32.0, 1e-4, 0.05, 1, "bfloat16", 4096]
     assert recipe["checkpoints"] == ("0.25", "0.5", "0.75", "1")
     assert recipe["gradient_checkpointing"]
+
+
+def test_the_baselines_numbers():
+    """LESS and ICONS as their authors ran them; what is compared is projected by one matrix."""
+    pool, targets, icons = (
+        parse("extract", "--store", "s", "--config", str(JOBS / "paper" / f"{name}.toml"))
+        for name in ("less_pool", "less_targets", "icons")
+    )
+    assert (pool["preconditioner"], pool["bias_correction"], pool["dimension"]) == ("adam", False, 8192)
+    assert (icons["preconditioner"], icons["dimension"]) == ("none", 5120)
+    for each in (pool, targets, icons):
+        assert (each["kind"], each["per"], each["projection"], each["normalise"]) == (
+            "gradient", "sample", "rademacher", True,
+        )  # fmt: skip
+    differing = {name for name in pool if pool[name] != targets[name]}
+    assert differing - {"config"} == {"preconditioner", "bias_correction"}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)

@@ -13,9 +13,9 @@ import pytest
 
 from grace_store.errors import MissingExtra
 from grace_store.report import figures
-from grace_store.report.blocks import FIGURE_HEIGHT, Figure
 from grace_store.report.figure_files import write_figures
 from grace_store.report.figures import MAX_POINTS, Points
+from grace_store.report.sections import FIGURE_HEIGHT, Figure
 
 RNG = np.random.default_rng(5)
 NUM = 400

@@ -38,19 +38,19 @@ def test_random_is_spread_evenly():
 
 
 def test_longest_and_stepmax_count():
-    assert longest_values(NUM_STEPS, NUM_TOKENS).tolist() == [10, 10, 10]
+    assert longest_values(NUM_STEPS + 1, NUM_TOKENS).tolist() == [10, 10, 10]
     assert stepmax_values(NUM_STEPS).tolist() == [2, 1, 3]
 
 
 def test_loss_is_the_mean_over_tokens():
     expected = [np.repeat(LOSS[a:b], NUM_TOKENS[a:b]).mean() for a, b in [(0, 3), (3, 5), (5, 9)]]
-    np.testing.assert_allclose(loss_values(NUM_STEPS, NUM_TOKENS, LOSS), expected, rtol=1e-6)
-    np.testing.assert_allclose(perplexity_values(NUM_STEPS, NUM_TOKENS, LOSS), np.exp(expected), rtol=1e-6)
+    np.testing.assert_allclose(loss_values(NUM_STEPS + 1, NUM_TOKENS, LOSS), expected, rtol=1e-6)
+    np.testing.assert_allclose(perplexity_values(NUM_STEPS + 1, NUM_TOKENS, LOSS), np.exp(expected), rtol=1e-6)
 
 
 def test_a_loss_without_tokens_is_no_number_and_one_beyond_floats_is_infinite():
-    assert np.isnan(loss_values(np.array([1]), np.array([0, 0]), np.array([1.0, 1.0]))).all()
-    assert np.isinf(perplexity_values(np.array([1]), np.array([1, 1]), np.array([2000.0, 1.0]))).all()
+    assert np.isnan(loss_values(np.array([2]), np.array([0, 0]), np.array([1.0, 1.0]))).all()
+    assert np.isinf(perplexity_values(np.array([2]), np.array([1, 1]), np.array([2000.0, 1.0]))).all()
 
 
 def test_no_samples_are_no_values():
@@ -60,14 +60,15 @@ def test_no_samples_are_no_values():
 @pytest.mark.parametrize("method", ["random", "longest", "stepmax", "loss", "perplexity"])
 def test_every_method_has_its_values(method):
     values = heuristic_values(
-        HeuristicSpec(method=method), row=np.arange(3), num_steps=NUM_STEPS, num_tokens=NUM_TOKENS, loss=LOSS
-    )
+        HeuristicSpec(method=method), row=np.arange(3), num_steps=NUM_STEPS, num_parts=NUM_STEPS + 1,
+        num_tokens=NUM_TOKENS, loss=LOSS,
+    )  # fmt: skip
     expected = {
         "random": random_values(0, np.arange(3)),
-        "longest": longest_values(NUM_STEPS, NUM_TOKENS),
+        "longest": longest_values(NUM_STEPS + 1, NUM_TOKENS),
         "stepmax": stepmax_values(NUM_STEPS),
-        "loss": loss_values(NUM_STEPS, NUM_TOKENS, LOSS),
-        "perplexity": perplexity_values(NUM_STEPS, NUM_TOKENS, LOSS),
+        "loss": loss_values(NUM_STEPS + 1, NUM_TOKENS, LOSS),
+        "perplexity": perplexity_values(NUM_STEPS + 1, NUM_TOKENS, LOSS),
     }
     np.testing.assert_array_equal(values, expected[method])
 
@@ -86,5 +87,5 @@ def test_a_heuristic_without_meaning_is_refused(settings, message):
 
 
 def test_segments_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"3 samples have 9 segments, not \(8,\)"):
-        longest_values(NUM_STEPS, NUM_TOKENS[1:])
+    with pytest.raises(ValueError, match=r"3 samples have 9 parts, not \(8,\)"):
+        longest_values(NUM_STEPS + 1, NUM_TOKENS[1:])

@@ -53,6 +53,13 @@ def test_what_is_written_is_read(tmp_path):
     assert read_scores(tmp_path / "s.parquet", steps=False).has_step_scores is False
 
 
+def test_values_are_found_by_row(tmp_path):
+    table = read_scores(written(tmp_path / "s.parquet", rows().take([1, 0])))
+    np.testing.assert_array_equal(table.values_of(np.array([5, 0, 99, 10, 0])), [np.nan, 0.5, np.nan, np.nan, 0.5])
+    none = read_scores(written(tmp_path / "none.parquet", rows().slice(0, 0)))
+    np.testing.assert_array_equal(none.values_of(np.array([0])), [np.nan])
+
+
 def test_without_flags_the_lists_are_empty():
     assert rows()["flags"].to_pylist() == [[], []]
 

@@ -1,17 +1,47 @@
-"""Stores of known vectors, without data or model: what descriptors, duplicates and neighbours are tested on."""
+"""Known vectors, in memory and in stores, without data or model: what descriptors, duplicates and neighbours are tested on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from grace_store.analysis.sources import Block
 from grace_store.config import Storage
 from grace_store.metadata import Reason
 from grace_store.store import Store, UnitWriter, complete_signal, unit_range
 from grace_store.unit import SetAside, UnitSignals
 from tests.stores import add_signal, spans_for, write_plan
+
+
+BLOCK_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySource:
+    """Vectors to search that lie in memory."""
+
+    vector: np.ndarray
+
+    @property
+    def num_points(self) -> int:
+        return len(self.vector)
+
+    @property
+    def size(self) -> int:
+        return int(self.vector.shape[1])
+
+    def blocks(self) -> Iterator[Block]:
+        for start in range(0, len(self.vector), BLOCK_ROWS):
+            block = np.ascontiguousarray(self.vector[start : start + BLOCK_ROWS], dtype=np.float32)
+            yield np.arange(start, start + len(block)), block
+
+    def sampled(self, num_vectors: int, seed: int) -> Block:
+        count = min(num_vectors, len(self.vector))
+        chosen = np.sort(np.random.default_rng(seed).choice(len(self.vector), count, replace=False))
+        return chosen, np.ascontiguousarray(self.vector[chosen], dtype=np.float32)
 
 
 def traces(num_steps: Sequence[int], size: int = 8, seed: int = 0) -> list[np.ndarray]:

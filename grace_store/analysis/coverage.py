@@ -20,7 +20,7 @@ LOW, HIGH = 0.05, 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class RandomInterval:
     """What random subsets of the same size have: their mean, and what 5 % are below and 5 % above."""
 
     mean: float
@@ -29,7 +29,7 @@ class Interval:
     num_subsets: int
 
     @classmethod
-    def of(cls, found: Sequence[float] | FloatArray) -> Interval:
+    def of(cls, found: Sequence[float] | FloatArray) -> RandomInterval:
         values = np.asarray(found, dtype=np.float64)
         low, high = np.quantile(values, [LOW, HIGH]).tolist()
         return cls(float(values.mean()), low, high, len(values))

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace_store.analysis.duplicates import (
+    KEEPS,
     SHOWN_THRESHOLDS,
     BoolArray,
     Float32,
@@ -27,6 +28,7 @@ from grace_store.analysis.duplicates import (
 )
 from grace_store.errors import DataError, SettingError
 from grace_store.select.table import METADATA_KEY, metadata_of
+from grace_store.select.table_check import wrong_fields
 from grace_store.whole_files import whole_file
 
 SCHEMA = pa.schema(
@@ -44,6 +46,11 @@ SCHEMA = pa.schema(
         ("link_similarity", pa.float32()),
     ]
 )
+_NOTE_FIELDS: dict[str, Any] = {
+    "kind": str, "spec": dict, "num_samples": int, "plan_sha256": str, "num_units": int, "signal": dict,
+    "descriptor": str, "partial": bool, "exact_by": str, "num_zero": int, "search": dict,
+}  # fmt: skip
+_SPEC_FIELDS: dict[str, Any] = {"threshold": float | int, "floor": float | int, "keep": str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +170,9 @@ def read_duplicates(path: str | Path) -> DuplicateTable:
         table = pq.read_table(path)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; `grace-store duplicates` makes such a table.") from None
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} is not a Parquet file ({error}).") from None
-    raw = (table.schema.metadata or {}).get(METADATA_KEY)
-    made_by = {} if raw is None else json.loads(raw)
-    if made_by.get("kind") != "duplicates" or any(name not in table.column_names for name in SCHEMA.names):
-        raise DataError(f"{path} is not a table that `grace-store duplicates` made.")
+    table, made_by = _checked(table, path)
     row = _ints(table, "row")
     if len(row) != made_by["num_samples"] or (np.diff(row) <= 0).any():
         raise DataError(
@@ -176,8 +180,10 @@ def read_duplicates(path: str | Path) -> DuplicateTable:
         )
     ids: list[str] = table["sample_id"].to_pylist()
     place = {text: number for number, text in enumerate(ids)}
-    nearest = [-1 if text is None else place[text] for text in table["nearest"].to_pylist()]
-    linked = _ints(table, "link")
+    named, linked = table["nearest"].to_pylist(), _ints(table, "link")
+    if any(text is not None and text not in place for text in named) or not np.isin(linked[linked >= 0], row).all():
+        raise DataError(f"{path} names samples that it does not hold. Look for duplicates again.")
+    nearest = [-1 if text is None else place[text] for text in named]
     return DuplicateTable(
         sample_id=ids,
         row=row,
@@ -191,6 +197,20 @@ def read_duplicates(path: str | Path) -> DuplicateTable:
         made_by=made_by,
         path=Path(path),
     )
+
+
+def _checked(table: pa.Table, path: str | Path) -> tuple[pa.Table, dict[str, Any]]:
+    """Return a table, perhaps a stranger's, with columns of their own types and the note of its making."""
+    try:
+        made_by = json.loads((table.schema.metadata or {})[METADATA_KEY])
+        checked = table.select(SCHEMA.names).cast(SCHEMA)
+        checked.validate(full=True)
+    except (pa.ArrowException, KeyError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not a table that `grace-store duplicates` made ({error}).") from None
+    wrong = wrong_fields(made_by, _NOTE_FIELDS) or wrong_fields(made_by["spec"], _SPEC_FIELDS)
+    if wrong or made_by["kind"] != "duplicates" or made_by["spec"]["keep"] not in KEEPS:
+        raise DataError(f"{path} is not a table that `grace-store duplicates` made (no {wrong or 'such kind'}).")
+    return checked, made_by
 
 
 def _ints(table: pa.Table, name: str) -> IntArray:

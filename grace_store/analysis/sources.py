@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +14,6 @@ Block = tuple[IntArray, Float32]
 
 MEASURED_BYTES = 1 << 28
 PAIRS_AT_ONCE = 256
-BLOCK_ROWS = 4096
 
 
 class VectorSource(Protocol):
@@ -33,31 +31,6 @@ class VectorSource(Protocol):
 
     def sampled(self, num_vectors: int, seed: int) -> Block:
         """Return about so many vectors at random, by the seed alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArraySource:
-    """Vectors that lie in memory."""
-
-    vector: Float32
-
-    @property
-    def num_points(self) -> int:
-        return len(self.vector)
-
-    @property
-    def size(self) -> int:
-        return int(self.vector.shape[1])
-
-    def blocks(self) -> Iterator[Block]:
-        for start in range(0, len(self.vector), BLOCK_ROWS):
-            block = np.ascontiguousarray(self.vector[start : start + BLOCK_ROWS], dtype=np.float32)
-            yield np.arange(start, start + len(block)), block
-
-    def sampled(self, num_vectors: int, seed: int) -> Block:
-        count = min(num_vectors, len(self.vector))
-        chosen = np.sort(np.random.default_rng(seed).choice(len(self.vector), count, replace=False))
-        return chosen, np.ascontiguousarray(self.vector[chosen], dtype=np.float32)
 
 
 def measured(forest: Pairs, number: IntArray, source: VectorSource) -> Pairs:

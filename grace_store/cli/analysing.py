@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from grace_store.cli.console import ProgressDisplay, harmless, print_json
-from grace_store.cli.options import as_json, stacked, store_argument
+from grace_store.cli.options import as_json, descriptor_option, stacked, store_argument
+from grace_store.cli.scoring import partial_option, threads_option
 from grace_store.errors import SettingError
 
 if TYPE_CHECKING:
@@ -22,17 +23,16 @@ Examples:
   grace-store duplicates traces.zarr --out duplicates.parquet --subset subset.jsonl --keep shortest
   grace-store duplicates --from duplicates.parquet --threshold 0.98 --out stricter.parquet   # no new search
 """
-DESCRIPTORS = ("answer", "steps", "weighted", "projected")
 KEEPS = ("value", "shortest", "earliest")
 SEARCH_OPTIONS = ("signal", "descriptor", "dimension", "floor", "subset", "data", "partial", "seed", "threads")
 
 descriptor_options = stacked(
     click.option("--signal", help="Whose vectors are compared. [default: the only one]"),
-    click.option("--descriptor", type=click.Choice(DESCRIPTORS), help="What of a sample is compared. [default: steps]"),
+    descriptor_option,
     click.option("--dimension", type=click.IntRange(1), help="Numbers of a projected descriptor. [default: 512]"),
     click.option("--seed", type=click.IntRange(0), help="Of random choices. [default: 0]"),
-    click.option("--partial", is_flag=True, help="Compare what is there of an unfinished signal."),
-    click.option("--threads", type=click.IntRange(1), help="[default: cores, up to 8]"),
+    partial_option,
+    threads_option,
 )
 
 
@@ -44,7 +44,11 @@ descriptor_options = stacked(
 @click.option(
     "--keep", type=click.Choice(KEEPS), help="Which of a group. [default: value with --scores, else earliest]"
 )
-@click.option("--scores", type=click.Path(dir_okay=False, path_type=Path), help="Values to keep the best by.")
+@click.option(
+    "--scores",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Values to keep the best by, and for --descriptor weighted.",
+)
 @click.option("--subset", type=click.Path(path_type=Path), help="Only these: a subset, a table of scores, or ids.")
 @descriptor_options
 @click.option("--data", multiple=True, type=click.Path(), help="Where the dataset is now: texts are compared too.")
@@ -61,10 +65,11 @@ def duplicates(
     One row a sample: its group, the nearest sample and how similar it is, and whether it is kept: one of each group.
     The table holds all it takes to group it anew by any threshold from the floor up, with --from.
     """
-    from grace_store.job.finding_duplicates import check_duplicate_outputs, find_duplicates, regroup_duplicates
+    from grace_store.job.finding_duplicates import find_duplicates, regroup_duplicates
+    from grace_store.job.outputs import check_results
 
     said = _said(settings)
-    check_duplicate_outputs(store, out, [scores, source, settings["subset"]])
+    check_results(store, [out], [scores, source, settings["subset"]])
     if source is not None:
         if ignored := [f"--{name}" for name in SEARCH_OPTIONS if name in said] + ["STORE"] * (store is not None):
             raise SettingError(f"--from does not search again and has no use for {', '.join(ignored)}")
@@ -143,7 +148,9 @@ KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"
 @click.option("--vectors", type=click.Path(dir_okay=False), help="A new trace instead: (K+1, d), answer last, as .npy.")
 @click.option("--count", type=click.IntRange(1), default=10, show_default=True, help="How many.")
 @click.option("--least", is_flag=True, help="The least aligned ones instead.")
-@click.option("--scores", type=click.Path(dir_okay=False, path_type=Path), help="For --descriptor weighted.")
+@click.option(
+    "--scores", type=click.Path(dir_okay=False, path_type=Path), help="Step scores, for --descriptor weighted."
+)
 @descriptor_options
 @as_json
 def neighbours(

@@ -75,6 +75,8 @@ def told() -> Iterator[None]:
             raise
         text = f"This needs {error.name}, which is not installed. Run `pip install 'grace-store[{extra}]'`."
         raise click.ClickException(text) from None
+    except BrokenPipeError:
+        raise  # nobody reads on, as after `| head`: click ends without a word
     except OSError as error:
         raise click.ClickException(_os_error(error)) from None
 

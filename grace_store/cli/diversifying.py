@@ -13,12 +13,12 @@ from rich.table import Table
 
 from grace_store.cli.console import ProgressDisplay, harmless, print_json
 from grace_store.cli.console import out as console
-from grace_store.cli.options import as_json, stacked, store_argument
+from grace_store.cli.options import as_json, descriptor_option, stacked, store_argument
 from grace_store.cli.scoring import partial_option, threads_option
 from grace_store.errors import SettingError
 
 if TYPE_CHECKING:
-    from grace_store.analysis.coverage import Interval
+    from grace_store.analysis.coverage import RandomInterval
     from grace_store.job.diversity import ClusterShare, Diversity, SubsetDiversity
     from grace_store.job.trade_curve import TradeCurve
 
@@ -28,20 +28,23 @@ Examples:
   grace-store diversity traces.zarr --scores scores.parquet --ratio 0.05 --ratio 0.2 --out diversity.json
   grace-store diversity traces.zarr --scores scores.parquet --ratio 0.2 --curve curve.svg
 """
-DESCRIPTORS = ("answer", "steps", "weighted", "projected")
 TRADED = ("clusters", "facility", "mmr")
 
 similar_options = stacked(
     click.option("--signal", help="Whose vectors say what is similar. [default: the one scored]"),
-    click.option("--descriptor", type=click.Choice(DESCRIPTORS), help="A sample's vector. [default: steps]"),
+    descriptor_option,
     click.option("--clusters", "num_clusters", type=click.IntRange(1), help="How many. [default: goes with N]"),
 )
 
 
 @click.command(epilog=EPILOG)
 @store_argument
-@click.option("--subset", "subsets", multiple=True, type=click.Path(path_type=Path), help="That `select` wrote.")
-@click.option("--scores", type=click.Path(dir_okay=False, path_type=Path), help="A table: measure its best, too.")
+@click.option(
+    "--subset", "subsets", multiple=True, type=click.Path(path_type=Path), help="What `select` wrote; may be repeated."
+)
+@click.option(
+    "--scores", type=click.Path(dir_okay=False, path_type=Path), help="A table of scores: its best are measured too."
+)
 @click.option("--ratio", multiple=True, help="Share of the table's best; may be repeated. [default: 0.2]")
 @similar_options
 @click.option("--random", "num_random", type=click.IntRange(1), default=200, show_default=True, help="Random subsets.")
@@ -69,14 +72,15 @@ def diversity(
     stand for their best.
     """
     from grace_store.job.diversity import measure_diversity
-    from grace_store.job.diversity_files import check_diversity_outputs, write_diversity
+    from grace_store.job.diversity_files import write_diversity
+    from grace_store.job.outputs import check_results
     from grace_store.job.trade_curve import TradeSpec
 
     if (methods or weights) and curve is None:
         raise SettingError("--method and --weight are of the curve: give --curve, too")
     given = {"methods": methods, "weights": weights}
     spec = None if curve is None else TradeSpec.parse(seed=seed, **{k: v for k, v in given.items() if v})
-    check_diversity_outputs(store, [scores, *subsets], out, curve)
+    check_results(store, [out, curve], [scores, *subsets])
     with ProgressDisplay(quiet=as_json) as display:
         found = measure_diversity(
             store, subsets, scores=scores, ratio=ratio, signal=signal, descriptor=descriptor,
@@ -115,7 +119,7 @@ def _print(found: Diversity, show: int) -> None:
     for i, each in enumerate(found.subsets if show else ()):
         over, under = found.represented(i, show)
         said = f"too much of {_clusters(over, i)}; too little of {_clusters(under, i)}"
-        console.print(f"{each.name}: {said}.", markup=False)
+        console.print(f"{harmless(each.name)}: {said}.", markup=False)
     if found.curve is not None:
         _print_curve(found.curve)
     if found.made_by["partial"]:
@@ -131,7 +135,7 @@ def _number(number: float) -> str:
     return "" if number != number else f"{number:.1f}" if abs(number) >= 10 else f"{number:.3f}"
 
 
-def _interval(found: Interval) -> str:
+def _interval(found: RandomInterval) -> str:
     return "" if found.mean != found.mean else f"{_number(found.low)}-{_number(found.high)}"
 
 

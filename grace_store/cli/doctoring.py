@@ -45,7 +45,7 @@ def doctor(
     place is tried, time and room are estimated. Takes the options of extract. Writes no plan and no store.
     """
     from grace_store.config import DataRequest, ExtractRequest, RunOptions
-    from grace_store.job.doctor import DoctorJob, describe, examine
+    from grace_store.job.doctor import DoctorJob, examine, finding_lines
     from grace_store.job.engines import choose_engine
 
     engine = choose_engine(RunOptions(**pick(wishes, RunOptions.model_fields)), workers, None)
@@ -60,12 +60,12 @@ def doctor(
         options=engine.options,
         num_workers=max(len(engine.devices), engine.shard[1], 1),
     )
-    with ProgressDisplay() as display:
+    with ProgressDisplay(quiet=as_json) as display:
         found = examine(job, display)
     if as_json:
         print_json({"go": found.is_go, "findings": [asdict(finding) for finding in found.findings]})
     else:
-        for line in describe(found):
+        for line in finding_lines(found):
             out.print(harmless(line), markup=False, style=STYLES.get(line.split(" ", 1)[0]), soft_wrap=True)
         failed = [finding.check for finding in found.findings if finding.verdict == "fail"]
         click.echo("Go." if found.is_go else f"Not yet: {', '.join(failed)} must be mended first.")

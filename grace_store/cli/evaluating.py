@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from grace_store.cli.console import print_json
+from grace_store.cli.console import harmless, print_json
 from grace_store.cli.options import as_json
 from grace_store.errors import SettingError
 
@@ -37,12 +37,15 @@ def evaluate(results: tuple[str, ...], full: str, items: tuple[str, ...], seed: 
     from grace_store.evaluation import relative_average
     from grace_store.evaluation.results import read_results, with_items
 
-    runs = with_items((run for path in results for run in read_results(path)), _counts(items))
+    counts = _counts(items)
+    runs = with_items((run for path in results for run in read_results(path)), counts)
     reference = next((run for run in runs if run.name == full), None)
-    if reference is None and Path(full).exists():
-        (reference,) = with_items(read_results(full)[:1], _counts(items))
+    if reference is None and Path(full).is_dir():
+        (reference,) = with_items(read_results(full), counts)
     if reference is None:
         raise SettingError(f"--full {full} is neither a folder nor among the runs: {', '.join(r.name for r in runs)}")
+    if unknown := [name for name in counts if name not in reference.entries]:
+        raise SettingError(f"--items {unknown[0]} is none of the entries: {', '.join(reference.entries)}")
     found = [relative_average(run, reference, seed=seed) for run in runs if run is not reference]
     if not found:
         raise SettingError(f"there is no run besides {reference.name} to compare with it")
@@ -64,22 +67,25 @@ def _counts(items: tuple[str, ...]) -> dict[str, int]:
 
 def _show(full: Results, runs: list[Results], found: list[RelativeAverage]) -> None:
     """Print a row an entry, a column a run: a score and what it is of the full data's."""
-    columns = [full.name, *(run.name for run in runs)]
+    columns = [harmless(run.name) for run in (full, *runs)]
     widths = [max(len(name), 16) + 2 for name in columns]
     first = max(len("Rel. Avg."), *(len(name) for name in full.entries)) + 2
-    click.echo(" " * first + "".join(f"{name:>{width}}" for name, width in zip(columns, widths, strict=True)))
+
+    def line(name: str, cells: list[str]) -> None:
+        click.echo(f"{name:<{first}}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)))
+
+    line("", columns)
     for name, entry in full.entries.items():
         cells = [f"{entry.score:.1f}"]
         cells += [
             f"{run.entries[name].score:.1f} ({each.relative[name]:.1f} %)"
             for run, each in zip(runs, found, strict=True)
         ]
-        click.echo(f"{name:<{first}}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)))
-    averages = ["100.0", *(f"{each.value:.1f}" for each in found)]
-    click.echo(f"{'Rel. Avg.':<{first}}" + "".join(f"{c:>{w}}" for c, w in zip(averages, widths, strict=True)))
+        line(harmless(name), cells)
+    line("Rel. Avg.", ["100.0", *(f"{each.value:.1f}" for each in found)])
     if any(each.interval for each in found):
         spans = ["", *(f"{i.low:.1f} to {i.high:.1f}" if (i := each.interval) else "-" for each in found)]
-        click.echo(f"{'95 %':<{first}}" + "".join(f"{c:>{w}}" for c, w in zip(spans, widths, strict=True)))
+        line("95 %", spans)
         click.echo(
             "The interval is the questions' chance alone: both runs drawn anew, as many questions, the same rates."
         )

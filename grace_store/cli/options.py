@@ -15,6 +15,12 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print the result
 
 store_argument = click.argument("store", type=click.Path())
 
+DESCRIPTORS = ("answer", "steps", "weighted", "projected")
+"""Those of the library, which no command line waits for to be imported."""
+descriptor_option = click.option(
+    "--descriptor", type=click.Choice(DESCRIPTORS), help="What of a sample is compared. [default: steps]"
+)
+
 
 def stacked(*options: Callable[[FunctionT], FunctionT]) -> Callable[[FunctionT], FunctionT]:
     """Return one decorator for several options, shown in the order given."""

@@ -28,7 +28,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--signal", multiple=True, metavar="NAME[=WEIGHT]", help="May be repeated. [default: the only one]")
 @click.option(
     "--scores", multiple=True, type=_FILE,
-    help="A table of scores; several are compared with each other. [default: scored by the defaults]",
+    help="A table of scores; may be repeated, to compare methods. [default: scored by the defaults]",
 )  # fmt: skip
 @click.option(
     "--sweep", type=click.Path(file_okay=False, path_type=Path), help="What `sweep` wrote. [default: a small one]"

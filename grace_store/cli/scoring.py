@@ -35,7 +35,7 @@ GRACE_OPTIONS = ("alpha", "history", "target", "without_answer", "aggregation")
 INFLUENCE_OPTIONS = ("vote_percent", "join_cosine")
 SUBTASKS_SHOWN = 12
 
-partial_option = click.option("--partial", is_flag=True, help="Score what is there of an unfinished signal.")
+partial_option = click.option("--partial", is_flag=True, help="Use what is there of an unfinished signal.")
 threads_option = click.option("--threads", type=click.IntRange(1), help="Blocks at a time. [default: cores, up to 8]")
 
 grace_options = stacked(
@@ -167,7 +167,7 @@ def _spec(settings: dict[str, Any]) -> ScoreSpec | HeuristicSpec | InfluenceSpec
     method = settings["method"]
     said = {name: value for name, value in settings.items() if value is not None and name != "method"}
     if method == "grace" and "seed" in said:
-        raise SettingError("--seed is for --method random: GRACE has nothing random in it")
+        raise SettingError("--seed is for --method random or cadc: GRACE has nothing random in it")
     foreign: list[str] = [*(() if method == "grace" else GRACE_OPTIONS)]
     foreign += () if method in INFLUENCES else INFLUENCE_OPTIONS
     if ignored := [f"--{name.replace('_', '-')}" for name in said if name in foreign]:

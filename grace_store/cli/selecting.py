@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.markup import escape
 from rich.table import Table
 
-from grace_store.cli.console import ProgressDisplay, print_json
+from grace_store.cli.console import ProgressDisplay, harmless, print_json
 from grace_store.cli.console import out as console
 from grace_store.cli.diversifying import similar_options
 from grace_store.cli.options import as_json, images_option, stacked
@@ -164,8 +165,10 @@ def compare(a: Path, b: Path, ratio: str | None, show: int, out: Path | None, *,
     A and B are subsets that `select` wrote, or tables of scores.
     """
     from grace_store.job.comparing import compare_subsets
+    from grace_store.job.outputs import check_results
     from grace_store.select.files import write_lines
 
+    check_results(None, [out], [a, b])
     found = compare_subsets(a, b, ratio=ratio)
     if out is not None:
         both = [("entered", found.entered), ("left", found.left)]
@@ -203,5 +206,5 @@ def _changes(title: str, changes: Sequence[Change]) -> Table:
     for change in changes:
         values = (change.value_a, change.rank_a, change.value_b, change.rank_b)
         shown = ("" if each is None else f"{each:.4f}" if isinstance(each, float) else str(each) for each in values)
-        table.add_row(change.sample_id, str(change.num_steps), *shown, change.why)
+        table.add_row(escape(harmless(change.sample_id)), str(change.num_steps), *shown, escape(harmless(change.why)))
     return table

@@ -118,21 +118,19 @@ def fidelity(
     """
     from grace_store.config import RunOptions
     from grace_store.job.fidelity import measure_fidelity
-    from grace_store.report.fidelity_view import document, picture
+    from grace_store.job.outputs import check_results
+    from grace_store.report.fidelity_view import document, write_fidelity
     from grace_store.score import ScoreSpec
-    from grace_store.whole_files import whole_file
 
     names = ("alpha", "history", "target", "without_answer", "aggregation")
     spec = ScoreSpec.parse(**{name: value for name in names if (value := settings.pop(name)) is not None})
-    with ProgressDisplay() as display:
+    check_results(store, [out, figure])
+    with ProgressDisplay(quiet=as_json) as display:
         found = measure_fidelity(
             store, settings.pop("model"), spec, num_samples=num_samples, num_layer_groups=layers or 0,
             data=data or None, options=RunOptions(device=device, threads=threads), listener=display, **settings,
         )  # fmt: skip
-    for path, text in ((out, document(found, raw=True)), (figure, picture(found))):
-        if path is not None:
-            with whole_file(path) as partial:
-                partial.write_text(text, encoding="utf-8")
+    write_fidelity(found, out, figure)
     if as_json:
         click.echo(document(found, raw=False), nl=False)
         return

@@ -135,7 +135,8 @@ def _read_csv(path: Path) -> tuple[list[str], list[Row]]:
     if path.stat().st_size > MAX_TABLE_BYTES:
         raise DataError(f"{path} has {path.stat().st_size} bytes; a table of results has at most {MAX_TABLE_BYTES}.")
     try:
-        lines = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            lines = list(csv.reader(stream))
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as CSV ({error}).") from error
     cells = [[cell.strip() for cell in line] for line in lines if any(line)]
@@ -144,6 +145,8 @@ def _read_csv(path: Path) -> tuple[list[str], list[Row]]:
     header = cells[0]
     if repeated := sorted({column for column in header if header.count(column) > 1}):
         raise DataError(f"{path} has several columns named {', '.join(map(repr, repeated))}.")
+    if longer := [number for number, line in enumerate(cells[1:], 1) if len(line) > len(header)]:
+        raise DataError(f"{path}: row {longer[0]} below the header has more cells than the header.")
     return header, [dict(zip(header, line, strict=False)) for line in cells[1:]]
 
 

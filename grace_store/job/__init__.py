@@ -1,0 +1,1 @@
+"""Plan, run units, finish; engines; and what each command does with a store."""

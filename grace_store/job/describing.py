@@ -75,18 +75,6 @@ def describe_samples(
     return reader.read_all(dtype, listener)
 
 
-def iter_descriptions(
-    store: Store | str | Path, *, signal: str | None = None, descriptor: Descriptor | None = None,
-    scores: ScoreTable | None = None, samples: IntArray | None = None, dimension: int | None = None, seed: int = 0,
-    partial: bool = False, threads: int | None = None,
-) -> Iterator[Descriptions]:  # fmt: skip
-    """Yield the same in float32, unit by unit, so that nobody has to hold all of them."""
-    yield from DescriptionReader.of(
-        store, signal=signal, descriptor=descriptor, scores=scores, samples=samples, dimension=dimension, seed=seed,
-        partial=partial, threads=threads,
-    ).blocks()  # fmt: skip
-
-
 @dataclass(slots=True)
 class DescriptionReader:
     """Reads the descriptors of one signal, as often as asked. Threads may share it."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from grace_store import __version__
 from grace_store.analysis.clusters import Clusters, cluster_vectors
 from grace_store.analysis.coverage import (
-    Interval,
+    RandomInterval,
     expected_share_touched,
     occupancy_entropy,
     random_counts,
@@ -48,12 +48,12 @@ _MEASURE_STREAM = 0x636F766572
 class RandomSubsets:
     """What random subsets of a size have."""
 
-    share_touched: Interval
+    share_touched: RandomInterval
     expected_share_touched: float
     """The exact mean, over all subsets of that size."""
-    entropy: Interval
-    vendi: Interval
-    nearest_distance: Interval
+    entropy: RandomInterval
+    vendi: RandomInterval
+    nearest_distance: RandomInterval
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +274,11 @@ class _Measure:
         some = [self._alive[np.sort(rng.choice(len(self._alive), count, replace=False))]
                 for _ in range(min(self.num_random, NUM_RANDOM_SPREAD))]  # fmt: skip
         return RandomSubsets(
-            share_touched=Interval.of([share_touched(each) for each in counts]),
+            share_touched=RandomInterval.of([share_touched(each) for each in counts]),
             expected_share_touched=expected_share_touched(self.clusters.size, count),
-            entropy=Interval.of([occupancy_entropy(each) for each in counts]),
-            vendi=Interval.of([self._vendi(each, rng) for each in some]),
-            nearest_distance=Interval.of([nearest_distance(self.pool.vector[each], rng) for each in some]),
+            entropy=RandomInterval.of([occupancy_entropy(each) for each in counts]),
+            vendi=RandomInterval.of([self._vendi(each, rng) for each in some]),
+            nearest_distance=RandomInterval.of([nearest_distance(self.pool.vector[each], rng) for each in some]),
         )
 
 

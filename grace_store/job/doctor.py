@@ -10,6 +10,7 @@ import importlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -191,9 +192,8 @@ def _num_records(dataset: Dataset, read_bytes: int) -> int:
     text_bytes = 0
     for file in dataset.files:
         if file.is_table:
-            table = open_table(file.path, file.kind)
-            known += table.num_rows
-            table.close()
+            with closing(open_table(file.path, file.kind)) as table:
+                known += table.num_rows
         else:
             text_bytes += file.num_bytes
     per_record = max(read_bytes, 1) / NUM_RECORDS
@@ -452,7 +452,7 @@ def _samples(count: int) -> str:
     return f"{count} sample{'' if count == 1 else 's'}"
 
 
-def describe(examination: Examination) -> Iterator[str]:
+def finding_lines(examination: Examination) -> Iterator[str]:
     """Yield one line for each finding, and what to change below it."""
     for finding in examination.findings:
         yield f"{finding.verdict:<5}{finding.check:<10}{finding.text}."

@@ -19,7 +19,6 @@ from grace_store.errors import DataError, SettingError
 from grace_store.events import Listener, Note, Warned, ignore
 from grace_store.job.blocks import BlockReader, map_ordered
 from grace_store.job.describing import DescriptionReader, tell_oddities
-from grace_store.job.outputs import check_outputs, sources_of
 from grace_store.job.scoring import check_plan_of
 from grace_store.job.subset_files import samples_named
 from grace_store.job.text_digests import sample_digests
@@ -102,12 +101,6 @@ def regroup_duplicates(
         value = given.values_of(found.row)
     _checked(keep or found.made_by["spec"]["keep"], scores if scores is not None else found)
     return found.regrouped(threshold, keep, value)
-
-
-def check_duplicate_outputs(store: Store | str | Path | None, out: Path, inputs: Sequence[Path | None]) -> None:
-    """Raise SettingError if the table would be written over something that it is made from."""
-    sources = [] if store is None else sources_of(store if isinstance(store, Store) else Store.open(store))
-    check_outputs([out], [*sources, *((path, "which the table is made from") for path in inputs if path is not None)])
 
 
 @dataclass(slots=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from grace_store.whole_files import sync_file, sync_folder
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
@@ -64,13 +66,18 @@ def try_place(place: Path) -> Trouble:
     name = f".{place.name}.doctor-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     first, second = folder / f"{name}.a", folder / f"{name}.b"
     try:
-        _write_synced(first, b"1")
-        _write_synced(second, b"2")
+        for path, content in ((first, b"1"), (second, b"2")):
+            path.write_bytes(content)
+            sync_file(path)
         os.replace(first, second)  # noqa: PTH105 - what the store calls
         if second.read_bytes() != b"1":
             return Trouble(folder, fatal=f"{folder} does not replace a file by a rename")
-        _sync_folder(folder)
-        return _try_link(folder, first, second)
+        keeps_names = sync_folder(folder)
+        trouble = _try_link(folder, first, second)
+        if not keeps_names and not trouble.fatal:
+            lost = f"{folder} cannot sync folders, so a power cut may take what was just written"
+            trouble = replace(trouble, slight="; ".join(filter(None, (lost, trouble.slight))))
+        return trouble
     except OSError as error:
         return Trouble(folder, fatal=f"{folder} cannot be written to as a store is: {error.strerror or error}")
     finally:
@@ -89,18 +96,3 @@ def _try_link(folder: Path, free: Path, taken: Path) -> Trouble:
     except FileExistsError:
         return Trouble(folder)
     return Trouble(folder, fatal=f"{folder} lets two runs make the same file, so they could mix")
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

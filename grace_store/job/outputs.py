@@ -19,6 +19,18 @@ def sources_of(store: Store) -> list[Source]:
     return [*planned, (Path(store.location), "the store")]
 
 
+def check_results(
+    store: Store | str | Path | None, targets: Sequence[Path | None], inputs: Sequence[Path | None] = ()
+) -> None:
+    """Raise SettingError if files about to be written are the store's, are read for them, or are one file twice."""
+    sources = [] if store is None else sources_of(store if isinstance(store, Store) else Store.open(store))
+    given = [path for path in targets if path is not None]
+    for number, path in enumerate(given):
+        if any(overlaps(path, other) for other in given[:number]):
+            raise SettingError(f"{path} would be written twice: give each file a name of its own")
+    check_outputs(given, [*sources, *((path, "which is read for it") for path in inputs if path is not None)])
+
+
 def check_outputs(targets: Sequence[Path], sources: Iterable[Source]) -> None:
     """Raise SettingError if a file about to be written is, holds or lies in something it is made from."""
     for source, what in sources:

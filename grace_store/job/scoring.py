@@ -1,4 +1,4 @@
-"""Score a store: a table out, block by block, without a model. GRACE and heuristics read Grams, and no vector."""
+"""Score a store: a table out, block by block, without a model. GRACE and heuristics read no vector."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from grace_store.job.blocks import BlockReader, SampleBlock, Signals, SignalWeig
 from grace_store.job.influence import InfluenceScoring, prepare_influence
 from grace_store.job.made_by import describe
 from grace_store.job.outputs import Source, check_outputs, sources_of
+from grace_store.job.response_scoring import ResponseScoring, are_whole_responses, heuristic_flags
 from grace_store.job.target_sets import Targets
 from grace_store.score import (
     HeuristicSpec,
@@ -92,15 +93,26 @@ def write_score_table(
 def _prepare(
     store: Store | str | Path, spec: Spec | None, signals: Signals, history: History | None, targets: Targets | None,
     *, partial: bool, threads: int | None, tell: Listener,
-) -> _Scoring | InfluenceScoring:  # fmt: skip
+) -> _Scoring | ResponseScoring | InfluenceScoring:  # fmt: skip
     opened = store if isinstance(store, Store) else Store.open(store)
     if not isinstance(spec, InfluenceSpec):
         if targets is not None:
             raise SettingError(f"a target set is for the methods {', '.join(INFLUENCE_METHODS)}: leave it out")
-        return _Scoring.of(opened, spec or ScoreSpec(), signals, history, partial=partial)
+        return _prepare_without_targets(opened, spec or ScoreSpec(), signals, history, partial=partial)
     if history is not None:
         raise SettingError(f"method {spec.method} has no history: leave custom_history out")
     return prepare_influence(opened, spec, targets, signals, partial=partial, threads=threads, tell=tell)
+
+
+def _prepare_without_targets(
+    store: Store, spec: ScoreSpec | HeuristicSpec, signals: Signals, history: History | None, *, partial: bool
+) -> _Scoring | ResponseScoring:
+    if history is not None and (isinstance(spec, HeuristicSpec) or spec.history != "uniform"):
+        raise SettingError("custom_history takes the place of the history: leave that out of the spec")
+    weights = resolve_signals(store, signals)
+    if isinstance(spec, HeuristicSpec) and are_whole_responses(store, weights):
+        return ResponseScoring.of(store, spec, weights, partial=partial)
+    return _Scoring.of(store, spec, weights, history, partial=partial)
 
 
 def replay(
@@ -206,14 +218,12 @@ class _Scoring:
 
     @classmethod
     def of(
-        cls, opened: Store, spec: ScoreSpec | HeuristicSpec, signals: Signals, history: History | None, *, partial: bool
-    ) -> _Scoring:
-        if history is not None and (isinstance(spec, HeuristicSpec) or spec.history != "uniform"):
-            raise SettingError("custom_history takes the place of the history: leave that out of the spec")
-        weights = resolve_signals(opened, signals)
+        cls, store: Store, spec: ScoreSpec | HeuristicSpec, weights: SignalWeights, history: History | None, *,
+        partial: bool,
+    ) -> _Scoring:  # fmt: skip
         is_grace = isinstance(spec, ScoreSpec)
         needs_loss = not is_grace and spec.method in ("loss", "perplexity")
-        reader = BlockReader(opened, weights.names, gram=is_grace, loss=needs_loss)
+        reader = BlockReader(store, weights.names, gram=is_grace, loss=needs_loss)
         reader.check_complete(partial=partial)
         made_by = describe(reader, spec.model_dump(mode="json"), weights)
         if history is not None:
@@ -267,13 +277,15 @@ def _heuristic(
         row = block.row if place is None else block.row[place]
         # Only methods that look at losses have them.
         loss = found.loss if len(found.loss) else np.zeros(len(found.num_tokens), np.float32)
-        each = heuristic_values(spec, row=row, num_steps=found.num_steps, num_tokens=found.num_tokens, loss=loss)
+        steps = found.num_steps
+        each = heuristic_values(
+            spec, row=row, num_steps=steps, num_parts=steps + 1, num_tokens=found.num_tokens, loss=loss
+        )
         values.append(placed(each, place, len(block)))
         if place is not None:
             missing |= ~np.isin(np.arange(len(block)), place)
     value = combine_signals(np.stack(values), list(weights.weights.values()))
-    flags = missing * np.uint8(Flag.MISSING_SIGNAL) | (~missing & np.isnan(value)) * np.uint8(Flag.NO_VALUE)
-    return value, flags.astype(np.uint8)
+    return value, heuristic_flags(value, missing)
 
 
 def _described(history: History) -> dict[str, Any]:

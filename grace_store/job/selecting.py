@@ -208,7 +208,8 @@ def select_samples(
 
 def _in_turns(value: FloatArray, capability: IntArray, row: IntArray) -> IntArray:
     ranked = rank(value, row)
-    return ranked[balanced_order(capability[ranked], "equal")]
+    # Numbered anew from 0: a stranger's table may have any number there.
+    return ranked[balanced_order(np.unique(capability[ranked], return_inverse=True)[1], "equal")]
 
 
 def _controls(control: Sequence[str], table: ScoreTable) -> tuple[Length, ...]:

@@ -71,7 +71,8 @@ def pair_signals(
     pairs = [(pool.signal(name), targets.signal(other)) for name, other in zip(names, wanted, strict=True)]
     _check_comparable(pairs, method)
     weights, weights_from = _weights(pool, [ours.signal.spec for ours, _ in pairs], names, given)
-    return SignalPairs(weights, weights_from, wanted, tuple(_notes(pairs, method)))
+    notes = [*_notes(pairs, method), *_about_weights([ours for ours, _ in pairs], weights_from)]
+    return SignalPairs(weights, weights_from, wanted, tuple(notes))
 
 
 def _named(pool: Store, signals: Signals) -> tuple[list[str], list[float | None]]:
@@ -121,7 +122,7 @@ def _weights(
         )
     if said:
         return resolve_signals(pool, said), "given"
-    rates = [None if spec.gradient is None else spec.gradient.learning_rate for spec in specs]
+    rates = [_learning_rate(spec) for spec in specs]
     recorded = {name: rate for name, rate in zip(names, rates, strict=True) if rate is not None}
     if len(recorded) < len(names) or len(names) == 1:
         return SignalWeights(dict.fromkeys(names, 1.0)), "equal"
@@ -131,6 +132,10 @@ def _weights(
             "out, or give every --signal a weight"
         )
     return SignalWeights(recorded), "learning_rate"
+
+
+def _learning_rate(spec: ExtractSpec) -> float | None:
+    return None if spec.gradient is None else spec.gradient.learning_rate
 
 
 def _check_comparable(pairs: Sequence[tuple[SignalView, SignalView]], method: InfluenceMethod) -> None:
@@ -195,3 +200,10 @@ def _notes(pairs: Sequence[tuple[SignalView, SignalView]], method: InfluenceMeth
         if method == "less" and pool.gradient is not None and pool.gradient.preconditioner == "none":
             notes.append(f"signal {ours.name}: plain gradients; LESS itself has the pool's preconditioned with Adam")
     return notes
+
+
+def _about_weights(signals: Sequence[SignalView], weights_from: WeightsFrom) -> list[str]:
+    if weights_from != "equal" or len(signals) == 1:
+        return []
+    silent = [each.name for each in signals if _learning_rate(each.signal.spec) is None]
+    return [f"signal {', '.join(silent)}: no learning rate is recorded, so all checkpoints count alike"]

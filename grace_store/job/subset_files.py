@@ -12,6 +12,7 @@ from grace_store.job.scoring import check_plan_of
 from grace_store.job.selecting import positions_of
 from grace_store.select.files import read_note, sidecar_of
 from grace_store.select.table import read_scores
+from grace_store.select.table_check import wrong_fields
 from grace_store.store import Store
 
 IntArray = npt.NDArray[np.int64]
@@ -21,17 +22,29 @@ NAMES_SHOWN = 3
 def samples_named(store: Store, path: str | Path) -> IntArray:
     """Return the positions in the plan, ascending, of the samples that a file names; none may be missing."""
     path = Path(path)
-    note = read_note(sidecar_of(path))
-    if note is not None:
-        if "rows" not in note:
-            raise DataError(f"{sidecar_of(path)} does not say which records {path.name} holds; select it again.")
-        check_plan_of(note["scores"], store)
-        return np.sort(positions_of(store, np.array(note["rows"], dtype=np.int64)))
+    if (rows := selected_rows(store, path)) is not None:
+        return positions_of(store, rows)
     if path.suffix == ".parquet":
         scores = read_scores(path, steps=False)
         check_plan_of(scores.made_by, store)
         return np.sort(positions_of(store, scores.row))
     return _with_ids(store, path)
+
+
+def selected_rows(store: Store, path: Path) -> IntArray | None:
+    """Return the dataset rows, ascending, of a subset that ``select`` wrote; None if no note beside it says so."""
+    note = read_note(sidecar_of(path))
+    if note is None:
+        return None
+    is_ours = not wrong_fields(note, {"rows": list, "scores": dict})
+    rows = np.array(note["rows"] if is_ours else [], dtype=object)
+    if not is_ours or not all(type(row) is int for row in rows.tolist()):
+        raise DataError(f"{sidecar_of(path)} does not say which records {path.name} holds; select it again.")
+    check_plan_of(note["scores"], store)
+    found = np.unique(rows.astype(np.int64))
+    if not np.isin(found, store.column("sample_row")).all():
+        raise DataError(f"{sidecar_of(path)} names records that {store.location} has no samples of; select it again.")
+    return found
 
 
 def _with_ids(store: Store, path: Path) -> IntArray:

@@ -21,6 +21,7 @@ from grace_store.score.length_bias import correlation, mean_ranks
 from grace_store.select.budget import budget, top_mask
 from grace_store.select.files import whole_folder, write_json
 from grace_store.select.heat_map import heat_map
+from grace_store.select.overlap import jaccard
 from grace_store.select.sweep_table import SAMPLES, SAMPLES_SCHEMA, SweepValues, write_sweep
 from grace_store.select.table import metadata_of
 from grace_store.store import Store

@@ -6,8 +6,9 @@ Blocks are those of ``blocks``: one chunk of the plan's arrays, however many uni
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Container
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,15 @@ class UnitVectors:
     """Of each vector before it was normalised, if it was."""
     num_tokens: npt.NDArray[np.int32]
     """Tokens in each response."""
+
+
+class ResponseTotals(NamedTuple):
+    """What is known of a unit's responses, all its samples, without their vectors."""
+
+    done: npt.NDArray[np.bool_]
+    num_tokens: npt.NDArray[np.int32]
+    loss: npt.NDArray[np.float32]
+    """Mean over the response's tokens."""
 
 
 @dataclass(slots=True)
@@ -76,18 +86,32 @@ class VectorReader(CommittedSignals):
             view.unit_array("sample_num_tokens", unit),
         )
 
+    def response(self, signal: int, unit: int) -> ResponseTotals:
+        """Return what a signal, by its number, knows of a unit's responses; none is done if it is not committed."""
+        done = self.done(signal, unit)
+        if unit not in self.committed[signal]:
+            return ResponseTotals(done, np.zeros(len(done), np.int32), np.zeros(len(done), np.float32))
+        view = self.views[signal]
+        _check_chunks(view, unit, ("sample_state", "sample_num_tokens", "sample_loss"))
+        return ResponseTotals(done, view.unit_array("sample_num_tokens", unit), view.unit_array("sample_loss", unit))
+
     def threads(self, wanted: int | None) -> int:
         """Return how many blocks may be under way, each with a unit of vectors in memory as stored and decoded."""
         unit_bytes = self.store.plan.samples_per_unit * self.dimension * 8
         return max(1, min(wanted or default_threads(), MAX_BYTES_AT_ONCE // unit_bytes))
 
 
-def _check_chunks(view: SignalView, unit: int) -> None:
-    """Raise Corrupt unless a unit's chunks are those that were committed; one copied from another has a good checksum."""
+def _check_chunks(view: SignalView, unit: int, arrays: Container[str] | None = None) -> None:
+    """Raise Corrupt unless a unit's chunks, of some arrays or of all, are those that were committed.
+
+    A chunk that was copied from another unit has a good checksum of its own.
+    """
     for name, committed in view.commit(unit).chunks.items():
+        if arrays is not None and name.partition("/")[0] not in arrays:
+            continue
         raw = view.store.backend.read(f"{view.key}/{name}")
         if raw is None or hashlib.sha256(raw).hexdigest() != committed.sha256:
             raise Corrupt(
-                f"{view.store.location}: {view.key}/{name} is {'missing' if raw is None else 'not the chunk that was committed'}. "
-                "Run `grace-store verify --deep`, then `grace-store repair`."
+                f"{view.store.location}: {view.key}/{name} is missing or not the chunk that was committed. Run "
+                "`grace-store verify --deep`, then `grace-store repair`."
             )

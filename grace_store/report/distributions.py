@@ -15,8 +15,8 @@ from grace_store.job.scoring import check_plan_of
 from grace_store.job.settings import resolve_settings, short_labels
 from grace_store.job.sweeping import MAX_RANKED, SPEC, Sweep, sweep_settings
 from grace_store.report import figures
-from grace_store.report.blocks import Cell, Section
 from grace_store.report.figures import MAX_POINTS, Points
+from grace_store.report.sections import Cell, Section
 from grace_store.score import SweepSpec
 from grace_store.score.length_bias import LengthAudit, step_token_totals
 from grace_store.select.audit import audit_length

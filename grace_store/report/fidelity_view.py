@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from grace_store.job.fidelity import Fidelity
 from grace_store.json_values import without_nan
 from grace_store.report.scatter import Panel, scatter
 from grace_store.score.fidelity import Agreement
+from grace_store.select.files import write_text
 
 
 def document(found: Fidelity, *, raw: bool) -> str:
@@ -21,6 +23,14 @@ def document(found: Fidelity, *, raw: bool) -> str:
     if raw:
         summary["samples"] = [_sample(found, number) for number in range(found.num_samples)]
     return json.dumps(without_nan(summary), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_fidelity(found: Fidelity, out: Path | None = None, figure: Path | None = None) -> None:
+    """Write every number behind the audit as JSON, and a picture of it as SVG."""
+    if out is not None:
+        write_text(out, document(found, raw=True))
+    if figure is not None:
+        write_text(figure, picture(found))
 
 
 def _sample(found: Fidelity, number: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from copy import deepcopy
 from pathlib import Path
 
 from grace_store.errors import MissingExtra
-from grace_store.report.blocks import Figure
+from grace_store.report.sections import Figure
 from grace_store.whole_files import whole_file
 
 FORMATS = ("svg", "png")

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.report.blocks import Figure
 from grace_store.report.plain_text import plot_label
+from grace_store.report.sections import Figure
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -12,9 +12,9 @@ from grace_store.amounts import duration, size
 from grace_store.job.scoring import check_plan_of
 from grace_store.job.selecting import select_samples
 from grace_store.job.status import Status
-from grace_store.report.blocks import Cell, Section
 from grace_store.report.costs import cost_of
 from grace_store.report.figures import matrix_map
+from grace_store.report.sections import Cell, Section
 from grace_store.score.length_bias import rank_correlation
 from grace_store.select.overlap import jaccard
 from grace_store.select.table import ScoreTable

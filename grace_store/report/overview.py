@@ -8,7 +8,7 @@ from pathlib import PurePath
 from grace_store.amounts import size
 from grace_store.config import short
 from grace_store.job.status import Status, set_aside_rows
-from grace_store.report.blocks import Cell, Section
+from grace_store.report.sections import Cell, Section
 from grace_store.select.table import ScoreTable
 from grace_store.store import Store
 

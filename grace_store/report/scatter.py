@@ -9,6 +9,8 @@ from html import escape
 import numpy as np
 import numpy.typing as npt
 
+from grace_store.select.svg import svg_document
+
 FloatArray = npt.NDArray[np.float64]
 
 SIDE = 260
@@ -30,15 +32,10 @@ def scatter(panels: Sequence[Panel], title: str, x_label: str, y_label: str) -> 
     """Return an SVG of panels, each with its own range on both axes and the line where both are equal."""
     width = LEFT + len(panels) * (SIDE + GAP + LEFT) - LEFT
     height = TOP + SIDE + BOTTOM
-    body = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        'font-family="sans-serif" font-size="11">',
-        f'<rect width="{width}" height="{height}" fill="#fff"/>',
-        f'<text x="16" y="24" font-size="15" font-weight="bold">{escape(title)}</text>',
-    ]
+    body: list[str] = []
     for number, panel in enumerate(panels):
         body += _panel(panel, LEFT + number * (SIDE + GAP + LEFT), x_label, y_label)
-    return "\n".join([*body, "</svg>", ""])
+    return svg_document(width, height, title, body)
 
 
 def _panel(panel: Panel, left: int, x_label: str, y_label: str) -> list[str]:

@@ -21,7 +21,7 @@ from grace_store.job.finding_duplicates import find_duplicates
 from grace_store.job.scoring import check_plan_of
 from grace_store.job.selecting import positions_of
 from grace_store.report import figures
-from grace_store.report.blocks import Cell, Section
+from grace_store.report.sections import Cell, Section
 from grace_store.select.table import ScoreTable
 from grace_store.store import Store
 

@@ -16,17 +16,18 @@ from grace_store.job.outputs import Source, check_outputs, sources_of
 from grace_store.job.scoring import check_plan_of, score_samples
 from grace_store.job.selecting import select_samples
 from grace_store.job.status import status
-from grace_store.report.blocks import Figure, Section
+from grace_store.job.subset_files import selected_rows
 from grace_store.report.distributions import length_section, settings_section, stepwise_signals, values_section
 from grace_store.report.document import html_parts
 from grace_store.report.figure_files import write_figures
 from grace_store.report.figures import BoolArray, IntArray, Points
 from grace_store.report.methods import methods_section, name_methods
 from grace_store.report.overview import overview_section
+from grace_store.report.sections import Figure, Section
 from grace_store.report.shown_traces import choose_traces
 from grace_store.report.similarity import SimilarityRequest, similarity_section
 from grace_store.report.trace_data import BLOCK_TRACES, TraceData, TraceRequest, gather_traces
-from grace_store.select.files import read_note, sidecar_of
+from grace_store.select.files import sidecar_of
 from grace_store.select.table import ScoreTable, read_scores
 from grace_store.store import Store
 from grace_store.whole_files import whole_file
@@ -226,11 +227,10 @@ def _subsets(store: Store, table: ScoreTable, request: ReportRequest) -> list[tu
         raise DataError(f"{len(request.subsets)} subsets are given, a page shows at most {MAX_SUBSETS}.")
     found = []
     for path in request.subsets:
-        note = read_note(sidecar_of(path))
-        if note is None or "rows" not in note:
+        rows = selected_rows(store, path)
+        if rows is None:
             raise DataError(f"{path} has no {sidecar_of(path).name} beside it, as `grace-store select` writes it.")
-        check_plan_of(note["scores"], store)
-        found.append((path.name, np.isin(table.row, np.array(note["rows"], dtype=np.int64))))
+        found.append((path.name, np.isin(table.row, rows)))
     return found
 
 

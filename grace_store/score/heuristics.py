@@ -1,6 +1,6 @@
 """Values that need no vectors: random, longest, stepmax, loss, perplexity. The largest are kept, as with GRACE.
 
-Segments lie flat, K + 1 to a sample, as in the store.
+Token counts and losses lie flat: those of K + 1 segments to a sample, as in the store, or one for its whole response.
 """
 
 from __future__ import annotations
@@ -31,18 +31,21 @@ class HeuristicSpec(Settings):
 
 
 def heuristic_values(
-    spec: HeuristicSpec, *, row: Numbers, num_steps: Numbers, num_tokens: Numbers, loss: Numbers
+    spec: HeuristicSpec, *, row: Numbers, num_steps: Numbers, num_parts: Numbers, num_tokens: Numbers, loss: Numbers
 ) -> FloatArray:
-    """Return the values (n,) of samples by any heuristic; row is where each one's record stands in the dataset."""
+    """Return the values (n,) of samples by any heuristic.
+
+    row is where each one's record stands in the dataset, num_parts how many token counts and losses it has.
+    """
     if spec.method == "random":
         return random_values(spec.seed, row)
     if spec.method == "longest":
-        return longest_values(num_steps, num_tokens)
+        return longest_values(num_parts, num_tokens)
     if spec.method == "stepmax":
         return stepmax_values(num_steps)
     if spec.method == "loss":
-        return loss_values(num_steps, num_tokens, loss)
-    return perplexity_values(num_steps, num_tokens, loss)
+        return loss_values(num_parts, num_tokens, loss)
+    return perplexity_values(num_parts, num_tokens, loss)
 
 
 def random_values(seed: int, row: Numbers) -> FloatArray:
@@ -68,38 +71,38 @@ def stepmax_values(num_steps: Numbers) -> FloatArray:
     return num_steps.astype(np.float64)
 
 
-def longest_values(num_steps: Numbers, num_tokens: Numbers) -> FloatArray:
+def longest_values(num_parts: Numbers, num_tokens: Numbers) -> FloatArray:
     """Return the number of tokens in the response.
 
-    >>> longest_values(np.array([1, 2]), np.array([5, 1, 7, 7, 2]))
+    >>> longest_values(np.array([2, 3]), np.array([5, 1, 7, 7, 2]))
     array([ 6., 16.])
     """
-    return _sum_by_sample(num_steps, num_tokens.astype(np.float64))
+    return _sum_by_sample(num_parts, num_tokens.astype(np.float64))
 
 
-def loss_values(num_steps: Numbers, num_tokens: Numbers, loss: Numbers) -> FloatArray:
-    """Return the mean loss of the response's tokens, from its segments' mean losses; NaN without tokens.
+def loss_values(num_parts: Numbers, num_tokens: Numbers, loss: Numbers) -> FloatArray:
+    """Return the mean loss of the response's tokens, from its parts' mean losses; NaN without tokens.
 
-    >>> loss_values(np.array([1]), np.array([3, 1]), np.array([1.0, 5.0]))
+    >>> loss_values(np.array([2]), np.array([3, 1]), np.array([1.0, 5.0]))
     array([2.])
     """
     counts = num_tokens.astype(np.float64)
-    total = _sum_by_sample(num_steps, counts)
-    weighted = _sum_by_sample(num_steps, counts * loss.astype(np.float64))
+    total = _sum_by_sample(num_parts, counts)
+    weighted = _sum_by_sample(num_parts, counts * loss.astype(np.float64))
     return np.divide(weighted, total, out=np.full_like(total, np.nan), where=total > 0)
 
 
-def perplexity_values(num_steps: Numbers, num_tokens: Numbers, loss: Numbers) -> FloatArray:
+def perplexity_values(num_parts: Numbers, num_tokens: Numbers, loss: Numbers) -> FloatArray:
     """Return the perplexity of the response, exp of its mean loss; one too large for a float is infinite."""
     with np.errstate(over="ignore"):
-        return np.exp(loss_values(num_steps, num_tokens, loss))
+        return np.exp(loss_values(num_parts, num_tokens, loss))
 
 
-def _sum_by_sample(num_steps: Numbers, segment: FloatArray) -> FloatArray:
-    offsets = offsets_of(num_steps + 1)
-    if segment.shape != (offsets[-1],):
-        raise ValueError(f"{len(num_steps)} samples have {offsets[-1]} segments, not {segment.shape}")
-    if len(num_steps) == 0:
+def _sum_by_sample(num_parts: Numbers, part: FloatArray) -> FloatArray:
+    offsets = offsets_of(num_parts)
+    if part.shape != (offsets[-1],):
+        raise ValueError(f"{len(num_parts)} samples have {offsets[-1]} parts, not {part.shape}")
+    if len(num_parts) == 0:
         return np.zeros(0)
-    sums: FloatArray = np.add.reduceat(segment, offsets[:-1])
+    sums: FloatArray = np.add.reduceat(part, offsets[:-1])
     return sums

@@ -1,4 +1,4 @@
-"""Lines as a picture: SVG, made by hand so that the core needs no plotting library."""
+"""Lines as a picture: panels of curves side by side, as SVG."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+
+from grace_store.select.svg import svg_document
 
 WIDTH, HEIGHT = 380, 260
 """Of one panel's plotting area, in pixels."""
@@ -47,12 +49,7 @@ def curve_picture(panels: Sequence[Panel], title: str, note: str = "") -> str:
     """Return an SVG of panels side by side; those that show the same lines share one legend."""
     width = LEFT + len(panels) * (WIDTH + BETWEEN) - BETWEEN + 24
     height = TOP + HEIGHT + BOTTOM
-    body = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        'font-family="sans-serif" font-size="11">',
-        f'<rect width="{width}" height="{height}" fill="#fff"/>',
-        f'<text x="16" y="24" font-size="15" font-weight="bold">{escape(title)}</text>',
-    ]
+    body: list[str] = []
     names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))
     for i, name in enumerate(names):
         x = 16 + 110 * i
@@ -61,7 +58,7 @@ def curve_picture(panels: Sequence[Panel], title: str, note: str = "") -> str:
     for number, panel in enumerate(panels):
         body += _drawn(panel, LEFT + number * (WIDTH + BETWEEN), names)
     body.append(f'<text x="16" y="{height - 12}" fill="#555">{escape(note)}</text>')
-    return "\n".join([*body, "</svg>", ""])
+    return svg_document(width, height, title, body)
 
 
 def _colour(number: int) -> str:

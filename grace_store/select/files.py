@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.errors import SettingError
+from grace_store.json_values import without_nan
 from grace_store.whole_files import name_beside, sync_file, whole_file
 
 SIDECAR = ".spec.json"
@@ -81,8 +82,14 @@ def _is_same(one: Path, other: Path) -> bool:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON document for people and machines."""
+    text = json.dumps(without_nan(value), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    write_text(path, text + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text; the file appears under its name only when all of it is there."""
     with whole_file(path) as partial:
-        partial.write_text(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+        partial.write_text(text, encoding="utf-8")
 
 
 def write_lines(path: Path, lines: Iterable[bytes]) -> None:

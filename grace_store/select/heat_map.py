@@ -1,4 +1,4 @@
-"""A matrix as a picture: SVG, made by hand so that the core needs no plotting library."""
+"""A matrix as a picture: coloured cells with their numbers, as SVG."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from html import escape
 import numpy as np
 import numpy.typing as npt
 
+from grace_store.select.svg import svg_document
+
 FloatArray = npt.NDArray[np.float64]
 
 CELL = 26
 SMALL_CELL = 14
-FONT = 11
 CHAR_WIDTH = 6.2
 MAX_NUMBERED = 30
 """With more rows than this, cells are small and carry no number; the number still shows under the pointer."""
@@ -29,12 +30,7 @@ def heat_map(matrix: FloatArray, labels: Sequence[str], title: str, note: str = 
     left = 16 + CHAR_WIDTH * max((len(label) for label in labels), default=0)
     top = 44 + left * 0.75
     width, height = left + cell * num + left * 0.75 + 16, top + cell * num + 40
-    body = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="sans-serif" font-size="{FONT}">',
-        f'<rect width="{width:.0f}" height="{height:.0f}" fill="#fff"/>',
-        f'<text x="16" y="24" font-size="15" font-weight="bold">{escape(title)}</text>',
-    ]
+    body: list[str] = []
     for i, label in enumerate(labels):
         x, y = left + cell * (i + 0.6), top + cell * (i + 0.65)
         body.append(f'<text x="{left - 6:.0f}" y="{y:.0f}" text-anchor="end">{escape(label)}</text>')
@@ -43,7 +39,7 @@ def heat_map(matrix: FloatArray, labels: Sequence[str], title: str, note: str = 
         for j in range(num):
             body += _cell(left + cell * j, top + cell * i, cell, float(matrix[i, j]), labels[i], labels[j], numbered)
     body.append(f'<text x="16" y="{height - 14:.0f}" fill="#555">{escape(note)}</text>')
-    return "\n".join([*body, "</svg>", ""])
+    return svg_document(width, height, title, body)
 
 
 def _cell(x: float, y: float, size: int, value: float, row: str, column: str, numbered: bool) -> list[str]:

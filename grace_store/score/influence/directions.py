@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from grace_store.score.combine import combine_signals
 from grace_store.score.grace import Flag, FlagArray
 from grace_store.score.gram import FloatArray, IntArray, Numbers
-
-Float32 = npt.NDArray[np.float32]
 
 ROWS_AT_ONCE = 256
 """Vectors that are held as float64 at a time."""
@@ -42,9 +39,7 @@ def unit_vectors(vectors: Numbers) -> tuple[FloatArray, FlagArray]:
     return wide, flags.astype(np.uint8)
 
 
-def products(
-    vectors: Numbers, directions: FloatArray, length: Numbers | None = None
-) -> tuple[FloatArray, FlagArray]:  # fmt: skip
+def products(vectors: Numbers, directions: FloatArray, length: Numbers | None = None) -> tuple[FloatArray, FlagArray]:
     """Return the products (n, J) of vectors' directions with (J, D) vectors, and the flags of each vector.
 
     length (n,), if given, is what the directions are multiplied by first: the length that a stored vector had before
