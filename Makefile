@@ -1,21 +1,21 @@
 # make demo   sets up .venv and runs the whole of it on what ships with it
 # make test   sets up .venv and runs every check and test
-# make torture  breaks all that can break, over and over, and counts what survives (about 20 minutes; needs a C compiler)
+# make torture  breaks all that can break, over and over, and counts what survives
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test torture lint schemas browser study clean
+.PHONY: demo test torture lint schemas tools study clean
 
 demo: $(READY)
 	$(BIN)/grace-store demo --out demo-output
 
-test: $(READY) browser lint
+test: $(READY) tools lint
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=90 $(PYTEST_ARGS)
 
-torture: $(READY)
+torture: $(READY) tools
 	$(BIN)/python -m tests.torture --json torture.json $(TORTURE_ARGS)
 
 lint: $(READY)
@@ -23,8 +23,8 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-browser:
-	.ci/chromium
+tools:
+	.ci/tools
 
 schemas: $(READY)
 	$(BIN)/python -m grace_store.store.schemas schemas

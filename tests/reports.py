@@ -72,7 +72,7 @@ def make_store(folder: Path, num_traces: int = NUM_TRACES, *, max_steps: int = 7
 def chromium() -> Iterator[Browser]:
     """Start the system's Chromium without a window."""
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    assert found is not None, "these tests need Chromium: run .ci/chromium"
+    assert found is not None, "these tests need Chromium: run .ci/tools"
     with sync_playwright() as playwright:
         # Its sandbox does not work for root, nor in most containers; what is opened here is our own.
         expect.set_options(timeout=30_000)  # a busy machine is no failure
