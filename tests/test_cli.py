@@ -144,7 +144,7 @@ def test_status_adds_up(finished: Path) -> None:
     assert counts["num_records"] == counts["num_planned"] + counts["num_done"] + counts["num_set_aside"]
     assert counts["num_set_aside"] == sum(counts["set_aside"].values()) == len(counts["set_aside_records"])
     text = run_ok("status", finished / "store.zarr", "--list").stdout
-    assert "row 6: duplicate_id: id 'case-0' was used before" in text
+    assert "row 6 (traces.jsonl:6): duplicate_id: id 'case-0' was used before" in text
     assert "signal base: complete" in text
 
 

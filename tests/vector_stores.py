@@ -1,4 +1,4 @@
-"""Known vectors, in memory and in stores, without data or model: what descriptors, duplicates and neighbours are tested on."""
+"""Known vectors, in memory and in stores: what descriptors, duplicates and neighbours are tested on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from grace_store.metadata import Reason
 from grace_store.store import Store, UnitWriter, complete_signal, unit_range
 from grace_store.unit import SetAside, UnitSignals
 from tests.stores import add_signal, spans_for, write_plan
-
 
 BLOCK_ROWS = 4096
 
