@@ -193,3 +193,24 @@ def test_the_command_says_what_is_wrong(table: Path, arguments: list[str], match
     done = CliRunner().invoke(main, ["evaluate", str(table), *(word.format(table=table) for word in arguments)])
     assert done.exit_code != 0
     assert match in done.output
+
+
+def test_no_right_answer_leaves_the_rate_open_too() -> None:
+    none, full = Results("none", {"a": Entry(0.0, 30)}), Results("full", {"a": Entry(50.0, 30)})
+    found = relative_average(none, full)
+    assert found.value == 0
+    assert found.interval is not None
+    assert 3 < found.interval.high < 20, "of 30 questions none right: up to about a tenth may be"
+
+
+def test_results_that_are_not_known_are_named(folder: Path) -> None:
+    (run,) = read_results(folder)
+    assert run.left_out == ("m_Unknown_score.csv",)
+    shown = CliRunner().invoke(main, ["evaluate", str(folder), "--full", str(folder)])
+    assert "Left out of full, no benchmark known here: m_Unknown_score.csv." in shown.stdout
+
+
+def test_a_fraction_held_against_a_percentage_shows(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("run,a\nFull,0.5\nSubset,50\n")
+    shown = CliRunner().invoke(main, ["evaluate", str(tmp_path / "t.csv"), "--full", "Full"])
+    assert "Subset is far from Full in a: are both on the same scale?" in shown.stdout

@@ -19,6 +19,7 @@ from grace_store.store import Problem, Store, hold
 from grace_store.store.sealed import group_bytes
 from tests.fake_model import CALLS_FILE, make_fake_model
 from tests.jobs import content, make_job
+from tests.stores import extract_store
 
 UNIT = 3
 
@@ -255,3 +256,19 @@ def test_another_model_is_refused(tmp_path: Path, job: ExtractJob) -> None:
 def test_every_storage_is_sound(tmp_path: Path, storage: str) -> None:
     view = extract(make_job(tmp_path, request=ExtractRequest(storage=storage)))  # type: ignore[arg-type]
     assert list(verify(view.store, deep=True)) == []
+
+
+def test_another_signals_document_in_its_place_is_put_right_from_the_copy(tmp_path: Path) -> None:
+    """Not the other way round: units must not be redone as what the foreign document says they are."""
+    folder = tmp_path / "two"
+    store = extract_store(folder, "int8")
+    job = ExtractJob(location=store.location, model=str(folder / "model"), door="tests.fake_model", signal="exact",
+                     request=ExtractRequest(storage="float32", max_length=300))  # fmt: skip
+    store = extract(job).store
+    before = {path: path.read_bytes() for path in Path(store.location).rglob("*") if path.is_file()}
+    own, other = (Path(store.location) / f"signals/{name}/zarr.json" for name in ("base", "exact"))
+    own.write_bytes(other.read_bytes())
+    assert any("is the document of the signal 'exact'" in problem.text for problem in verify(store))
+    repair(store, replace(job, signal="base", request=ExtractRequest()))
+    after = {path: path.read_bytes() for path in before}
+    assert [path for path in before if before[path] != after[path]] == []

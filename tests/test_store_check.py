@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from grace_store.config import Storage
-from grace_store.errors import GraceStoreError
+from grace_store.errors import Corrupt, GraceStoreError
 from grace_store.job.verify import verify
 from grace_store.metadata import Commit, Plan, Reason, SampleSetAside, Signal
 from grace_store.store import (
@@ -340,16 +340,21 @@ def test_a_plan_whose_counts_do_not_add_up(tmp_path: Path) -> None:
     assert "records are not the sum of samples and records set aside" in texts
 
 
-def test_a_signal_of_another_plan_and_a_renamed_one(tmp_path: Path) -> None:
+def test_a_signal_of_another_plan(tmp_path: Path) -> None:
     store = finished_store(tmp_path)
     signal = store.signal().signal
     create_signal(store, Signal.model_validate({**signal.model_dump(), "name": "other", "plan_sha256": "0" * 64}))
-    shutil.copytree(Path(store.location) / "signals/base", Path(store.location) / "signals/copy")
     problems = [p for p in found(store) if p.unit is None]
     assert [(p.signal, p.text, p.remedy) for p in problems] == [
-        ("copy", "this is the signal 'base', renamed", "delete"),
         ("other", "the signal belongs to another plan", "delete"),
     ]
+
+
+def test_another_signals_document_is_not_taken_for_ones_own(tmp_path: Path) -> None:
+    store = finished_store(tmp_path)
+    shutil.copytree(Path(store.location) / "signals/base", Path(store.location) / "signals/copy")
+    with pytest.raises(Corrupt, match=r"signals/copy/zarr\.json is the document of the signal 'base'"):
+        store.signal("copy")
 
 
 @pytest.mark.parametrize("key", [layout.PLAN_COPY, layout.signal_copy_key(SIGNAL)])

@@ -22,6 +22,10 @@ Examples:
 """
 
 
+ODD = (5.0, 2000.0)
+"""Relative results, in percent, outside of which a fraction was probably held against a percentage."""
+
+
 @click.command(epilog=EPILOG)
 @click.argument("results", nargs=-1, required=True, type=click.Path())
 @click.option("--full", required=True, help="The run on the full data: a folder, or a row's name.")
@@ -86,11 +90,20 @@ def _show(full: Results, runs: list[Results], found: list[RelativeAverage]) -> N
     if any(each.interval for each in found):
         spans = ["", *(f"{i.low:.1f} to {i.high:.1f}" if (i := each.interval) else "-" for each in found)]
         line("95 %", spans)
-        click.echo(
-            "The interval is the questions' chance alone: both runs drawn anew, as many questions, the same rates."
-        )
+        click.echo("The interval is what the number of questions leaves open, not what another training would give.")
     if found[0].fixed:
         click.echo(f"Numbers of questions not known, scores taken as they are: {', '.join(found[0].fixed)}.")
+    for run in (full, *runs):
+        if run.left_out:
+            click.echo(
+                f"Left out of {harmless(run.name)}, no benchmark known here: {harmless(', '.join(run.left_out))}."
+            )
+    for each in found:
+        if odd := [name for name, value in each.relative.items() if not ODD[0] < value < ODD[1] and value > 0]:
+            click.echo(
+                f"{harmless(each.name)} is far from {harmless(full.name)} in {harmless(', '.join(odd))}: are both on "
+                "the same scale?"
+            )
     moves = found[0].one_question
     if moves:
         most = max(moves, key=lambda name: moves[name])

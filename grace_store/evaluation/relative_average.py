@@ -41,8 +41,8 @@ class RelativeAverage:
 def relative_average(subset: Results, full: Results, *, seed: int = 0) -> RelativeAverage:
     """Compare a run with the full data's, entry by entry.
 
-    The interval draws both runs' right answers from binomials with the rates observed, independently for every entry:
-    what another draw of as many questions would give, not another training.
+    The interval draws both runs' true rates as far as the right answers seen allow them, independently for every
+    entry: what the number of questions leaves open, not what another training would give.
     """
     if list(subset.entries) != list(full.entries):
         missing = sorted(set(full.entries) - set(subset.entries))
@@ -82,12 +82,13 @@ def _interval(
     total = np.full(NUM_DRAWS, fixed, dtype=np.float64)
     for name, count in known.items():
         ours, theirs = (_draws(run.entries[name], count, name, generator) for run in (subset, full))
-        # A draw without a single right answer would divide by zero: half an answer is the usual correction.
-        total += 100 * ours / np.maximum(theirs, 0.5)
+        total += 100 * ours / theirs
     return Interval(*middle_of(total / len(relative)))
 
 
 def _draws(entry: Entry, count: int, name: str, generator: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Return rates that would give the score seen: draws of Jeffreys' posterior, which has a width at 0 and 1 too."""
     if entry.score > 100:
         raise DataError(f"{name} is {entry.score:g}, no percentage, so its number of questions gives no interval.")
-    return generator.binomial(count, entry.score / 100, NUM_DRAWS).astype(np.float64)
+    right = entry.score / 100 * count
+    return generator.beta(right + 0.5, count - right + 0.5, NUM_DRAWS)

@@ -10,7 +10,7 @@ import csv
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grace_store.errors import DataError
@@ -35,6 +35,8 @@ class Results:
 
     name: str
     entries: dict[str, Entry]
+    left_out: tuple[str, ...] = ()
+    """Files of results that are of no benchmark known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +79,15 @@ def read_results(path: str | Path) -> list[Results]:
     """Return the runs at a path: a folder is one, a table has one a row."""
     place = Path(path)
     if place.is_dir():
-        return [Results(place.resolve().name, _folder(place))]
+        return [_folder(place)]
     if not place.is_file():
         raise DataError(f"There is nothing at {path}: give a folder of VLMEvalKit's results or a .csv table.")
     return list(_table(place))
 
 
-def _folder(folder: Path) -> dict[str, Entry]:
+def _folder(folder: Path) -> Results:
     files = sorted(path for path in folder.rglob("*.csv") if path.is_file())
+    left = {path for path in files if path.stem.endswith(("_score", "_acc"))}
     found: dict[str, Entry] = {}
     for benchmark in BENCHMARKS:
         mine = [path for path in files if benchmark.file.search(path.name)]
@@ -95,10 +98,11 @@ def _folder(folder: Path) -> dict[str, Entry]:
             )
         if mine:
             found[benchmark.name] = _entry(benchmark, mine[0])
+            left.discard(mine[0])
     if not found:
         known = ", ".join(benchmark.name for benchmark in BENCHMARKS)
         raise DataError(f"{folder} has no *_score.csv or *_acc.csv of a benchmark known here ({known}).")
-    return found
+    return Results(folder.resolve().name, found, tuple(sorted(path.name for path in left)))
 
 
 def _entry(benchmark: _Benchmark, path: Path) -> Entry:
@@ -170,9 +174,11 @@ def _count(text: str, path: Path, column: str) -> int:
 def with_items(results: Iterable[Results], items: Mapping[str, int]) -> list[Results]:
     """Return the results with numbers of questions put in for entries by name."""
     return [
-        Results(
-            each.name,
-            {name: Entry(entry.score, items.get(name, entry.num_items)) for name, entry in each.entries.items()},
+        replace(
+            each,
+            entries={
+                name: Entry(entry.score, items.get(name, entry.num_items)) for name, entry in each.entries.items()
+            },
         )
         for each in results
     ]

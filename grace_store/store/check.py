@@ -84,8 +84,6 @@ def check_signal(view: SignalView, *, deep: bool) -> Iterator[Problem]:
     store, plan = view.store, view.store.plan
     if view.signal.plan_sha256 != plan.digest():
         yield Problem(view.name, None, view.key, "the signal belongs to another plan", "delete")
-    if view.signal.name != view.name:
-        yield Problem(view.name, None, view.key, f"this is the signal {view.signal.name!r}, renamed", "delete")
     documents = {f"{view.key}/{key}": value for key, value in ArrayEncoder(view.arrays).metadata.items()}
     documents[f"{view.key}/zarr.json"] = group_bytes(view.signal)
     wrong = list(_wrong_documents(store, documents))

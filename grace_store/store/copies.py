@@ -59,7 +59,7 @@ def restore_documents(backend: Backend) -> list[Restored]:
         key, copy = f"{signal_key(name)}/zarr.json", signal_copy_key(name)
         signal, again = _restored(backend, name, key, copy, Signal)
         restored += again
-        if isinstance(plan, Plan) and isinstance(signal, Signal) and signal.name == name:
+        if isinstance(plan, Plan) and isinstance(signal, Signal):
             restored += _copied(backend, name, plan, signal)
     if isinstance(plan, Plan):
         restored += _copied(backend, None, plan, plan)
@@ -72,15 +72,25 @@ def _restored(
 ) -> tuple[Plan | Signal | None, list[Restored]]:
     """Return a document, written again from its copy if need be; None if both are gone, or there never was one."""
     try:
-        return group_document(backend.read(key), kind, key), []
+        return _own_document(backend, signal, key, kind), []
     except Corrupt as error:
         damage = Restored(signal, key, str(error))
     try:
-        document: Plan | Signal = group_document(backend.read(copy), kind, copy)
+        document = _own_document(backend, signal, copy, kind)
     except Corrupt:
         return None, []
     backend.write(key, group_bytes(document))
     return document, [damage]
+
+
+def _own_document(
+    backend: Backend, signal: str | None, key: str, kind: type[Plan] | type[Signal]
+) -> Plan | Signal:  # fmt: skip
+    """Return the document at a key; another signal's, in its place, is as wrong as a damaged one."""
+    document: Plan | Signal = group_document(backend.read(key), kind, key)
+    if isinstance(document, Signal) and document.name != signal:
+        raise Corrupt(f"{key} is the document of the signal {document.name!r}.")
+    return document
 
 
 def _copied(backend: Backend, signal: str | None, plan: Plan, document: Plan | Signal) -> list[Restored]:

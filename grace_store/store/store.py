@@ -207,6 +207,11 @@ class SignalView:
         self.key = layout.signal_key(name)
         where = f"{store.location}/{self.key}/zarr.json"
         self.signal = group_document(store.backend.read(f"{self.key}/zarr.json"), Signal, where)
+        if self.signal.name != name:
+            raise Corrupt(
+                f"{where} is the document of the signal {self.signal.name!r}. `grace-store repair` puts the right one "
+                "back if there is a copy of it."
+            )
         self._group = Group(store.backend, self.key, self.arrays)
 
     @property
