@@ -13,7 +13,6 @@ from pydantic import Field
 
 from grace_store.config import DataSpec, ExtractSpec, Frozen, Kind, canonical_json
 
-FORMAT_NAME = "grace-store"
 FORMAT_VERSION = "1.1"
 KIND_VERSIONS: dict[Kind, str] = {"proxy": "1.0", "gradient": "1.1"}
 """The version of the format in which each kind of signal appeared."""

@@ -16,11 +16,11 @@ from zarr.abc.store import Store as ZarrStore
 
 from grace_store.errors import SettingError
 from grace_store.store.layout import LEDGER, LOCKS, RUNS, SAMPLES, SIGNALS, TMP
+from grace_store.whole_files import sync_folder
 
 _ATTEMPTS = 4
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """What file systems without hard links say when asked for one: exFAT, many network and user-space ones."""
-_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 class Backend(Protocol):
@@ -107,8 +107,9 @@ class LocalBackend:
     def flush(self) -> None:
         for folder in list(self._unsynced):
             # What is above the store may be somebody else's, who lets nobody list it.
-            with contextlib.suppress(*[PermissionError] if folder == self.root.parent else []):
-                _sync_folder(folder)
+            forbidden = [PermissionError] if folder == self.root.parent else []
+            with contextlib.suppress(FileNotFoundError, *forbidden):
+                sync_folder(folder)
             self._unsynced.discard(folder)
 
     def size(self, key: str) -> int | None:
@@ -204,20 +205,6 @@ def _create(path: Path, value: bytes) -> bool:
         path.unlink(missing_ok=True)
         raise
     return True
-
-
-def _sync_folder(folder: Path) -> None:
-    try:
-        fd = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER_SYNC:
-            raise
-    finally:
-        os.close(fd)
 
 
 def open_backend(location: str | Path) -> Backend:
