@@ -18,7 +18,8 @@ def whole_file(path: Path) -> Iterator[Path]:
 
     A link stays one: what it points to is written.
     """
-    path = path.resolve()
+    given, path = path, path.resolve()
+    refuse_file_above(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise SettingError(f"{path} is a folder; give the name of a file.")
@@ -26,11 +27,29 @@ def whole_file(path: Path) -> Iterator[Path]:
         raise SettingError(f"{path} is a device or pipe, which cannot be written whole; give the name of a file.")
     part = name_beside(path, "part")
     try:
+        _try_writing(part, given)
         yield part
         sync_file(part)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def refuse_file_above(path: Path) -> None:
+    """Raise SettingError if what should be a folder on the way to a path is a file."""
+    nearest = next((above for above in path.parents if above.exists()), None)
+    if nearest is not None and not nearest.is_dir():
+        raise SettingError(f"{path} cannot be written: {nearest} is a file, not a folder.")
+
+
+def _try_writing(part: Path, given: Path) -> None:
+    """Fail by the name that the user gave, not by the one beside it."""
+    try:
+        part.touch()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise SettingError(f"{given} cannot be written: {error.strerror}. Choose another place.") from error
 
 
 def name_beside(path: Path, suffix: str) -> Path:

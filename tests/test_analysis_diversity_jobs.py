@@ -345,6 +345,27 @@ def test_select_measure_and_draw(planted, tmp_path):
     ElementTree.parse(tmp_path / "c.svg")
 
 
+@pytest.mark.parametrize("num_samples", [1, 3])
+def test_a_curve_over_samples_that_are_alike_is_drawn_with_nothing_to_trade(tmp_path, num_samples):
+    found = planted_store(tmp_path, num_clusters=1, per_cluster=num_samples, noise=0)
+    write_score_table(found.store, None, tmp_path / "scores.parquet")
+    shown = run("diversity", found.store.location, "--scores", tmp_path / "scores.parquet", "--curve",
+                tmp_path / "c.svg", "--descriptor", "answer", "--clusters", 1).stdout  # fmt: skip
+    assert "What diversity costs, for 1 sample " in shown
+    assert "there is nothing to trade value for" in shown
+    texts = [each.text for each in ElementTree.parse(tmp_path / "c.svg").iter() if each.tag.endswith("text")]
+    assert texts.count("nothing to trade") == 1  # evenness has no meaning; the share touched is drawn
+
+
+def test_one_table_of_scores_is_taken_and_others_are_subsets(planted):
+    folder, found = planted
+    table = folder / "scores.parquet"
+    refused = run("diversity", found.store.location, "--scores", table, "--scores", table, exit_code=2)
+    assert "--scores is given 2 times and takes one value" in refused.stderr
+    both = run("diversity", found.store.location, "--scores", table, "--subset", table, "--ratio", "0.1", "--json")
+    assert [each["num_samples"] for each in json.loads(both.stdout)["subsets"]] == [48, 24]
+
+
 def test_a_table_of_duplicates_is_never_written_over(planted, tmp_path):
     table = tmp_path / "duplicates.parquet"
     find_duplicates(planted[1].store, descriptor=ANSWER).write(table)
@@ -371,7 +392,7 @@ def test_several_ratios_at_once_are_nested_files(planted, tmp_path):
         ("select {scores} --out {out} --weight 0.3", 1, "--weight is of diversity: give --diversity, too"),
         ("select {scores} --out {out} --clusters 3", 1, "--clusters is of diversity: give --diversity, too"),
         ("select {scores} --out {out} --diversity mmr --weight 3", 1, "weight 3 is not between 0 (value alone)"),
-        ("select {scores} --out {out} --diversity mmr --clusters 3", 1, "num_clusters is for diversity by clusters"),
+        ("select {scores} --out {out} --diversity mmr --clusters 3", 1, "--clusters is for diversity by clusters"),
         ("select {scores} --out {out} --diversity mmr --by num_steps", 1, "give --by or --diversity"),
         ("select {scores} --out {out} --diversity mmr --signal late", 1, "has no signal 'late'"),
         (

@@ -29,6 +29,7 @@ from grace_store.job.selecting import select_samples
 from grace_store.store import Store
 from tests.gradient_stores import NO_SPANS
 from tests.jobs import make_job, record
+from tests.scored_stores import known_store
 from tests.stores import STORAGES, UnitWriter, add_signal, complete_signal, random_vectors, write_plan
 from tests.vector_stores import at_cosine, brute_force_groups, traces, vector_store
 
@@ -430,9 +431,13 @@ def test_files_that_hold_no_vectors_are_refused(tmp_path):
     np.save(tmp_path / "objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     np.save(tmp_path / "words.npy", np.array(["a"]))
     (tmp_path / "text.npy").write_text("1 2 3")
-    for name in ("objects", "text", "missing"):
-        with pytest.raises(DataError, match="cannot be read as an array of numbers"):
+    for name in ("objects", "text"):
+        with pytest.raises(
+            DataError, match=r"cannot be read as an array of numbers in the \.npy format; `numpy\.save`"
+        ):
             read_vectors(tmp_path / f"{name}.npy")
+    with pytest.raises(DataError, match=r"missing\.npy is not there; --vectors takes an array"):
+        read_vectors(tmp_path / "missing.npy")
     with pytest.raises(DataError, match="does not hold one array of numbers"):
         read_vectors(tmp_path / "words.npy")
 
@@ -485,9 +490,19 @@ def test_the_commands_as_users_type_them(store, tmp_path):
     assert len(shown) == 3
 
 
+def test_the_signal_is_the_one_scored(tmp_path):
+    store = known_store(tmp_path, ("early", "late")).store
+    write_score_table(store, None, tmp_path / "s.parquet", signals="late")
+    found = find_duplicates(store, scores=tmp_path / "s.parquet")
+    assert found.made_by["signal"]["name"] == "late"
+    near = run("neighbours", store.location, "#0", "--descriptor", "weighted", "--scores", tmp_path / "s.parquet")
+    assert "by weighted of late" in near.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ("duplicates {store} --scores {scores} --scores {scores} --out {out}", "--scores is given 2 times"),
         ("duplicates --out {out}", "Missing argument 'STORE'"),
         ("duplicates {store} --from {table} --out {out}", "has no use for STORE"),
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from click.testing import CliRunner, Result
 
 from grace_store.analysis import descriptors, duplicates
 from grace_store.cli import analysing, diversifying, main, options, selecting
-from grace_store.cli.console import ProgressDisplay, duration, print_json, size
+from grace_store.cli.console import ProgressDisplay, duration, print_json, size, stoppable
 from grace_store.cli.main import COMMANDS
+from grace_store.errors import Interrupted
 from grace_store.events import Finished, Note, Rated, Scanned, Started, UnitCommitted, Warned
 from grace_store.job import trade_curve
 from grace_store.select import budget, diversity_spec
@@ -138,6 +140,20 @@ def test_running_again_skips_everything(finished: Path) -> None:
     assert f"{NUM_USABLE} samples in 6 units were done before" in result.stderr
 
 
+def test_a_finished_store_needs_neither_data_nor_model_to_say_so(tmp_path: Path, finished: Path) -> None:
+    store = shutil.copytree(finished / "store.zarr", tmp_path / "store.zarr")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("grace_store.job.extract.open_dataset", _must_not_be_called)
+        patch.setattr("grace_store.job.extract.model_door", _must_not_be_called)
+        result = run_ok("extract", "--store", store)
+    assert "Signal base is complete: there is nothing to do." in result.stderr
+    assert f"{NUM_USABLE} samples done in signal base" in result.stdout
+
+
+def _must_not_be_called(*_: object) -> None:
+    raise AssertionError("there was nothing to do")
+
+
 def test_status_adds_up(finished: Path) -> None:
     counts = run_json("status", finished / "store.zarr", "--list")
     assert counts["num_records"] == NUM_RECORDS
@@ -202,6 +218,25 @@ def test_verify_and_repair(tmp_path: Path, model: str, data: str) -> None:
     assert content(store) == before
     assert run_json("repair", store)["mended"] == []
     assert "nothing to mend" in run_ok("repair", store).stdout
+
+
+def test_units_to_do_are_no_problem_of_a_store_but_lost_ones_are(tmp_path: Path, model: str, data: str) -> None:
+    store = tmp_path / "store.zarr"
+    words = extract_words(store, model, data)
+    run_ok(*words, "--shard", "1/3")
+    result = run_ok("verify", store)
+    assert "0 problems" in result.stdout
+    assert "base: 4 units not committed: 0, 2-3, 5" in result.stdout
+    assert "4 units still to do: `grace-store extract` goes on." in result.stdout
+    told = run_json("verify", store)
+    assert told["problems"] == []
+    assert [each["unit"] for each in told["units_to_do"]] == [0, 2, 3, 5]
+    run_ok(*words)
+    next((store / "ledger/commits/base").iterdir()).unlink()
+    lost = run("verify", store, "--json")
+    assert lost.exit_code == 1
+    assert json.loads(lost.stdout)["units_to_do"] == []
+    assert "unit is not committed" in [each["text"] for each in json.loads(lost.stdout)["problems"]]
 
 
 def test_a_repair_that_cannot_be_done_undoes_nothing(tmp_path: Path, model: str, data: str) -> None:
@@ -282,6 +317,15 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "bad name": (["extract", "--store", "{store}", "--signal", "../x", "--model", "m"], 1, "cannot be the name"),
     "no such model": (["extract", "--store", "{store}", "--signal", "x", "--model", "{tmp}/nomodel"], 1, "nomodel"),
     "bad alpha": (["score", "{store}", "--out", "{tmp}/s.parquet", "--alpha", "1.5"], 1, "alpha 1.5"),
+    "a file as store": (["extract", "--store", "{data}", "--data", "{data}", "--model", "m"], 1, "a store is a folder"),
+    "below a file": (["plan", "{data}", "--store", "{data}/s.zarr"], 1, "traces.jsonl is a file, not a folder"),
+    "out below a file": (["score", "{store}", "--out", "{data}/s.parquet"], 1, "traces.jsonl is a file, not a folder"),
+    "out of the disk": (
+        ["score", "{store}", "--out", "/proc/s.parquet"],
+        1,
+        "Error: /proc/s.parquet cannot be written",
+    ),
+    "other storage": (["extract", "--store", "{store}", "--storage", "int4"], 1, "storage: begun with int8, now int4"),
     "no table": (["select", "{tmp}/none.parquet", "--out", "{tmp}/x"], 1, "does not exist"),
 }
 
@@ -363,6 +407,18 @@ def test_ctrl_c_stops_at_a_unit_and_says_how_to_go_on(tmp_path: Path, model: str
     assert run_json("status", tmp_path / "store.zarr")["num_done"] == NUM_USABLE
 
 
+def test_a_second_ctrl_c_says_what_is_kept() -> None:
+    def interrupt(times: int) -> bool:
+        with stoppable() as stop:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+        return stop.is_set()
+
+    assert interrupt(1)
+    with pytest.raises(Interrupted, match=r"Stopped at once\. What was committed is kept"):
+        interrupt(2)
+
+
 # ---------------------------------------------------------------- what people see
 
 
@@ -384,7 +440,7 @@ def test_progress_tells_what_is_left(capsys: pytest.CaptureFixture[str], monkeyp
             ):  # fmt: skip
                 display(event)
         seen = capsys.readouterr().err
-        for text in ("hello", "careful", "1000 records", "4 samples in 1 units were done before", "10.0 kB to write",
+        for text in ("hello", "careful", "1000 records", "4 samples in 1 unit were done before", "10.0 kB to write",
                      "about 4 s in all", "samples/s", "tokens/s", "4.0 kB", "Wrote 2 units"):  # fmt: skip
             assert text in seen
 

@@ -20,6 +20,7 @@ from grace_store.job.extract import extract
 from grace_store.score import ScoreSpec
 from grace_store.select.table import read_scores
 from grace_store.store import Store
+from tests.gradient_stores import DIMENSION, add_gradients
 from tests.jobs import NUM_USABLE, make_job
 from tests.scored_stores import known_store
 from tests.test_score_grace import brute_force
@@ -132,6 +133,7 @@ def test_a_table_is_replayed(folder, tmp_path):
         ("sweep {store} --out {out} --signal late", 1, "has no signal 'late'"),
         ("sweep {store} --out {out} --ratio 2", 1, "ratio 2 is not"),
         ("sweep {store} --out {out} --grid {data} --alpha 0.3", 1, "--grid says it all: leave out --alpha"),
+        ("select {scores} --out {out} --threshold 99", 1, "no sample reaches threshold 99: the largest value is"),
         ("sweep {store} --out {out} --grid {data}", 1, "cannot be read as TOML"),
         ("compare {scores} {nothing}", 1, "does not exist"),
         ("compare {scores} {data}", 1, "has no traces.jsonl.spec.json beside it"),
@@ -220,6 +222,51 @@ def test_compare_writes_over_neither_side_and_shows_ids_as_they_stand(folder, tm
     shown = "".join(run("compare", tmp_path / "a.parquet", tmp_path / "b.parquet").stdout.split())
     assert "[bold]" in shown
     assert "\x1b" not in shown
+
+
+def test_signals_for_a_grid_and_only_those_with_steps(tmp_path):
+    store = known_store(tmp_path, ("early", "late")).store
+    add_gradients(store, "gradients", np.ones((store.plan.num_samples, DIMENSION)))
+    (tmp_path / "grid.toml").write_text('[[grid]]\nalpha = "0.3,0.7"\n')
+    arguments = ("sweep", store.location, "--out", tmp_path / "sweep", "--grid", tmp_path / "grid.toml")
+    found = run(*arguments, "--signal", "each")
+    assert "4 settings over 13 samples" in found.stdout
+    assert "replaced" not in found.stdout
+    assert "--signal each leaves out gradients: one vector a sample, no steps to score." in found.stderr
+    assert "the earlier sweep there is replaced" in run(*arguments, "--signal", "late").stdout.replace("\n", " ")
+    (tmp_path / "grid.toml").write_text('[[grid]]\nsignal = "late"\n')
+    assert "names signals itself: leave out --signal" in run(*arguments, "--signal", "late", exit_code=1).stderr
+    shown = run("stability", store.location, "--signal", "early", "--draws", 2).stdout
+    assert "Left out, with one vector a sample and no steps: gradients." in shown
+
+
+def test_an_audit_of_few_samples_says_that_it_can_tell_nothing(tmp_path):
+    store = known_store(tmp_path, num_steps=(2, 3, 4)).store.location
+    run("score", store, "--out", tmp_path / "s.parquet")
+    shown = run("audit", tmp_path / "s.parquet").stdout
+    assert "3 samples with a value" in shown
+    assert "With fewer than 8 nothing can be told" in shown
+    assert "Pearson" not in shown
+    assert json.loads(run("audit", tmp_path / "s.parquet", "--json").stdout)["enough_samples"] is False
+
+
+def test_a_file_of_another_store_is_named_with_its_kind(folder, tmp_path):
+    other = known_store(tmp_path).store.location
+    wrong = run("select", folder / "scores.parquet", "--store", other, "--out", tmp_path / "x.jsonl", exit_code=1)
+    said = " ".join(wrong.stderr.split())
+    assert f"The table of scores {folder / 'scores.parquet'} was made from another plan" in said
+    assert f"It belongs to {folder / 'store.zarr'}" in said
+    run("select", folder / "scores.parquet", "--out", tmp_path / "s.jsonl")
+    wrong = run("diversity", other, "--subset", tmp_path / "s.jsonl", exit_code=1)
+    assert f"The subset {tmp_path / 's.jsonl'} was made from another plan" in " ".join(wrong.stderr.split())
+
+
+def test_a_store_that_moved_is_asked_for(tmp_path):
+    known_store(tmp_path)
+    run("score", tmp_path / "known.zarr", "--out", tmp_path / "s.parquet")
+    (tmp_path / "known.zarr").rename(tmp_path / "moved.zarr")
+    said = run("select", tmp_path / "s.parquet", "--out", tmp_path / "x.jsonl", exit_code=1).stderr
+    assert "If it moved, give its new place with --store." in " ".join(said.split())
 
 
 def test_sweep_prints_a_table_or_json(folder, tmp_path):

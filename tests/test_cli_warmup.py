@@ -119,6 +119,15 @@ def test_a_wrong_config_is_refused(tmp_path, text, message):
     assert message in " ".join(run("warmup", "--config", tmp_path / "c.toml", code=2).stderr.replace("│", "").split())
 
 
+def test_a_checkpoint_that_has_learnt_nothing_is_named(home, tmp_path):
+    command = ["warmup", "--store", home / "s.zarr", "--model", home / "model", "--out", tmp_path / "w", *RECIPE]
+    told = run(*command, "--ratio", "0.1", "--checkpoints", "0.5,1")
+    assert "checkpoint-1 has learnt nothing yet" in told.stderr
+    assert "checkpoint-2 has" not in told.stderr
+    assert "checkpoint-1 has learnt nothing yet" in run("warmup", "--out", tmp_path / "w").stderr
+    assert "learnt nothing" not in run("warmup", "--out", home / "w").stderr
+
+
 def test_mistakes_are_sentences(home, tmp_path):
     result = run("warmup", "--out", tmp_path / "w", "--model", home / "model", code=1)
     assert "Give a planned --store, or the dataset with --data." in result.stderr

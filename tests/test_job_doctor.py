@@ -145,6 +145,15 @@ def test_data_that_cannot_be_used_fails_with_the_reasons(fake: DoctorJob) -> Non
     assert not found.is_go
     half = finding(examine(replace(fake, data_request=DataRequest(min_steps=5))), "data")
     assert (half.verdict, half.figures["num_usable"]) == ("warn", 3)
+    assert half.brief == "9 of 12 records cannot be used: too_few_steps (--min-steps 5)"
+
+
+def test_warnings_are_repeated_beside_the_verdict() -> None:
+    good, told = Finding("model", "ok", "fine"), Finding("data", "warn", "a long story", brief="3 of 4 are lost")
+    assert Examination((good,)).conclusion == "Go."
+    assert Examination((good, told, Finding("disk", "warn", "tight"))).conclusion == "Go, but: 3 of 4 are lost; tight."
+    failed = Examination((told, Finding("disk", "fail", "full")))
+    assert failed.conclusion == "Not yet: disk must be mended first."
 
 
 def test_data_that_is_not_there_fails_and_the_rest_is_still_checked(fake: DoctorJob) -> None:

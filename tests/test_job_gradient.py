@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +16,16 @@ from click.testing import CliRunner
 from grace_store.cli import main
 from grace_store.config import ExtractRequest, ExtractSpec, GradientRequest, GradientSpec, RunOptions
 from grace_store.errors import ResumeMismatch, SettingError
+from grace_store.events import Note, UnitCommitted, Warned
 from grace_store.job.estimate import expected_bytes
 from grace_store.job.extract import ExtractJob, extract
 from grace_store.job.scoring import score_samples
-from grace_store.job.signals import name_signals
+from grace_store.job.signals import choose_signals, name_signals
 from grace_store.job.status import status
 from grace_store.job.verify import repair, verify, verify_against_model
 from grace_store.job.warmup import warmup
 from grace_store.store import Store, UnitWriter, complete_signal, unit_range
-from tests import warmups
+from tests import fake_model, warmups
 from tests.gradients import TrueGradients, open_gradient
 from tests.jobs import NUM_RECORDS, NUM_USABLE, content, make_job
 from tests.stores import add_signal, make_spec, random_vectors, spans_for, write_plan
@@ -187,6 +189,49 @@ def test_a_signal_goes_on_without_being_asked_for_again(finished):
     before = content(finished)
     extract(ExtractJob(str(finished), door="tests.fake_model"))
     assert content(finished) == before
+
+
+def test_with_nothing_said_it_goes_on_with_what_is_not_finished(tmp_path):
+    nothing = ExtractRequest()
+    store = str(tmp_path / "store.zarr")
+    assert choose_signals(store, (), (), None, nothing) == [("base", None)]
+    extract(gradient_job(tmp_path, signal="a", shard=(0, 2)))
+    extract(gradient_job(tmp_path, signal="b"))
+    assert choose_signals(store, (), (), None, nothing) == [("a", None)]
+    assert choose_signals(store, (), (), str(tmp_path / "model"), nothing) == [("base", None)]
+    extract(gradient_job(tmp_path, signal="c", shard=(0, 2)))
+    assert choose_signals(store, (), (), None, nothing) == [("a", None), ("c", None)]
+    for name, _ in choose_signals(store, (), (), None, nothing):
+        extract(ExtractJob(store, signal=name, door="tests.fake_model"))
+    assert choose_signals(store, (), (), None, nothing) == [("a", None), ("b", None), ("c", None)]
+    (tmp_path / "traces.jsonl").unlink()
+    heard = []
+    extract(ExtractJob(store, signal="c", door="tests.fake_model"), heard.append)
+    assert heard[-1] == Note("Signal c is complete: there is nothing to do.")
+
+
+def test_what_is_said_is_held_against_the_signal_before_anything_is_read(finished, tmp_path):
+    store = shutil.copytree(finished, tmp_path / "store.zarr")
+    wishes = ExtractRequest(gradient=GradientRequest(projection="sparse"))
+    nowhere = ExtractJob(str(store), model="nowhere", data=("nowhere",), request=wishes, door="nowhere")
+    with pytest.raises(ResumeMismatch, match="gradient projection: begun with rademacher, now sparse"):
+        extract(nowhere)
+
+
+def test_gradient_options_without_their_kind_plan_nothing(tmp_path):
+    wishes = ExtractRequest(gradient=GradientRequest(dimension=8, projection="sparse"))
+    with pytest.raises(SettingError, match=r"--projection, --dimension has no meaning .* Nothing was planned"):
+        extract(make_job(tmp_path, request=wishes))
+    assert not (tmp_path / "store.zarr").exists()
+
+
+def test_a_checkpoint_that_has_learnt_nothing_is_warned_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(fake_model, "GradientSpec", partial(GradientSpec, learning_rate=0.0))
+    heard = []
+    extract(gradient_job(tmp_path), heard.append)
+    warned = next(i for i, event in enumerate(heard) if isinstance(event, Warned))
+    assert "has learnt nothing: it is the base model" in heard[warned].text
+    assert warned < next(i for i, event in enumerate(heard) if isinstance(event, UnitCommitted))
 
 
 def test_nothing_is_planned_for_gradients_of_nothing(tmp_path):
@@ -356,7 +401,12 @@ def test_commands_show_a_signal_with_a_vector_a_sample(warmed, tmp_path):
     run = CliRunner().invoke
     shown = run(main, ["info", store]).stdout
     assert "signal g: gradient, Qwen3ForCausalLM, a vector of 64 per sample" in shown
-    assert "preconditioner adam" in shown
+    for part in ("per sample", "preconditioner adam", "projection rademacher", "dimension 64", "seed 0"):
+        assert part in shown
+    spec = Store.open(store).signal("g").signal.spec
+    adapter = real_job(warmed, Path(store)).adapter
+    assert f"adapter {adapter}, {spec.model.adapter[:12]}…" in shown
+    assert json.loads(run(main, ["info", store, "--json"]).stdout)["signals"]["g"]["origin"]["adapter"] == adapter
     assert "learning_rate 0.00" in shown
     assert json.loads(run(main, ["info", store, "--json"]).stdout)["signals"]["g"]["spec"]["gradient"]["seed"] == 0
     shown = run(main, ["inspect", store, "case-3"])

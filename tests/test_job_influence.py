@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from grace_store.cli import main
-from grace_store.errors import Corrupt, ResumeMismatch, SettingError, TargetMismatch, Unfinished, UnknownName
+from grace_store.errors import Corrupt, NotAStore, ResumeMismatch, SettingError, TargetMismatch, Unfinished, UnknownName
 from grace_store.events import SamplesScored, Warned
 from grace_store.job import vector_blocks
 from grace_store.job.comparing import compare_subsets
@@ -500,17 +500,24 @@ def test_all_differences_are_said_at_once(tmp_path):
     pool, targets = make_pool(tmp_path), make_targets(tmp_path)
     add_gradients(pool, "ck", random_gradients(0, NUM_POOL))
     add_gradients(targets, "ck", random_gradients(1, len(SUBTASK)), gradient_spec(weights="b", seed=7))
+    add_gradients(pool, "later", random_gradients(0, NUM_POOL))
+    add_signal(targets, "float32", 4, "later")
     add_signal(pool, "float32", 4, "proxy")
-    add_signal(targets, "float32", 4, "proxy")
     with pytest.raises(TargetMismatch) as refusal:
-        score_samples(pool, LESS, signals=["ck", "proxy"], targets=Targets(targets))
+        score_samples(pool, LESS, signals=["ck", "later"], targets=Targets(targets))
     lines = str(refusal.value).splitlines()
     assert lines[0].startswith("LESS cannot compare")
-    assert lines[1:5] == [
+    assert lines[1:4] == [
         "  ck: model weights: pool a, targets b",
         "  ck: seed: pool 0, targets 7",
+        "  later: the target signal has proxy vectors, not gradients (`extract --kind gradient`)",
+    ]
+    assert lines[4].startswith("Extract the targets again")
+    with pytest.raises(TargetMismatch) as refusal:
+        score_samples(pool, LESS, signals=["ck", "proxy"], targets=Targets(targets))
+    assert str(refusal.value).splitlines()[1:] == [
         "  proxy: the pool's signal has proxy vectors, not gradients (`extract --kind gradient`)",
-        "  proxy: the target signal has proxy vectors, not gradients (`extract --kind gradient`)",
+        "Name others that do with --signal (it has ck, later), or extract such a signal of the pool.",
     ]
 
 
@@ -573,10 +580,35 @@ def test_a_target_signal_with_another_name_is_found_if_it_is_the_only_one_that_f
         score_samples(pool, LESS, signals="ck0-adam", targets=Targets(targets))
     with pytest.raises(TargetMismatch) as refusal:
         score_samples(pool, ICONS, signals="ck0-adam", targets=Targets(targets))
-    assert "ck0-adam and ck1: model adapter: pool a0, targets a1" in str(refusal.value)
+    # The pool's own signal is at fault: no target is named, and the remedy is not to extract the targets again.
+    assert "ck0-adam: the pool's signal is preconditioned with adam" in str(refusal.value)
+    assert "ck1" not in str(refusal.value).replace("ck1-adam", "")
+    assert "Name others that do with --signal (it has none yet)" in str(refusal.value)
     bare = plan_store(tmp_path, "bare", {"x.jsonl": [record("x")]})
     with pytest.raises(UnknownName, match=r"bare.zarr has no signal yet"):
         score_samples(pool, LESS, signals="ck0-adam", targets=Targets(bare))
+
+
+def test_targets_that_are_the_pool_itself_are_warned_of(folder):
+    pool, targets = stores(folder)
+    same = score_samples(pool, LESS, signals="ck1", targets=Targets(pool)).made_by["notes"]
+    other = score_samples(pool, LESS, signals="ck1", targets=targets).made_by["notes"]
+    assert [note for note in same if "the pool's own plan" in note]
+    assert not [note for note in other if "the pool's own plan" in note]
+
+
+def test_subtasks_of_one_sample_each_are_said_and_shown_on_one_line(tmp_path):
+    pool = make_pool(tmp_path)
+    records = [record(f"t{i}", f"line one\nof subject {i} " + "x" * 200) for i in range(14)]
+    targets = plan_store(tmp_path, "targets", {"all.jsonl": records}, samples_per_unit=8)
+    add_gradients(pool, "ck1", random_gradients(0, NUM_POOL))
+    add_gradients(targets, "ck1", random_gradients(1, 14))
+    result = run("score", pool.location, "--method", "less", "--targets", targets.location, "--subtasks",
+                 "about.subject", "--out", tmp_path / "t.parquet")  # fmt: skip
+    assert "every target sample is a subtask of its own, by 'about.subject'" in result.stderr
+    line = next(line for line in result.stdout.splitlines() if "subtasks:" in line)
+    assert line.startswith("  subtasks: line one of subject 0 xxx")
+    assert line.endswith("... (1) and 4 more")
 
 
 def test_signals_that_are_not_there_or_not_clear_are_named(tmp_path, folder):
@@ -624,6 +656,10 @@ def test_a_replay_finds_moved_stores_and_refuses_others(tmp_path, folder):
     pool, targets = Store.open(tmp_path / "here/pool.zarr"), Targets(tmp_path / "here/targets.zarr")
     write_score_table(pool, LESS, tmp_path / "a.parquet", signals=CHECKPOINTS, targets=targets)
     (tmp_path / "here").rename(tmp_path / "there")
+    with pytest.raises(NotAStore, match=r"pool\.zarr, where no store is any more\. .*new place with STORE"):
+        replay(tmp_path / "a.parquet", tmp_path / "b.parquet")
+    with pytest.raises(NotAStore, match=r"targets\.zarr, where no store is any more\. .*new place with --targets"):
+        replay(tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "there/pool.zarr")
     moved = Targets(tmp_path / "there/targets.zarr")
     replay(tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "there/pool.zarr", targets=moved)
     a, b = read_scores(tmp_path / "a.parquet"), read_scores(tmp_path / "b.parquet")
@@ -751,6 +787,9 @@ def test_the_commands(tmp_path, cadc_table):
     for name in ("less", "icons", "cadc"):
         table = tmp_path / f"{name}.parquet"
         result = run("select", table, "--ratio", "0.2", "--out", tmp_path / f"{name}.jsonl")
+        assert ("smallest value kept" in result.output) is (name == "cadc")
+        note = json.loads((tmp_path / f"{name}.jsonl.spec.json").read_text())
+        assert (note["threshold"] is None) is (name == "cadc")
         assert len((tmp_path / f"{name}.jsonl").read_text().splitlines()) == 8
         assert ("the scores are by cadc (reconstruction)" in result.output) is (name == "cadc")
         run("audit", table)
@@ -770,7 +809,7 @@ def test_the_commands(tmp_path, cadc_table):
         ("--join-cosine 0.3", "--method grace has no use for --join-cosine"),
         ("--method less --subtasks x", "--subtasks needs --targets"),
         ("--method longest --targets {t}", "a target set is for the methods less, icons, cadc"),
-        ("--method less --targets {t} --signal ck1 --seed 4", "method less has no use for seed"),
+        ("--method less --targets {t} --signal ck1 --seed 4", "method less has no use for --seed"),
         ("--signal ck1", "has one vector a sample"),
         ("--method less --targets nowhere.zarr", "is not a grace-store store"),
     ],

@@ -77,7 +77,6 @@ def test_capabilities_of_any_number_take_turns():
 def test_thresholds_and_the_default_share():
     table = table_of([0.1, 0.5, 0.3, 0.2, 0.4])
     assert select_samples(table, threshold=0.3).row.tolist() == [1, 2, 4]
-    assert len(select_samples(table, threshold=0.9)) == 0
     assert select_samples(table).row.tolist() == [1]
 
 
@@ -118,6 +117,7 @@ def test_control_takes_length_out_of_the_ranking():
         ({"count": 0}, "count 0 is not between 1 and 3"),
         ({"count": 4}, "count 4 is not between 1 and 3"),
         ({"threshold": float("nan")}, "threshold nan is not a number"),
+        ({"threshold": 0.9}, "no sample reaches threshold 0.9: the largest value is 0.3"),
         ({"threshold": 0.1, "by": "num_steps"}, "a threshold has no meaning inside strata"),
         ({"control": ["width"]}, "control 'width' is none of length, step_length"),
     ],
@@ -125,6 +125,24 @@ def test_control_takes_length_out_of_the_ranking():
 def test_selections_without_meaning_are_refused(settings, message):
     with pytest.raises(SettingError, match=message):
         select_samples(table_of([0.1, 0.2, 0.3]), **settings)
+
+
+def test_the_smallest_value_is_a_threshold_only_where_nothing_else_decided():
+    table = table_of([0.1, 0.5, 0.3, 0.2, 0.4], [2, 2, 2, 3, 3])
+    plain, by = select_samples(table, count=2), select_samples(table, count=2, by="num_steps")
+    assert plain.is_all_above
+    assert not by.is_all_above
+    assert not select_samples(table, count=2, control=["length"]).is_all_above
+
+
+def test_strata_of_one_sample_each_are_warned_of():
+    told: list[object] = []
+    table = table_of([0.1, 0.5, 0.3], [2, 3, 4])
+    ranking = rank_samples(table, by="num_steps", listener=told.append)
+    assert [event.text for event in told] == [
+        "Every sample has a num_steps of its own, so --by changes nothing: the best are kept."
+    ]
+    assert ranking.ranked.tolist() == rank_samples(table).ranked.tolist()
 
 
 def test_nothing_to_select_is_said():

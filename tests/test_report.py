@@ -27,6 +27,7 @@ from grace_store.job.target_sets import Targets
 from grace_store.report import writing
 from grace_store.report.costs import cost_of, seconds_by_signal
 from grace_store.report.document import html_parts, inert_json
+from grace_store.report.overview import overview_section
 from grace_store.report.plain_text import plot_label, shortened, visible
 from grace_store.report.shown_traces import choose_traces
 from grace_store.report.writing import ReportRequest, write_report
@@ -323,6 +324,27 @@ def test_an_older_report_stays_whole_until_the_new_one_is(
         write_report(store, out, ReportRequest(max_traces=20))
     assert out.read_text() == "the old one"
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+# ---------------------------------------------------------------- overview
+
+
+def test_signals_that_differ_in_how_gradients_are_made_do_not_look_alike(known: Store) -> None:
+    gradients = np.random.default_rng(0).standard_normal((known.plan.num_samples, DIMENSION))
+    add_gradients(known, "plain", gradients, gradient_spec())
+    add_gradients(known, "adam", gradients, gradient_spec(preconditioner="adam", moments="m", projection="sparse"))
+    known = Store.open(known.location)
+    table = score_samples(known, signals="first")
+    section = overview_section(known, status(known), table, [("subset.jsonl", 3)])
+    signals = next(block for block in section.blocks if block.get("title") == "Signals")
+    assert signals["columns"][:5] == ["signal", "kind", "per", "preconditioner", "projection"]
+    assert len(signals["columns"]) == len(signals["rows"][0])
+    shown = {row[0]: row[1:5] for row in signals["rows"]}
+    assert shown["first"] == ["proxy", "segment", None, None]
+    assert shown["plain"] == ["gradient", "sample", "none", "rademacher"]
+    assert shown["adam"] == ["gradient", "sample", "adam", "sparse"]
+    scores = next(block for block in section.blocks if block.get("title") == "The scores")
+    assert ["subset.jsonl", "a subset of 3 samples"] in scores["rows"]
 
 
 # ---------------------------------------------------------------- costs

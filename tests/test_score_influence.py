@@ -183,12 +183,12 @@ def test_the_slope_is_that_of_a_fitted_line(num_checkpoints):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"method": "icons", "vote_percent": 0}, "vote_percent 0 is not above 0"),
-        ({"method": "icons", "vote_percent": 101}, "vote_percent 101 is not above 0 and at most 100"),
-        ({"method": "cadc", "join_cosine": 1.5}, "join_cosine 1.5 is not between -1 and 1"),
-        ({"method": "less", "join_cosine": 0.2}, "less has no use for join_cosine, so 0.2 would be ignored"),
-        ({"method": "icons", "seed": 3}, "icons has no use for seed, so 3 would be ignored"),
-        ({"method": "cadc", "vote_percent": 10}, "cadc has no use for vote_percent"),
+        ({"method": "icons", "vote_percent": 0}, "--vote-percent 0 is not above 0"),
+        ({"method": "icons", "vote_percent": 101}, "--vote-percent 101 is not above 0 and at most 100"),
+        ({"method": "cadc", "join_cosine": 1.5}, "--join-cosine 1.5 is not between -1 and 1"),
+        ({"method": "less", "join_cosine": 0.2}, "less has no use for --join-cosine, so 0.2 would be ignored"),
+        ({"method": "icons", "seed": 3}, "icons has no use for --seed, so 3 would be ignored"),
+        ({"method": "cadc", "vote_percent": 10}, "cadc has no use for --vote-percent"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(changes, match):

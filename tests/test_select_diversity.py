@@ -221,7 +221,7 @@ def test_each_method_has_its_own_defaults():
         ({"method": "mmr", "weight": math.nan}, "weight nan is not between"),
         ({"method": "dedup", "similarity": 0}, "similarity 0 is not a cosine above 0 and at most 1"),
         ({"method": "dedup", "weight": 0.5}, "weight is for diversity by clusters or facility or mmr; dedup would"),
-        ({"method": "facility", "num_clusters": 3}, "num_clusters is for diversity by clusters; facility would"),
+        ({"method": "facility", "num_clusters": 3}, "--clusters is for diversity by clusters; facility would"),
         ({"method": "mmr", "balance": "equal"}, "balance is for diversity by clusters; mmr would ignore it"),
         ({"method": "clusters", "similarity": 0.9}, "similarity is for diversity by dedup; clusters would ignore it"),
     ],

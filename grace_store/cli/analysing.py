@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, harmless, print_json
-from grace_store.cli.options import as_json, descriptor_option, stacked, store_argument
+from grace_store.cli.options import as_json, descriptor_option, given_once, stacked, store_argument
 from grace_store.cli.scoring import partial_option, threads_option
 from grace_store.errors import SettingError
 
@@ -27,7 +28,7 @@ KEEPS = ("value", "shortest", "earliest")
 SEARCH_OPTIONS = ("signal", "descriptor", "dimension", "floor", "subset", "data", "partial", "seed", "threads")
 
 descriptor_options = stacked(
-    click.option("--signal", help="Whose vectors are compared. [default: the only one]"),
+    click.option("--signal", help="Whose vectors are compared. [default: the one scored, or the only one]"),
     descriptor_option,
     click.option("--dimension", type=click.IntRange(1), help="Numbers of a projected descriptor. [default: 512]"),
     click.option("--seed", type=click.IntRange(0), help="Of random choices. [default: 0]"),
@@ -46,6 +47,8 @@ descriptor_options = stacked(
 )
 @click.option(
     "--scores",
+    multiple=True,
+    callback=given_once,
     type=click.Path(dir_okay=False, path_type=Path),
     help="Values to keep the best by, and for --descriptor weighted.",
 )
@@ -110,7 +113,8 @@ def _show(found: DuplicateTable, out: Path) -> None:
     spec, search = found.made_by["spec"], found.made_by["search"]
     dropped = int((~found.keep).sum())
     click.echo(
-        f"{out}: {len(found)} samples, {int((found.group >= 0).sum())} of them in {found.num_groups} groups from "
+        f"{out}: {counted(len(found), 'sample')}, {int((found.group >= 0).sum())} of them in "
+        f"{counted(found.num_groups, 'group')} from "
         f"{found.threshold:g} up; {dropped} dropped, the {KEPT[spec['keep']]} of each group kept."
     )
     same = "text" if found.made_by["exact_by"] == "text" else "record"
@@ -149,8 +153,9 @@ KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"
 @click.option("--count", type=click.IntRange(1), default=10, show_default=True, help="How many.")
 @click.option("--least", is_flag=True, help="The least aligned ones instead.")
 @click.option(
-    "--scores", type=click.Path(dir_okay=False, path_type=Path), help="Step scores, for --descriptor weighted."
-)
+    "--scores", multiple=True, callback=given_once, type=click.Path(dir_okay=False, path_type=Path),
+    help="Step scores, for --descriptor weighted.",
+)  # fmt: skip
 @descriptor_options
 @as_json
 def neighbours(

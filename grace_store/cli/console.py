@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from grace_store.amounts import counted
 from grace_store.amounts import duration as duration
 from grace_store.amounts import size as size
 from grace_store.errors import GraceStoreError, Interrupted
@@ -64,7 +65,7 @@ def told() -> Iterator[None]:
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     except GraceStoreError as error:
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", []))
-        raise click.ClickException(f"{error}{notes}") from None
+        raise click.ClickException(harmless(f"{error}{notes}")) from None
     except ValidationError as error:
         from grace_store.score.spec import one_sentence
 
@@ -106,6 +107,8 @@ def stoppable() -> Iterator[threading.Event]:
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
+    except KeyboardInterrupt:
+        raise Interrupted("Stopped at once. What was committed is kept; run the same command again to go on.") from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -172,7 +175,7 @@ class ProgressDisplay:
                 log.print(f"Wrote {path}.", markup=False)
             case Finished(num_units=num_units, seconds=seconds):
                 self._end_bar()
-                log.print(f"Wrote {num_units} units, {size(self._bytes)}, in {duration(seconds)}.")
+                log.print(f"Wrote {counted(num_units, 'unit')}, {size(self._bytes)}, in {duration(seconds)}.")
 
     def _scanned(self, event: Scanned) -> None:
         now = time.monotonic()
@@ -196,15 +199,13 @@ class ProgressDisplay:
         self._started = event
         self._samples = self._tokens = self._bytes = 0
         if event.num_units_skipped:
-            log.print(
-                f"Signal {event.signal}: {event.num_samples_skipped} samples in {event.num_units_skipped} units were "
-                "done before and are skipped.",
-                markup=False,
-            )
+            amount = f"{counted(event.num_samples_skipped, 'sample')} in {counted(event.num_units_skipped, 'unit')}"
+            was, are = ("was", "is") if event.num_samples_skipped == 1 else ("were", "are")
+            log.print(f"Signal {event.signal}: {amount} {was} done before and {are} skipped.", markup=False)
         if event.num_units:
+            amount = f"{counted(event.num_samples, 'sample')} in {counted(event.num_units, 'unit')}"
             log.print(
-                f"Signal {event.signal}: {event.num_samples} samples in {event.num_units} units to do, "
-                f"about {size(event.bytes_expected)} to write.",
+                f"Signal {event.signal}: {amount} to do, about {size(event.bytes_expected)} to write.",
                 markup=False,
             )
         self._began = time.monotonic()

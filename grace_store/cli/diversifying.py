@@ -11,9 +11,10 @@ from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
+from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, harmless, print_json
 from grace_store.cli.console import out as console
-from grace_store.cli.options import as_json, descriptor_option, stacked, store_argument
+from grace_store.cli.options import as_json, descriptor_option, given_once, stacked, store_argument
 from grace_store.cli.scoring import partial_option, threads_option
 from grace_store.errors import SettingError
 
@@ -40,11 +41,13 @@ similar_options = stacked(
 @click.command(epilog=EPILOG)
 @store_argument
 @click.option(
-    "--subset", "subsets", multiple=True, type=click.Path(path_type=Path), help="What `select` wrote; may be repeated."
-)
+    "--subset", "subsets", multiple=True, type=click.Path(path_type=Path),
+    help="What `select` wrote, or a table of scores for its best 0.2; may be repeated.",
+)  # fmt: skip
 @click.option(
-    "--scores", type=click.Path(dir_okay=False, path_type=Path), help="A table of scores: its best are measured too."
-)
+    "--scores", multiple=True, callback=given_once, type=click.Path(dir_okay=False, path_type=Path),
+    help="A table of scores: its best are measured too, and its values are the pool's.",
+)  # fmt: skip
 @click.option("--ratio", multiple=True, help="Share of the table's best; may be repeated. [default: 0.2]")
 @similar_options
 @click.option("--random", "num_random", type=click.IntRange(1), default=200, show_default=True, help="Random subsets.")
@@ -97,7 +100,7 @@ def diversity(
 
 
 def _print(found: Diversity, show: int) -> None:
-    title = f"{found.pool.num_samples} samples in {len(found.clusters)} clusters"
+    title = f"{counted(found.pool.num_samples, 'sample')} in {counted(len(found.clusters), 'cluster')}"
     table = Table(title=title, title_justify="left", box=SIMPLE, padding=0)
     table.add_column("subset", overflow="fold")
     for name in ("samples", "value", "touched", "evenness", "Vendi", "nearest"):
@@ -149,7 +152,7 @@ def _cluster(each: ClusterShare, num_chosen: int) -> str:
 
 
 def _print_curve(curve: TradeCurve) -> None:
-    title = f"What diversity costs, for {curve.num_samples} samples"
+    title = f"What diversity costs, for {counted(curve.num_samples, 'sample')}"
     table = Table(title=title, title_justify="left", box=SIMPLE, padding=0)
     for name in ("method", "weight", "value", "value lost", "touched", "evenness"):
         table.add_column(name, justify="left" if name == "method" else "right")
@@ -159,3 +162,5 @@ def _print_curve(curve: TradeCurve) -> None:
         table.add_row(point.method, weight, *(_number(number) for number in numbers))
     console.print(table)
     console.print("value lost: share of what choosing by value gains over choosing at random.")
+    if all(point.entropy != point.entropy for point in curve.points):
+        console.print("The samples lie in one cluster: there is nothing to trade value for.")

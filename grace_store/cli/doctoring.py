@@ -67,7 +67,6 @@ def doctor(
     else:
         for line in finding_lines(found):
             out.print(harmless(line), markup=False, style=STYLES.get(line.split(" ", 1)[0]), soft_wrap=True)
-        failed = [finding.check for finding in found.findings if finding.verdict == "fail"]
-        click.echo("Go." if found.is_go else f"Not yet: {', '.join(failed)} must be mended first.")
+        click.echo(found.conclusion)
     if not found.is_go:
         raise click.exceptions.Exit(1)

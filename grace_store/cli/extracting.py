@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, print_json, size, stoppable
 from grace_store.cli.options import (
     as_json,
@@ -68,7 +69,8 @@ def extract(
 ) -> None:  # fmt: skip
     """Write every sample's step and answer vectors, Grams and statistics into a store.
 
-    Run the same command again after any interruption: it does only what is missing.
+    Run the same command again after any interruption: it does only what is missing. With --store alone, it goes on
+    with every signal that is not finished.
 
     With --kind gradient, vectors are gradients over the --adapter's parameters, randomly projected: one a sample for
     `score --method less`, icons or cadc, or one a step with --per segment. LESS takes --preconditioner adam for the
@@ -78,13 +80,13 @@ def extract(
     from grace_store.job.engines import choose_engine
     from grace_store.job.extract import ExtractJob
     from grace_store.job.extract import extract as run
-    from grace_store.job.signals import name_signals
+    from grace_store.job.signals import choose_signals
     from grace_store.job.status import status
 
     engine = choose_engine(RunOptions(**pick(wishes, RunOptions.model_fields)), workers, shard)
     gradient = GradientRequest(**pick(wishes, GradientRequest.model_fields))
     request = ExtractRequest(**pick(wishes, ExtractRequest.model_fields), gradient=gradient if said(gradient) else None)
-    targets = name_signals(signal, adapter, request)
+    targets = choose_signals(store, signal, adapter, model, request)
     job = ExtractJob(
         location=store,
         model=model,
@@ -107,7 +109,8 @@ def extract(
     for name, _ in targets:
         counts = status(view.store, name)
         click.echo(
-            f"{store}: {counts.num_done} samples done in signal {name}, {counts.num_set_aside} records set aside, "
+            f"{store}: {counted(counts.num_done, 'sample')} done in signal {name}, "
+            f"{counted(counts.num_set_aside, 'record')} set aside, "
             f"{counts.num_planned} to do, {size(counts.signals[name].num_bytes)}."
         )
         for reason, count in counts.set_aside.items():

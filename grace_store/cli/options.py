@@ -33,10 +33,17 @@ def stacked(*options: Callable[[FunctionT], FunctionT]) -> Callable[[FunctionT],
     return apply
 
 
-def data_options(function: FunctionT) -> FunctionT:
+def given_once(context: click.Context, parameter: click.Parameter, values: tuple[Any, ...]) -> Any:
+    """Return the only value of an option declared as multiple, which click would else silently take the last of."""
+    if len(values) > 1:
+        raise click.UsageError(f"{parameter.opts[0]} is given {len(values)} times and takes one value.", context)
+    return values[0] if values else None
+
+
+def data_options(function: FunctionT, *, formats: str = "see `grace-store plan --help`") -> FunctionT:
     """How records become samples; frozen in the plan."""
     return stacked(
-        click.option("--format", help="Record format; found out by itself if left out (see `plan --help`)."),
+        click.option("--format", help=f"Record format ({formats}); found out by itself if left out."),
         click.option("--splitter", help="Steps by: format, lines, paragraphs, or marker:REGEX. [default: format]"),
         click.option("--answer", help="Answer by: format, last, boxed, or marker:REGEX. [default: format]"),
         click.option("--min-steps", type=click.IntRange(1), help="Set aside traces with fewer steps. [default: 8]"),

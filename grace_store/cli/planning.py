@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
 
+from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, log, print_json
 from grace_store.cli.options import as_json, config_option, data_options, pick
 
@@ -21,7 +23,7 @@ def _formats_epilog() -> str:
 @click.argument("data", nargs=-1, required=True, type=click.Path())
 @click.option("--store", required=True, type=click.Path(), help="Where the store is to be.")
 @click.option("--images", type=click.Path(), help="Look whether the images that records name are in this folder.")
-@data_options
+@partial(data_options, formats="listed below")
 @config_option
 @as_json
 def plan(data: tuple[str, ...], store: str, unit_samples: int | None, *, as_json: bool, **wishes: Any) -> None:
@@ -47,6 +49,7 @@ def plan(data: tuple[str, ...], store: str, unit_samples: int | None, *, as_json
         print_json(status(planned).model_dump(mode="json"))
         return
     log.print(f"Read as {frozen.spec.format}.", markup=False)
-    click.echo(f"{store}: {frozen.num_samples} of {frozen.num_records} records planned in {frozen.num_units} units.")
+    units = counted(frozen.num_units, "unit")
+    click.echo(f"{store}: {frozen.num_samples} of {counted(frozen.num_records, 'record')} planned in {units}.")
     for reason, count in frozen.set_aside.items():
         click.echo(f"  {count} set aside: {reason}")

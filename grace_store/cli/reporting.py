@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from grace_store.amounts import size
+from grace_store.amounts import counted, size
 from grace_store.cli.console import ProgressDisplay, print_json
 from grace_store.cli.options import as_json, images_option, store_argument
 from grace_store.cli.scoring import partial_option
@@ -85,4 +85,4 @@ def report(
     for note in written.notes:
         click.echo(f"  {note}")
     if written.figures:
-        click.echo(f"{figures}: {len(written.figures)} figures.")
+        click.echo(f"{figures}: {counted(len(written.figures), 'file')}.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, harmless, print_json
 from grace_store.cli.options import as_json, stacked
 from grace_store.errors import SettingError
@@ -33,7 +34,7 @@ HEURISTICS = ("random", "longest", "stepmax", "loss", "perplexity")
 INFLUENCES = ("less", "icons", "cadc")
 GRACE_OPTIONS = ("alpha", "history", "target", "without_answer", "aggregation")
 INFLUENCE_OPTIONS = ("vote_percent", "join_cosine")
-SUBTASKS_SHOWN = 12
+SUBTASKS_SHOWN = 10
 
 partial_option = click.option("--partial", is_flag=True, help="Use what is there of an unfinished signal.")
 threads_option = click.option("--threads", type=click.IntRange(1), help="Blocks at a time. [default: cores, up to 8]")
@@ -112,9 +113,8 @@ def score(
         print_json(result | {"flags": run.flags, **made_by})
         return
     without = run.num_samples - run.num_with_value
-    click.echo(
-        f"{out}: {run.num_samples} samples scored" + (f", {without} of them without a value." if without else ".")
-    )
+    lacking = f", {without} of them without a value" if without else ""
+    click.echo(f"{out}: {counted(run.num_samples, 'sample')} scored{lacking}.")
     if "targets" in made_by:
         _print_influence(made_by)
     for name, count in run.flags.items():
@@ -140,6 +140,7 @@ def _targets(
 
 def _print_influence(made_by: dict[str, Any]) -> None:
     """Say how an influence method counted checkpoints and subtasks."""
+    from grace_store.job.record_fields import shown
     from grace_store.select.table import named_method
 
     targets, total = made_by["targets"], sum(each["weight"] for each in made_by["signals"].values())
@@ -147,16 +148,23 @@ def _print_influence(made_by: dict[str, Any]) -> None:
     source = {"given": "as given", "learning_rate": "by learning rate", "equal": "equal"}[made_by["weights_from"]]
     click.echo(f"  method: {named_method(made_by)}")
     click.echo(f"  checkpoints: {shares} (weights {source})")
-    sizes = [f"{each['name']} ({each['num_samples']})" for each in targets["subtasks"]]
-    more = f" and {len(sizes) - SUBTASKS_SHOWN} more" if len(sizes) > SUBTASKS_SHOWN else ""
-    click.echo(harmless(f"  subtasks: {', '.join(sizes[:SUBTASKS_SHOWN])}{more}"))
-    for number, members in enumerate(made_by.get("capabilities", ())):
-        click.echo(harmless(f"  capability {number}: {', '.join(members)}"))
+    sizes = [f"{shown(each['name'])} ({each['num_samples']})" for each in targets["subtasks"]]
+    click.echo(harmless(f"  subtasks: {_first_few(sizes)}"))
+    capabilities = made_by.get("capabilities", ())
+    for number, members in enumerate(capabilities[:SUBTASKS_SHOWN]):
+        click.echo(harmless(f"  capability {number}: {_first_few([shown(each) for each in members])}"))
+    if len(capabilities) > SUBTASKS_SHOWN:
+        click.echo(f"  and {len(capabilities) - SUBTASKS_SHOWN} capabilities more")
     if cosines := [each for i, line in enumerate(made_by.get("subtask_cosine", ())) for each in line[:i]]:
         click.echo(
             f"  cosines between subtasks: {min(cosines):.3f} to {max(cosines):.3f}, joined from "
             f"{made_by['spec']['join_cosine']:g} on"
         )
+
+
+def _first_few(texts: list[str]) -> str:
+    more = f" and {len(texts) - SUBTASKS_SHOWN} more" if len(texts) > SUBTASKS_SHOWN else ""
+    return ", ".join(texts[:SUBTASKS_SHOWN]) + more
 
 
 def _spec(settings: dict[str, Any]) -> ScoreSpec | HeuristicSpec | InfluenceSpec:
@@ -188,13 +196,17 @@ def audit(scores: Path, ratio: str, *, as_json: bool) -> None:
 
     `select --control length` ranks by what is left when length is taken out.
     """
+    from grace_store.score.length_bias import MIN_AUDITED
     from grace_store.select.audit import audit_length
 
     found = audit_length(scores, ratio=ratio)
     if as_json:
-        print_json({"scores": str(scores), **asdict(found)})
+        print_json({"scores": str(scores), "enough_samples": found.has_enough_samples, **asdict(found)})
         return
-    click.echo(f"{scores}: {found.num_samples} samples with a value")
+    click.echo(f"{scores}: {counted(found.num_samples, 'sample')} with a value")
+    if not found.has_enough_samples:
+        click.echo(f"  With fewer than {MIN_AUDITED} nothing can be told of how values follow length.")
+        return
     click.echo(f"  length explains {_shown(100 * found.variance_explained, 1)} % of the values' variance")
     click.echo(
         f"  {'value and':<18}{'Pearson':>9}{'Spearman':>10}{'partial':>9}{'controlled':>12}{f'kept {ratio}/all':>16}"

@@ -12,6 +12,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
+from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, harmless, print_json
 from grace_store.cli.console import out as console
 from grace_store.cli.diversifying import similar_options
@@ -113,7 +114,8 @@ def select(
                 "kept": label,
                 "num_samples": len(subset),
                 "num_with_value": subset.num_with_value,
-                "threshold": subset.threshold if len(subset) else None,
+                "threshold": subset.threshold if subset.is_all_above else None,
+                "smallest_value": subset.threshold,
                 "files": [str(file) for file in exported.files],
                 "notes": exported.notes,
             }
@@ -122,11 +124,13 @@ def select(
         print_json(results[0] if len(results) == 1 else results)
         return
     for result in results:
-        least = "" if result["threshold"] is None else f", value {result['threshold']:.4f} and above"
-        least = "" if spec is not None else least  # there are others above it that were not chosen
-        click.echo(f"{result['out']}: {result['num_samples']} of {result['num_with_value']} samples{least}.")
+        # Where more than the value decided, there are others above the smallest one that were not chosen.
+        smallest = f"smallest value kept {result['smallest_value']:.4f}" + (", length taken out" if control else "")
+        least = smallest if result["threshold"] is None else f"value {result['threshold']:.4f} and above"
+        of = counted(result["num_with_value"], "sample")
+        click.echo(f"{result['out']}: {result['num_samples']} of {of}, {least}.")
         for note in result["notes"]:
-            click.echo(f"  {note}")
+            click.echo(f"  {harmless(note)}")
 
 
 def _diversity_spec(method: str | None, settings: dict[str, Any], duplicates: Path | None) -> DiversitySpec | None:
@@ -191,9 +195,10 @@ def compare(a: Path, b: Path, ratio: str | None, show: int, out: Path | None, *,
             }
         )
         return
-    click.echo(f"{a}: {found.num_a} samples, {b}: {found.num_b}, both: {found.num_both}, Jaccard {found.jaccard:.3f}")
+    of_a = counted(found.num_a, "sample")
+    click.echo(f"{a}: {of_a}, {b}: {found.num_b}, both: {found.num_both}, Jaccard {found.jaccard:.3f}")
     for note in found.notes:
-        click.echo(f"  {note}")
+        click.echo(f"  {harmless(note)}")
     for word, changes in (("entered", found.entered), ("left", found.left)):
         if changes:
             console.print(_changes(f"{len(changes)} {word}", changes[:show]))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.padding import Padding
@@ -11,6 +12,9 @@ from rich.text import Text
 from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, harmless, out, print_json, size, stoppable
 from grace_store.cli.options import as_json, images_option, pick, speed_options, store_argument
+
+if TYPE_CHECKING:
+    from grace_store.store import Problem, Store
 
 
 @click.command(epilog="\b\nExample:\n  grace-store status traces.zarr --list")
@@ -62,7 +66,8 @@ def verify(
 ) -> None:  # fmt: skip
     """Check that a store is what was written; exit 1 if anything is wrong.
 
-    Quick by default: commits, sizes and counts.
+    Quick by default: commits, sizes and counts. Units that an unfinished signal still lacks are counted apart: they are
+    no problem, and with nothing else amiss the exit code is 0.
     """
     from grace_store.config import RunOptions
     from grace_store.job.verify import describe_problems, verify_against_model
@@ -71,7 +76,7 @@ def verify(
 
     opened = Store.open(store)
     names = [opened.signal(signal).name] if signal else opened.signal_names
-    found = list(check(opened, deep=deep, signals=names))
+    found, to_do = _apart(opened, check(opened, deep=deep, signals=names))
     if model and not found:
         options = RunOptions(**pick(speed, RunOptions.model_fields))
         for name in names:
@@ -80,16 +85,32 @@ def verify(
                 listener=ProgressDisplay(),
             )  # fmt: skip
     if as_json:
-        print_json({"store": store, "deep": deep, "problems": [problem.to_json() for problem in found]})
+        listed = {"problems": found, "units_to_do": to_do}
+        print_json({"store": store, "deep": deep} | {key: [each.to_json() for each in listed[key]] for key in listed})
     else:
-        for line in describe_problems(found):
+        for line in describe_problems([*found, *to_do]):
             click.echo(line)
         depth = "every byte read" if deep else "commits, sizes and counts; --deep reads every byte"
         click.echo(f"{store}: {counted(len(found), 'problem')} ({depth}).")
         if found:
             click.echo("`grace-store repair` redoes what is broken, `grace-store extract` what is missing.")
+        elif to_do:
+            click.echo(f"{counted(len(to_do), 'unit')} still to do: `grace-store extract` goes on.")
     if found:
         raise click.exceptions.Exit(1)
+
+
+def _apart(store: Store, found: Iterable[Problem]) -> tuple[list[Problem], list[Problem]]:
+    """Return what is wrong, and the units that a signal without totals lacks because it is not finished."""
+    from grace_store.store.layout import completion_key
+
+    wrong: list[Problem] = []
+    to_do: list[Problem] = []
+    for problem in found:
+        lacks = problem.remedy == "extract" and problem.unit is not None and problem.signal is not None
+        unfinished = lacks and store.backend.size(completion_key(str(problem.signal))) is None
+        (to_do if unfinished else wrong).append(problem)
+    return wrong, to_do
 
 
 @click.command(epilog="\b\nExample:\n  grace-store repair traces.zarr --model ./model")
@@ -197,7 +218,8 @@ def info(store: str, *, as_json: bool) -> None:
         click.echo(f"  {file.path}: {file.num_records} records, {size(file.num_bytes)}, sha256 {file.sha256[:12]}…")
     spec = ", ".join(f"{name} {value}" for name, value in plan.spec.model_dump().items())
     click.echo(f"  {spec}")
-    click.echo(f"  {plan.num_samples} samples in {plan.num_units} units of {plan.samples_per_unit}")
+    units = f"{counted(plan.num_units, 'unit')} of {plan.samples_per_unit}"
+    click.echo(f"  {counted(plan.num_samples, 'sample')} in {units}")
     for name, signal in signals.items():
         model = signal.spec.model
         per = "sample" if signal.spec.is_per_sample else "segment"
@@ -205,7 +227,9 @@ def info(store: str, *, as_json: bool) -> None:
             f"  signal {name}: {signal.spec.kind}, {model.architecture}, "
             f"a vector of {signal.spec.vector_size} per {per}"
         )
-        click.echo(f"    model {signal.origin.get('model', '?')}, weights {model.weights[:12]}…")
+        click.echo(f"    model {signal.origin.get('model', '?')}, weights {short(model.weights)}")
+        if model.adapter is not None:
+            click.echo(f"    adapter {signal.origin.get('adapter', '?')}, {short(model.adapter)}")
         settings = signal.spec.model_dump(exclude={"model", "kind", "gradient"}, exclude_none=True)
         if signal.spec.gradient is not None:
             settings |= signal.spec.gradient.model_dump(exclude_none=True)

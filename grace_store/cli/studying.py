@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, print_json
 from grace_store.cli.options import as_json, images_option, store_argument
 from grace_store.cli.scoring import grace_options, partial_option, threads_option
@@ -66,7 +67,8 @@ def stability(
 
 
 def _show(store: str, found: Stability) -> None:
-    click.echo(f"{store}: the best {found.num_chosen} of {found.num_samples} samples by signal {found.signal}")
+    of = counted(found.num_samples, "sample")
+    click.echo(f"{store}: the best {found.num_chosen} of {of} by signal {found.signal}")
     rows: list[tuple[str, Survival]] = [(f"signal {name}", each) for name, each in found.signals.items()]
     rows += [(f"from vectors as {name}", each) for name, each in found.storages.items()]
     rows += [("steps drawn anew", found.steps)] if found.steps is not None else []
@@ -76,9 +78,12 @@ def _show(store: str, found: Stability) -> None:
         span = f"{each.low:.3f} to {each.high:.3f}"
         click.echo(f"  {name:<{width}}{each.jaccard:>8.3f}{span:>18}{each.num_samples:>10}")
     click.echo(f"  {'two random subsets':<{width}}{found.by_chance:>8.3f}")
+    if found.skipped:
+        click.echo(f"  Left out, with one vector a sample and no steps: {', '.join(found.skipped)}.")
     if not found.signals:
         click.echo(
-            "  There is no other signal: `warmup --seed 1 --out other`, then `extract --adapter other`, adds one."
+            "  There is no other signal with steps: `warmup --seed 1 --out other`, then `extract --adapter other`, "
+            "adds one."
         )
 
 

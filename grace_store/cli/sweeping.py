@@ -8,7 +8,8 @@ from typing import Any
 import click
 from rich.table import Table
 
-from grace_store.cli.console import out, print_json
+from grace_store.amounts import counted
+from grace_store.cli.console import ProgressDisplay, out, print_json
 from grace_store.cli.options import as_json, store_argument
 from grace_store.cli.scoring import partial_option, threads_option
 from grace_store.errors import SettingError
@@ -23,7 +24,10 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @store_argument
-@click.option("--out", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), help="A new folder.")
+@click.option(
+    "--out", "folder", required=True, type=click.Path(file_okay=False, path_type=Path),
+    help="A new folder, or that of an earlier sweep, which is replaced.",
+)  # fmt: skip
 @click.option("--grid", type=click.Path(dir_okay=False, path_type=Path), help="Take the grids from a TOML file.")
 @click.option("--alpha", help="A list (0.3,0.7) or a range (0.1:0.9:0.1). [default: 0.7]")
 @click.option("--history", help="A list, such as uniform,window:3,ema:0.8. [default: uniform]")
@@ -53,17 +57,23 @@ def sweep(
     said: dict[str, Any] = {name: value for name, value in axes.items() if value is not None}
     if signal:
         said["signal"] = signal
-    if grid is not None and said:
-        names = ", ".join(f"--{name}" for name in said)
-        raise SettingError(f"--grid says it all: leave out {names}, or write it in {grid}")
+    if grid is not None and (twice := [f"--{name}" for name in said if name != "signal"]):
+        raise SettingError(f"--grid says it all: leave out {', '.join(twice)}, or write it in {grid}")
     spec = load_grid(grid) if grid is not None else SweepSpec.parse(grid=[said])
+    if grid is not None and signal:
+        if any(each.signal for each in spec.grid):
+            raise SettingError(f"{grid} names signals itself: leave out --signal, or write it there")
+        spec = SweepSpec.parse(**spec.model_dump() | {"grid": [each.model_dump() | said for each in spec.grid]})
     if ratio:
         spec = SweepSpec.parse(**spec.model_dump() | {"ratio": ratio})
-    found = sweep_settings(store, spec, folder, partial=partial, threads=threads)
+    is_replaced = folder.is_dir() and any(folder.iterdir())
+    with ProgressDisplay(quiet=as_json) as display:
+        found = sweep_settings(store, spec, folder, partial=partial, threads=threads, listener=display)
     if as_json:
         print_json(
             {
                 "out": str(folder),
+                "replaced": is_replaced,
                 "num_samples": found.num_samples,
                 "num_ranked": found.num_ranked,
                 "ratios": found.ratios,
@@ -72,7 +82,8 @@ def sweep(
             }
         )
         return
-    table = Table(title=f"{len(found.settings)} settings over {found.num_samples} samples", title_justify="left")
+    title = f"{counted(len(found.settings), 'setting')} over {counted(found.num_samples, 'sample')}"
+    table = Table(title=title, title_justify="left")
     table.add_column("setting", no_wrap=True)
     for name in ("mean", "sd", "length", "K", f"overlap {found.ratios[0]}"):
         table.add_column(name, justify="right")
@@ -84,4 +95,5 @@ def sweep(
     out.print("length, K: correlation of the value with them. overlap: of the best samples with the first setting's.")
     if found.made_by["partial"]:
         out.print("partial: the store is not finished.")
-    out.print(f"{folder}: values.parquet, summary.parquet, overlap.parquet, *.svg", markup=False)
+    replaced = " (the earlier sweep there is replaced)" if is_replaced else ""
+    out.print(f"{folder}: values.parquet, summary.parquet, overlap.parquet, *.svg{replaced}", markup=False)

@@ -271,7 +271,7 @@ def _resolved(
         raise SettingError("the descriptor weighted weighs steps by their scores: give a scores table")
     if not scores.has_step_scores:
         raise DataError(f"{scores.path or 'The table'} has no step scores to weigh steps by: score by --method grace.")
-    check_plan_of(scores.made_by, view.store)
+    check_plan_of(scores.made_by, view.store, scores.what)
     return chosen
 
 

@@ -69,7 +69,10 @@ def _given_table(path: str | Path, store: Store, spec: DiversitySpec) -> Duplica
         raise SettingError("a table of duplicates was made from its own vectors: leave --signal and --descriptor out")
     table = read_duplicates(path)
     if table.made_by.get("plan_sha256") != store.plan.digest():
-        raise DataError(f"{path} was made from another plan than the scores. Look for duplicates again.")
+        raise DataError(
+            f"The table of duplicates {path} was made from another plan than the scores: it belongs to "
+            f"{table.made_by.get('store')}. Look for duplicates in {store.location}."
+        )
     return table.regrouped(threshold=spec.similarity)
 
 

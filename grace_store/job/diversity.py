@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_store import __version__
+from grace_store.amounts import counted
 from grace_store.analysis.clusters import Clusters, cluster_vectors
 from grace_store.analysis.coverage import (
     RandomInterval,
@@ -153,9 +154,12 @@ def measure_diversity(
     ranking = None if table is None else rank_samples(table)
     shares = [*ratio] or (["0.2"] if table is not None and (curve or not subsets) else [])
     if ranking is not None:
-        chosen += [_Chosen(f"best {share}", ranking.scores, ranking.take(ratio=share).ranked) for share in shares]
+        chosen += [
+            _Chosen(f"best {share}", ranking.scores, ranking.take(ratio=share).ranked, ranking.scores.what)
+            for share in shares
+        ]
     for each in chosen:
-        check_plan_of(each.scores.made_by, opened)
+        check_plan_of(each.scores.made_by, opened, each.what)
     with_values = table if table is not None else chosen[0].scores if chosen else None
     if signal is None and with_values is not None:
         signal = signal_of(with_values, None)
@@ -165,7 +169,8 @@ def measure_diversity(
     )  # fmt: skip
     listener(Note("Looking for clusters."))
     clusters = cluster_vectors(pool.vector, num_clusters, seed=seed + _MEASURE_STREAM, threads=threads)
-    listener(Note(f"Measuring {len(chosen)} subsets, and random ones, in {clusters.num_clusters} clusters."))
+    inside = counted(clusters.num_clusters, "cluster")
+    listener(Note(f"Measuring {counted(len(chosen), 'subset')}, and random ones, in {inside}."))
     measure = _Measure(pool, clusters, num_random, seed)
     places = [pool.places_of(each.scores.row[each.chosen], each.name) for each in chosen]
     value = np.full(len(pool), np.nan) if with_values is None else with_values.values_of(pool.described.row)
@@ -188,13 +193,16 @@ class _Chosen:
     name: str
     scores: ScoreTable
     chosen: IntArray
+    what: str
+    """The file that says so, and of what kind it is."""
 
 
 def _chosen(subset: str | Path | Subset, number: int) -> _Chosen:
     if isinstance(subset, Subset):
-        return _Chosen(f"subset {number + 1}", subset.scores, subset.chosen)
+        return _Chosen(f"subset {number + 1}", subset.scores, subset.chosen, f"subset {number + 1}")
     found = read_subset(Path(subset))
-    return _Chosen(str(subset), found.scores, found.chosen)
+    what = f"subset {subset}" if found.spec else found.scores.what
+    return _Chosen(str(subset), found.scores, found.chosen, what)
 
 
 def _curve(

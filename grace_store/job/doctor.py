@@ -65,6 +65,8 @@ class Finding:
     text: str
     remedy: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
+    brief: str = ""
+    """What of a warning is repeated beside the verdict; the text unless given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,15 @@ class Examination:
     @property
     def is_go(self) -> bool:
         return all(finding.verdict != "fail" for finding in self.findings)
+
+    @property
+    def conclusion(self) -> str:
+        """Whether the run may start, in a sentence that keeps quiet about no warning."""
+        if not self.is_go:
+            failed = [finding.check for finding in self.findings if finding.verdict == "fail"]
+            return f"Not yet: {', '.join(failed)} must be mended first."
+        warned = [finding.brief or finding.text for finding in self.findings if finding.verdict == "warn"]
+        return f"Go, but: {'; '.join(warned)}." if warned else "Go."
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +179,21 @@ def _check_data(job: DoctorJob, seen: _Seen) -> Finding:
         return Finding(
             "data", "fail", text, "Name another --format, --splitter or --answer, or lower --min-steps.", figures
         )
-    remedy = "Look at the reasons: --format, --splitter, --answer and --min-steps decide." if share < 0.5 else ""
-    return Finding("data", "warn" if share < 0.5 else "ok", text, remedy, figures)
+    if share >= 0.5:
+        return Finding("data", "ok", text, "", figures)
+    remedy = "Look at the reasons: --format, --splitter, --answer and --min-steps decide."
+    return Finding("data", "warn", text, remedy, figures, _why_unusable(reasons, records, spec))
+
+
+def _why_unusable(reasons: Counter[Reason], records: Sequence[Record], spec: DataSpec) -> str:
+    """Return how many records cannot be used, and why, with the option that decides where there is one."""
+    options = {
+        Reason.TOO_FEW_STEPS: f" (--min-steps {spec.min_steps})",
+        Reason.TOO_MANY_STEPS: f" (--max-steps {spec.max_steps})",
+    }
+    counts = [f"{'' if len(reasons) == 1 else f'{count} '}{reason}{options.get(reason, '')}"
+              for reason, count in reasons.most_common()]  # fmt: skip
+    return f"{reasons.total()} of {len(records)} records cannot be used: {', '.join(counts)}"
 
 
 def _data_spec(job: DoctorJob, dataset: Dataset, records: Sequence[Record]) -> DataSpec:

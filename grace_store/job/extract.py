@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from grace_store.config import DataRequest, ExtractRequest, RunOptions
+from grace_store.config import DataRequest, ExtractRequest, RunOptions, said
 from grace_store.data import Dataset
 from grace_store.errors import Interrupted, SettingError
-from grace_store.events import Event, Finished, Listener, Note, Started, ignore
+from grace_store.events import Event, Finished, Listener, Note, Started, Warned, ignore
 from grace_store.job.dataset import UnitLoader, image_folder, open_dataset
 from grace_store.job.estimate import expected_bytes, trial_rate
 from grace_store.job.extractor import PROXY, model_door
 from grace_store.job.pipeline import ListFeed, run_pipeline
-from grace_store.job.planning import check_request, plan
+from grace_store.job.planning import check_place, check_request, plan
 from grace_store.job.processes import ProcessEngine
 from grace_store.job.run_log import logged
-from grace_store.job.signals import open_signal
+from grace_store.job.signals import check_said, open_signal, refuse_lone_gradient_options
 from grace_store.job.worker import WorkerJob
 from grace_store.store import (
     LocalBackend,
@@ -64,11 +64,29 @@ def extract(job: ExtractJob, listener: Listener = ignore, stop: threading.Event 
     """Do what is missing of a signal and return it; raise Interrupted if asked to stop before the end."""
     stop = stop or threading.Event()
     store = _planned(job, listener)
+    if job.signal in store.signal_names:
+        view = store.signal(job.signal)
+        check_said(view, job.request)
+        if _is_only_asked_to_go_on(job) and view.completion() is not None and not missing_units(view):
+            return _nothing_to_do(view, job.shard, listener)
     dataset = open_dataset(store, job.data or None)
     try:
         return _extract(job, store, dataset, listener, stop)
     finally:
         dataset.close()
+
+
+def _is_only_asked_to_go_on(job: ExtractJob) -> bool:
+    """Whether no model, data or setting was given that would have to be held against the signal's."""
+    return not (job.model or job.adapter or job.data or job.images or said(job.request))
+
+
+def _nothing_to_do(view: SignalView, shard: Shard, listener: Listener) -> SignalView:
+    """Say so; neither the dataset nor the model has to be there for that."""
+    clear_dead(view.store.backend)
+    listener(_started(view, shard, []))
+    listener(Note(f"Signal {view.name} is complete: there is nothing to do."))
+    return view
 
 
 def _planned(job: ExtractJob, listener: Listener) -> Store:
@@ -77,11 +95,13 @@ def _planned(job: ExtractJob, listener: Listener) -> Store:
         store = Store.open(job.location)
         check_request(store.plan, job.data_request, store.location, job.samples_per_unit)
         return store
+    check_place(job.location)
     if not job.data:
         raise SettingError(f"{job.location} has no plan yet; give the dataset with --data, or run `grace-store plan`.")
     # A plan is frozen, so a slip of the pen must show before it is made.
     if job.model is None:
         raise SettingError("Say which --model to extract with. Nothing was planned.")
+    refuse_lone_gradient_options(job.request)
     if job.request.kind == "gradient" and job.adapter is None:
         raise SettingError(
             "Say with --adapter which checkpoint to take gradients of; `grace-store warmup` makes one. "
@@ -112,6 +132,7 @@ def _extract(
         with hold(store.backend, f"complete-{view.name}", wait_seconds=COMPLETION_WAIT_SECONDS):
             return _completed(view, listener)
     with hold(store.backend, view.name, job.shard, break_lock=job.break_lock), logged(store, listener) as tell:
+        _warn_of_unlearnt(view, tell)
         units = missing_units(view, job.shard)  # another run may have done some before this one got the lock
         tell(_started(view, job.shard, units))
         began = time.monotonic()
@@ -126,6 +147,17 @@ def _extract(
             )
         tell(Finished(len(units), time.monotonic() - began))
         return _completed(view, tell)
+
+
+def _warn_of_unlearnt(view: SignalView, tell: Listener) -> None:
+    gradient = view.signal.spec.gradient
+    if gradient is not None and gradient.learning_rate == 0:
+        tell(
+            Warned(
+                f"The checkpoint of signal {view.name} was trained at a learning rate of 0 and has learnt nothing: it "
+                "is the base model. Influence methods weigh it by that rate, so not at all. Take a later checkpoint."
+            )
+        )
 
 
 def missing_units(view: SignalView, shard: Shard = (0, 1)) -> list[int]:

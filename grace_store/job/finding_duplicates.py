@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_store import __version__
+from grace_store.amounts import counted
 from grace_store.analysis.descriptors import Descriptor
 from grace_store.analysis.duplicate_table import DuplicateTable, read_duplicates
 from grace_store.analysis.duplicates import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS, Keep, check_thresholds
@@ -19,6 +20,7 @@ from grace_store.errors import DataError, SettingError
 from grace_store.events import Listener, Note, Warned, ignore
 from grace_store.job.blocks import BlockReader, map_ordered
 from grace_store.job.describing import DescriptionReader, tell_oddities
+from grace_store.job.pool import signal_of
 from grace_store.job.scoring import check_plan_of
 from grace_store.job.subset_files import samples_named
 from grace_store.job.text_digests import sample_digests
@@ -50,7 +52,7 @@ def find_duplicates(
     opened = store if isinstance(store, Store) else Store.open(store)
     table = _scores(opened, scores, steps=descriptor == "weighted")
     keep = _checked(keep, table)
-    view = opened.signal(signal)
+    view = opened.signal(signal if table is None else signal_of(table, signal))
     samples = samples_named(opened, subset) if isinstance(subset, (str, Path)) else subset
     reader = DescriptionReader.of(
         opened, signal=view.name, descriptor=descriptor, scores=table if descriptor == "weighted" else None,
@@ -150,7 +152,7 @@ def _search(
 
     plan = plan_index(source.reader.max_samples, source.size, num_gpus=num_gpus())
     how = "all with all" if plan.kind == "flat" else f"in {plan.num_probed} of {plan.num_cells} cells each"
-    listener(Note(f"Comparing {source.reader.max_samples} samples, {source.size} numbers each, {how}."))
+    listener(Note(f"Comparing {counted(source.reader.max_samples, 'sample')}, {source.size} numbers each, {how}."))
     found = similar_pairs(source, floor, plan=plan, threads=threads, seed=seed, listener=listener)
     tell_oddities(source.num_zero, source.num_unweighted, listener)
     about: dict[str, Any] = {"index": plan.kind, "seed": seed, "num_distinct": found.num_distinct, "recall": None}
@@ -207,7 +209,7 @@ def _scores(store: Store, scores: ScoreTable | str | Path | None, *, steps: bool
     if scores is None:
         return None
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=steps)
-    check_plan_of(table.made_by, store)
+    check_plan_of(table.made_by, store, table.what)
     return table
 
 

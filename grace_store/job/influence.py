@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from grace_store.amounts import counted
 from grace_store.analysis.communities import find_communities
 from grace_store.errors import SettingError
 from grace_store.events import Listener, Note, SamplesScored, Warned, ignore
@@ -209,6 +210,8 @@ def prepare_influence(
     made_by["targets"]["data"] = list(targets.data)
     made_by["influence_of"] = list(found.subtasks.names)
     made_by["notes"] = [*pairs.notes, *_about_targets(found)]
+    if store.plan.digest() == pool.plan.digest():
+        made_by["notes"].append("the target set has the pool's own plan: samples that are in both favour themselves")
     directions = found.means
     if spec.method in RECONSTRUCTED:
         made_by["label"] = "reconstruction"
@@ -241,16 +244,20 @@ def _capabilities(
 def _about_targets(found: TargetSet) -> list[str]:
     notes = []
     if found.num_set_aside:
-        notes.append(f"{found.num_set_aside} records of the target set are set aside and do not count")
+        verb = "is set aside and does" if found.num_set_aside == 1 else "are set aside and do"
+        notes.append(f"{counted(found.num_set_aside, 'record')} of the target set {verb} not count")
     if found.num_zero:
         notes.append(f"{found.num_zero} gradients of the target set are zero; cosines with them count as 0")
+    if found.subtasks.by is not None and len(found.subtasks.names) == len(found.subtasks.of_sample) > 1:
+        notes.append(f"every target sample is a subtask of its own, by {found.subtasks.by!r}: name a field they share")
     return notes
 
 
 def _about_work(found: TargetSet, made_by: dict[str, Any]) -> str:
     num_samples, num_subtasks = int(found.sizes.sum()), len(found.subtasks.names)
     checkpoints = ", ".join(made_by["checkpoints"])
-    return f"Comparing with {num_samples} target samples in {num_subtasks} subtasks at {checkpoints}."
+    what = f"{counted(num_samples, 'target sample')} in {counted(num_subtasks, 'subtask')}"
+    return f"Comparing with {what} at {checkpoints}."
 
 
 def _sources(targets: Store) -> list[Source]:

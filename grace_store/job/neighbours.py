@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from grace_store.amounts import counted
 from grace_store.analysis.descriptors import Descriptor
 from grace_store.analysis.neighbours import Nearest
 from grace_store.errors import DataError, SettingError, Unfinished
 from grace_store.events import Listener, Warned, ignore
 from grace_store.job.describing import DescriptionReader
+from grace_store.job.pool import signal_of
 from grace_store.select.table import ScoreTable
 from grace_store.store import Store
 
@@ -56,7 +58,7 @@ def nearest_samples(
     if seed is not None and descriptor != "projected":
         raise SettingError("a seed is for the random projection of the descriptor projected: leave --seed out")
     opened = store if isinstance(store, Store) else Store.open(store)
-    view = opened.signal(signal)
+    view = opened.signal(signal if scores is None else signal_of(scores, signal))
     reader = DescriptionReader.of(
         opened, signal=view.name, descriptor=descriptor, scores=scores, dimension=dimension, seed=seed or 0,
         partial=partial, threads=threads,
@@ -74,7 +76,7 @@ def nearest_samples(
     points, cosines = (each[0] for each in nearest.found())
     there = points >= 0
     if not there.all() or len(points) < count:
-        listener(Warned(f"There are only {int(there.sum())} other samples to compare with."))
+        listener(Warned(f"Only {counted(int(there.sum()), 'other sample')} can be compared with."))
     points = points[there]
     ids, rows = opened.column("sample_id"), opened.column("sample_row")
     found = [
@@ -88,8 +90,14 @@ def read_vectors(path: str | Path) -> npt.NDArray[np.float32]:
     """Read the vectors of one trace from a .npy file: (K+1, d) numbers, the answer last. No pickles."""
     try:
         vectors = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"{path} is not there; --vectors takes an array in the .npy format.") from None
     except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} cannot be read as an array of numbers in the .npy format ({error}).") from None
+        # What numpy says of a file that is none of its own is how to read pickles, which nobody should.
+        why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+        raise DataError(
+            f"{path} cannot be read as an array of numbers in the .npy format{why}; `numpy.save` writes one."
+        ) from None
     if not isinstance(vectors, np.ndarray) or vectors.dtype.kind not in "fiu":
         raise DataError(f"{path} does not hold one array of numbers.")
     return vectors.astype(np.float32)

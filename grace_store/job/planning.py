@@ -25,6 +25,7 @@ from grace_store.events import Listener, Scanned, Warned, ignore
 from grace_store.job.dataset import check_files
 from grace_store.metadata import Plan, Reason
 from grace_store.store import SAMPLES, Backend, PlannedSample, PlanWriter, Store, check_claimable, hold, open_backend
+from grace_store.whole_files import refuse_file_above
 
 RECORDS_TO_DETECT_FORMAT = 64
 PLAN_WAIT_SECONDS = 24 * 3600.0
@@ -49,6 +50,7 @@ def plan(
     if images is not None and not Path(images).is_dir():
         raise SettingError(f"--images {images} is not a folder. Give the one that the image paths start from.")
     backend = open_backend(location)
+    check_place(location)
     with Dataset.open(paths) as dataset:
         if backend.read("zarr.json") is None:
             # Before the lock, too: nothing, not even a lock, is written into somebody else's folder.
@@ -65,6 +67,14 @@ def plan(
         check_request(store.plan, request, store.location, samples_per_unit)
         check_files(store, dataset)
         return store
+
+
+def check_place(location: str | Path) -> None:
+    """Raise SettingError if a file is where a store, which is a folder, would be."""
+    place = Path(location).expanduser().absolute()
+    if place.is_file():
+        raise SettingError(f"{location} is a file, and a store is a folder. Give another --store.")
+    refuse_file_above(place)
 
 
 def check_request(plan: Plan, request: DataRequest, location: str, samples_per_unit: int | None = None) -> None:

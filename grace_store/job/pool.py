@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from grace_store.amounts import counted
 from grace_store.analysis.descriptors import descriptor_named
 from grace_store.errors import DataError, SettingError
 from grace_store.events import Listener, Note, ignore
@@ -60,7 +61,7 @@ def open_pool(
     chosen = None if descriptor is None else descriptor_named(descriptor)
     weights = with_steps(scores) if chosen == "weighted" and scores is not None else None
     num_samples = store.plan.num_samples if samples is None else len(samples)
-    listener(Note(f"Reading the vectors of {num_samples} samples, signal {view.name}."))
+    listener(Note(f"Reading the vectors of {counted(num_samples, 'sample')}, signal {view.name}."))
     found = describe_samples(
         store, signal=view.name, descriptor=chosen, scores=weights, samples=samples, partial=partial, threads=threads,
         listener=listener,

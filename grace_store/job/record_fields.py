@@ -12,6 +12,18 @@ import numpy.typing as npt
 from grace_store.job.dataset import open_dataset
 from grace_store.store import Store
 
+MAX_SHOWN = 60
+
+
+def shown(value: object) -> str:
+    """Return a field's value on one short line.
+
+    >>> shown("two\\nlines")
+    'two lines'
+    """
+    text = " ".join(str(value).split())
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
+
 
 def read_field(
     store: Store, field: str, data: Sequence[str] | None = None, positions: npt.NDArray[np.int64] | None = None

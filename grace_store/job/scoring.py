@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from grace_store.errors import ResumeMismatch, SettingError
+from grace_store.errors import NotAStore, ResumeMismatch, SettingError
 from grace_store.events import Listener, ignore
 from grace_store.job.blocks import BlockReader, SampleBlock, Signals, SignalWeights, resolve_signals
 from grace_store.job.influence import InfluenceScoring, prepare_influence
@@ -124,8 +124,9 @@ def replay(
     targets says where the target set and its data are now; what else it may say is taken from the table.
     """
     made_by = read_made_by(table)
-    opened = store if isinstance(store, Store) else Store.open(store or made_by["store"])
-    check_made_from(made_by, opened)
+    what = f"table of scores {table}"
+    opened = open_made_from(made_by, store or None, what, "STORE (`grace-store score STORE --replay ...`)")
+    check_made_from(made_by, opened, what)
     spec = spec_of(made_by)
     if isinstance(spec, InfluenceSpec):
         names = made_by["checkpoints"]
@@ -163,25 +164,43 @@ def spec_of(made_by: dict[str, Any]) -> Spec:
 def targets_of(made_by: dict[str, Any], moved: Targets | None = None) -> Targets:
     """Return the target set that a table was made from, at its old place or a new one, if it still is the same."""
     then = made_by["targets"]
-    store = moved.open() if moved is not None else Store.open(then["store"])
-    check_plan_of(then, store)
+    store = open_made_from(then, None if moved is None else moved.open(), "target set of the table", "--targets")
+    check_plan_of(then, store, "target set of the table")
     check_signals_of({each["name"]: each for each in then["signals"].values()}, store)
     names = tuple(then["signals"][name]["name"] for name in made_by["checkpoints"])
     data = moved.data if moved is not None and moved.data else tuple(then["data"])
     return Targets(store, names, then["subtasks_by"], data)
 
 
-def check_plan_of(made_by: dict[str, Any], store: Store) -> None:
-    """Raise ResumeMismatch unless a table was made from the store's present plan."""
+def check_plan_of(made_by: dict[str, Any], store: Store, what: str | None = None) -> None:
+    """Raise ResumeMismatch unless a file was made from the store's present plan; what says its kind and name."""
     if made_by.get("plan_sha256") != store.plan.digest():
-        raise ResumeMismatch(
-            f"The scores were made from another plan than the one now in {store.location}. Score the store again."
-        )
+        what = what or _KINDS.get(str(made_by.get("kind")), "table of scores")
+        source = str(made_by.get("store"))
+        belongs = "Make it again" if source == store.location else f"It belongs to {source}: give one of this store"
+        raise ResumeMismatch(f"The {what} was made from another plan than the one now in {store.location}. {belongs}.")
 
 
-def check_made_from(made_by: dict[str, Any], store: Store) -> None:
+_KINDS = {"duplicates": "table of duplicates", "diversity": "measure of diversity", "sweep": "sweep"}
+"""What files call themselves, in words."""
+
+
+def open_made_from(made_by: dict[str, Any], moved: Store | str | Path | None, what: str, option: str) -> Store:
+    """Open the store that a file was made from, or where it is now; option is how a user says that."""
+    if moved is not None:
+        return moved if isinstance(moved, Store) else Store.open(moved)
+    try:
+        return Store.open(made_by["store"])
+    except NotAStore:
+        raise NotAStore(
+            f"The {what} was made from {made_by['store']}, where no store is any more. If it moved, give its new place "
+            f"with {option}."
+        ) from None
+
+
+def check_made_from(made_by: dict[str, Any], store: Store, what: str | None = None) -> None:
     """Raise ResumeMismatch unless the store still is what a table was made from: plan, signals, units."""
-    check_plan_of(made_by, store)
+    check_plan_of(made_by, store, what)
     check_signals_of(made_by["signals"], store)
 
 

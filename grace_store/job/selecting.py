@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_store.errors import DataError, SettingError
-from grace_store.events import Listener, ignore
+from grace_store.events import Listener, Warned, ignore
 from grace_store.job.record_fields import read_field
-from grace_store.job.scoring import check_plan_of
+from grace_store.job.scoring import check_plan_of, open_made_from
 from grace_store.score.length_bias import LENGTHS, Length, residuals
 from grace_store.select.budget import Ratio, at_least, balanced_order, budget, rank, stratified_rank
 from grace_store.select.diversity_spec import DiversityMethod, DiversitySpec
@@ -34,11 +34,16 @@ class Subset:
     """Rows of the table, the best first."""
     num_with_value: int
     threshold: float
-    """The smallest value that was kept, of those ranked by; NaN if none was."""
+    """The smallest value that was kept, of those ranked by."""
     spec: dict[str, Any]
     """How it was chosen."""
     notes: tuple[str, ...] = ()
     """What the user should know."""
+
+    @property
+    def is_all_above(self) -> bool:
+        """Whether nothing but the table's values decided, so that what is left out has no larger one."""
+        return not any(self.spec.get(name) for name in ("by", "control", "diversity", "balanced"))
 
     @property
     def chosen(self) -> IntArray:
@@ -113,7 +118,7 @@ class Ranking:
         spec |= {"by": self.by, "control": list(self.control)}
         spec |= {} if self.diversified is None else {"diversity": self.diversified.made_by}
         spec |= {"balanced": "capability"} if self.is_balanced else {}
-        least = float(self.value[kept].min()) if len(kept) else float("nan")
+        least = float(self.value[kept].min())
         return Subset(self.scores, kept, len(self.ranked), least, spec, self._notes(kept))
 
     def _reaching(self, threshold: float) -> IntArray:
@@ -123,7 +128,11 @@ class Ranking:
             raise SettingError("a threshold leaves no choice to diversity: give --ratio or --count")
         if self.is_balanced:
             raise SettingError("a threshold has no meaning where capabilities are balanced: give --ratio or --count")
-        return at_least(self.value, threshold, self.ranked)
+        kept = at_least(self.value, threshold, self.ranked)
+        if not len(kept):
+            largest = float(self.value[self.ranked].max())
+            raise SettingError(f"no sample reaches threshold {threshold:g}: the largest value is {largest:.6g}")
+        return kept
 
     def _notes(self, kept: IntArray) -> tuple[str, ...]:
         """Say what diversity cost, and where it could not be had."""
@@ -176,6 +185,8 @@ def rank_samples(
         ranked = rank(value, table.row)
     else:
         strata = table.num_steps.tolist() if by == "num_steps" else _field(table, by, data, store)
+        if len(set(strata)) == len(strata) > 1:
+            listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
         ranked = stratified_rank(value, strata, table.row)
     ranking = Ranking(table, value, ranked, by, lengths)
     if diversity is None:
@@ -230,8 +241,8 @@ def with_steps(scores: ScoreTable) -> ScoreTable:
 
 def open_store_of(scores: ScoreTable, location: str | None = None) -> Store:
     """Open the store that a table was made from, or a copy elsewhere, and make sure that it has the same plan."""
-    store = Store.open(location or scores.made_by["store"])
-    check_plan_of(scores.made_by, store)
+    store = open_made_from(scores.made_by, location or None, scores.what, "--store")
+    check_plan_of(scores.made_by, store, scores.what)
     return store
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from grace_store.errors import SettingError
+from grace_store.events import Listener, Note, ignore
 from grace_store.job.blocks import SampleBlock, SignalWeights, resolve_signals
 from grace_store.score import (
     AlignmentMeans,
@@ -97,11 +98,11 @@ def load_grid(path: Path) -> SweepSpec:
         raise SettingError(f"{path}: {error}") from None
 
 
-def resolve_settings(store: Store, sweep: SweepSpec) -> list[Setting]:
-    """Return every setting of a sweep once, in the order of its grids."""
+def resolve_settings(store: Store, sweep: SweepSpec, listener: Listener = ignore) -> list[Setting]:
+    """Return every setting of a sweep once, in the order of its grids; say which signals each and all leave out."""
     found: dict[str, Setting] = {}
     for grid in sweep.grid:
-        for weights in _signal_choices(store, grid.signal):
+        for weights in _signal_choices(store, grid.signal, listener):
             for spec in grid.specs():
                 setting = Setting(spec, weights)
                 found.setdefault(setting.name, setting)
@@ -110,7 +111,7 @@ def resolve_settings(store: Store, sweep: SweepSpec) -> list[Setting]:
     return list(found.values())
 
 
-def _signal_choices(store: Store, choices: Sequence[str]) -> list[SignalWeights]:
+def _signal_choices(store: Store, choices: Sequence[str], listener: Listener) -> list[SignalWeights]:
     if not choices:
         return [resolve_signals(store, None)]
     found: list[SignalWeights] = []
@@ -118,12 +119,23 @@ def _signal_choices(store: Store, choices: Sequence[str]) -> list[SignalWeights]
         if choice in ("each", "all") and choice not in store.signal_names:
             if not store.signal_names:
                 store.signal(None)  # says that there is none yet
-            names = store.signal_names
+            names = _with_steps(store, choice, listener)
             found += [SignalWeights({name: 1.0}) for name in names] if choice == "each" else []
             found += [SignalWeights(dict.fromkeys(names, 1.0))] if choice == "all" else []
         else:
             found.append(resolve_signals(store, choice.split(",")))
     return found
+
+
+def _with_steps(store: Store, choice: str, listener: Listener) -> list[str]:
+    """Return the signals that have vectors of steps, which alone can be scored by settings."""
+    skipped = [name for name in store.signal_names if store.signal(name).per_sample]
+    names = [name for name in store.signal_names if name not in skipped]
+    if not names:
+        raise SettingError(f"every signal of {store.location} has one vector a sample, and no steps to score")
+    if skipped:
+        listener(Note(f"--signal {choice} leaves out {', '.join(skipped)}: one vector a sample, no steps to score."))
+    return names
 
 
 class SettingValues:

@@ -58,6 +58,7 @@ def pair_signals(
     resolve_signals(pool, names)
     if method == "icons" and len(names) > 1:
         raise SettingError(f"ICONS looks at one checkpoint, and {len(names)} signals are given: give one --signal")
+    _check_suitable([pool.signal(name) for name in names], method)
     if target_signals and len(target_signals) != len(names):
         raise SettingError(
             f"{len(target_signals)} --target-signal for {len(names)} --signal: give one for each, in order, or none"
@@ -107,7 +108,10 @@ def _counterpart(ours: SignalView, targets: Store, method: InfluenceMethod) -> s
             "--target-signal, one for each --signal."
         )
     if not fitting:
-        _check_comparable([(ours, theirs) for theirs in others], method)
+        # Those nearest to fitting: what keeps a stranger's checkpoint away helps nobody.
+        fewest = min(len(_obstacles(ours, theirs, method)) for theirs in others)
+        nearest = [theirs for theirs in others if len(_obstacles(ours, theirs, method)) == fewest]
+        _check_comparable([(ours, theirs) for theirs in nearest], method)
     return fitting[0]
 
 
@@ -136,6 +140,20 @@ def _weights(
 
 def _learning_rate(spec: ExtractSpec) -> float | None:
     return None if spec.gradient is None else spec.gradient.learning_rate
+
+
+def _check_suitable(signals: Sequence[SignalView], method: InfluenceMethod) -> None:
+    """Raise TargetMismatch if signals of the pool cannot take part, whatever the targets are."""
+    lines = [f"{each.name}: {line}" for each in signals for line in _unsuitable(each, method, is_target=False)]
+    if not lines:
+        return
+    pool = signals[0].store
+    others = [name for name in pool.signal_names if not _unsuitable(pool.signal(name), method, is_target=False)]
+    known = f"it has {', '.join(others)}" if others else "it has none yet"
+    raise TargetMismatch(
+        f"{method.upper()} cannot score {pool.location} by these signals:\n  " + "\n  ".join(lines) + "\nName others "
+        f"that do with --signal ({known}), or extract such a signal of the pool."
+    )
 
 
 def _check_comparable(pairs: Sequence[tuple[SignalView, SignalView]], method: InfluenceMethod) -> None:

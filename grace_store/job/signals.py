@@ -9,18 +9,33 @@ from pathlib import Path
 from typing import TypeVar
 
 from grace_store import __version__
-from grace_store.config import ExtractRequest, ExtractSpec, Frozen, GradientRequest, RunOptions, as_begun, short
+from grace_store.config import ExtractRequest, ExtractSpec, Frozen, GradientRequest, RunOptions, as_begun, said, short
 from grace_store.errors import ResumeMismatch, SettingError
 from grace_store.job.extractor import ModelDoor
 from grace_store.metadata import Signal
 from grace_store.model.adapter_folder import find_adapters
 from grace_store.recipe import WarmupSpec
-from grace_store.store import SignalView, Store, check_kind, check_signal_name, create_signal, hold
+from grace_store.store import SignalView, Store, check_kind, check_signal_name, create_signal, hold, open_backend
 
 SIGNAL_WAIT_SECONDS = 3600.0
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "peft", "pillow", "zarr", "numpy")
 
-SpecT = TypeVar("SpecT", ExtractSpec, WarmupSpec)
+SpecT = TypeVar("SpecT", ExtractSpec, ExtractRequest, WarmupSpec)
+
+
+def choose_signals(
+    location: str, signals: Sequence[str], adapters: Sequence[str], model: str | None, request: ExtractRequest
+) -> list[tuple[str, str | None]]:
+    """Return (signal, adapter) for each signal to write, as name_signals; with nothing said, those to go on with.
+
+    Those are the store's signals that are not finished, or all of them if there is none.
+    """
+    is_said = bool(signals or adapters or model or request.kind)
+    if is_said or open_backend(location).read("zarr.json") is None:
+        return name_signals(signals, adapters, request)
+    store = Store.open(location)
+    unfinished = [name for name in store.signal_names if store.signal(name).completion() is None]
+    return [(name, None) for name in unfinished or store.signal_names or ["base"]]
 
 
 def name_signals(
@@ -89,13 +104,30 @@ def open_signal(
     return view, model, adapter
 
 
+def refuse_lone_gradient_options(request: ExtractRequest) -> None:
+    """Raise SettingError if gradients are described but not asked for."""
+    wishes = said(request.gradient) if request.gradient is not None else {}
+    if wishes and request.kind != "gradient":
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in wishes)
+        raise SettingError(f"{options} has no meaning for the proxy. Add --kind gradient. Nothing was planned.")
+
+
+def check_said(view: SignalView, request: ExtractRequest) -> None:
+    """Raise ResumeMismatch if a wish differs from what the signal was begun with; looks at no model and no data."""
+    frozen = view.signal.spec
+    _refuse_differences(view, describe_differences(as_begun(frozen, ExtractRequest()), as_begun(frozen, request)))
+
+
 def check_same(
     view: SignalView, model: str, request: ExtractRequest, options: RunOptions, door: ModelDoor, adapter: str | None
 ) -> None:
     """Raise ResumeMismatch, with a readable difference, unless the run would write the same numbers."""
     frozen = view.signal.spec
     now = door.resolve_spec(model, as_begun(frozen, request), options, adapter=adapter)
-    differences = describe_differences(frozen, now)
+    _refuse_differences(view, describe_differences(frozen, now))
+
+
+def _refuse_differences(view: SignalView, differences: Sequence[str]) -> None:
     if differences:
         raise ResumeMismatch(
             f"Signal {view.name!r} of {view.store.location} was begun with other settings:\n  "

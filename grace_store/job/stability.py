@@ -42,6 +42,8 @@ class Stability:
     """The same settings with another signal: another checkpoint, warm-up seed or warm-up size."""
     storages: dict[str, Survival]
     """The same choice from vectors stored with less precision, instead of from exact Grams."""
+    skipped: list[str]
+    """Other signals that were not named and have no steps: one vector a sample."""
     steps: Survival | None
     """Each sample's steps drawn anew from its own; None where a value is no mean of steps."""
 
@@ -78,6 +80,9 @@ def measure_stability(
         num_chosen=count,
         by_chance=jaccard_by_chance(num_with_value, count),
         signals={name: _against(table, score(name), ratio, draws, seed) for name in others},
+        skipped=[]
+        if against is not None
+        else [name for name in opened.signal_names if name != view.name and opened.signal(name).per_sample],
         storages=_by_storage(view, table, spec, ratio, draws, seed, threads),
         steps=_by_steps(table, ratio, draws, seed) if spec.aggregation == "mean" else None,
     )

@@ -26,7 +26,7 @@ def samples_named(store: Store, path: str | Path) -> IntArray:
         return positions_of(store, rows)
     if path.suffix == ".parquet":
         scores = read_scores(path, steps=False)
-        check_plan_of(scores.made_by, store)
+        check_plan_of(scores.made_by, store, scores.what)
         return np.sort(positions_of(store, scores.row))
     return _with_ids(store, path)
 
@@ -40,7 +40,7 @@ def selected_rows(store: Store, path: Path) -> IntArray | None:
     rows = np.array(note["rows"] if is_ours else [], dtype=object)
     if not is_ours or not all(type(row) is int for row in rows.tolist()):
         raise DataError(f"{sidecar_of(path)} does not say which records {path.name} holds; select it again.")
-    check_plan_of(note["scores"], store)
+    check_plan_of(note["scores"], store, f"subset {path}")
     found = np.unique(rows.astype(np.int64))
     if not np.isin(found, store.column("sample_row")).all():
         raise DataError(f"{sidecar_of(path)} names records that {store.location} has no samples of; select it again.")

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace_store import __version__
+from grace_store.events import Listener, ignore
 from grace_store.job.blocks import BlockReader, SampleBlock, map_ordered
 from grace_store.job.settings import Setting, SettingValues, resolve_settings, short_labels
 from grace_store.score import SweepSpec
@@ -80,15 +81,18 @@ class Sweep:
 
 
 def sweep_settings(
-    store: Store | str | Path, sweep: SweepSpec, out: str | Path, *, partial: bool = False, threads: int | None = None
-) -> Sweep:
-    """Write the values of every setting in a sweep, and how the settings differ, to a new folder.
+    store: Store | str | Path, sweep: SweepSpec, out: str | Path, *, partial: bool = False,
+    threads: int | None = None, listener: Listener = ignore,
+) -> Sweep:  # fmt: skip
+    """Write the values of every setting in a sweep, and how the settings differ, to a folder.
+
+    A new one, or that of an earlier sweep, which is replaced.
 
     values.parquet has one row for each setting and sample, samples.parquet one for each sample; summary.parquet one
     for each setting; overlap.parquet and the pictures one for each pair of settings.
     """
     opened = store if isinstance(store, Store) else Store.open(store)
-    settings = resolve_settings(opened, sweep)
+    settings = resolve_settings(opened, sweep, listener)
     for ratio in sweep.ratio:
         budget(ratio, 0)
     names = tuple(dict.fromkeys(name for setting in settings for name in setting.weights.names))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from grace_store.data import name_files
 from grace_store.errors import Corrupt, SettingError
-from grace_store.job.record_fields import read_field
+from grace_store.job.record_fields import read_field, shown
 from grace_store.job.vector_blocks import VectorReader
 from grace_store.score.grace import Flag
 from grace_store.score.influence import ROWS_AT_ONCE, SubtaskMeans, unit_vectors
@@ -108,6 +108,11 @@ def find_subtasks(targets: Targets, store: Store) -> Subtasks:
     return Subtasks(targets.subtasks, tuple(numbers), of_sample)
 
 
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED_IN_A_SENTENCE} more" if len(names) > NAMED_IN_A_SENTENCE else ""
+    return ", ".join(shown(name) for name in names[:NAMED_IN_A_SENTENCE]) + more
+
+
 def _by_file(store: Store) -> Subtasks:
     names = name_files([Path(file.path) for file in store.plan.files])
     stems = [Path(name.removesuffix(".gz").removesuffix(".zst")).stem for name in names]
@@ -128,7 +133,7 @@ def read_targets(store: Store, signals: Sequence[str], subtasks: Subtasks, *, re
     if not sizes.all():
         lost = [name for name, size in zip(subtasks.names, sizes.tolist(), strict=True) if not size]
         raise SettingError(
-            f"every target record of subtask {', '.join(lost)} was set aside (`grace-store status {store.location}` "
+            f"every target record of subtask {_listed(lost)} was set aside (`grace-store status {store.location}` "
             "says why): leave the subtask out of the target set, or mend its records"
         )
     means, num_zero = [], 0

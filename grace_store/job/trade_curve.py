@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import field_validator
 
+from grace_store.amounts import counted
 from grace_store.analysis.clusters import Clusters
 from grace_store.analysis.coverage import expected_share_touched, occupancy_entropy, random_counts, share_touched
 from grace_store.errors import SettingError
@@ -89,7 +90,7 @@ class TradeCurve:
             lines = [Line(each, [_drawn(p, name) for p in self.points if p.method == each]) for each in methods]
             marks = [_drawn(self.best, name), _drawn(self.random, name)]
             panels.append(Panel("value lost (0: by value alone, 1: at random)", label, lines, marks))
-        return curve_picture(panels, f"What diversity costs, for {self.num_samples} samples", note)
+        return curve_picture(panels, f"What diversity costs, for {counted(self.num_samples, 'sample')}", note)
 
 
 def _drawn(point: TradePoint, name: str) -> Point:

@@ -21,7 +21,8 @@ from grace_store.job.dataset import UnitLoader, open_dataset
 from grace_store.job.planning import check_request, plan
 from grace_store.job.recipes import check_recipe, freeze, make_recipe, read_recipe, write_whole
 from grace_store.job.subsets import ChosenSamples, choose_samples, order_steps
-from grace_store.model.adapter_folder import TENSORS, require_peft
+from grace_store.model.adapter_folder import STATE, TENSORS, require_peft
+from grace_store.model.folder import read_object
 from grace_store.recipe import DONE, SUBSET, LeftOut, Ranks, Recipe, SampleRef, WarmupOptions, WarmupRequest
 from grace_store.store import Store, open_backend
 from grace_store.unit import SetAside
@@ -76,6 +77,7 @@ def warmup(job: WarmupJob, listener: Listener = ignore, stop: threading.Event | 
     done = _read_done(job.out, recipe)
     if done is not None:
         listener(Note(f"{job.out} is complete: {done.num_steps} steps were taken before."))
+        _warn_of_unlearnt(job, done, listener)
         return done
     with _held(job.out) if job.ranks.is_first else nullcontext():
         if begun is None and job.ranks.is_first:
@@ -85,7 +87,9 @@ def warmup(job: WarmupJob, listener: Listener = ignore, stop: threading.Event | 
                 store,
                 planned_here=Path(store.location).resolve() == Path(_own_plan(job.out)).resolve(),
             )
-        return _train(job, recipe, store, chosen, model, listener, stop or threading.Event())
+        done = _train(job, recipe, store, chosen, model, listener, stop or threading.Event())
+    _warn_of_unlearnt(job, done, listener)
+    return done
 
 
 def _planned(job: WarmupJob, begun: Recipe | None, listener: Listener) -> Store:
@@ -152,6 +156,18 @@ def _train(
     if job.ranks.is_first:
         write_whole(job.out / DONE, done.model_dump_json(indent=1).encode() + b"\n")
     return done
+
+
+def _warn_of_unlearnt(job: WarmupJob, done: WarmupDone, listener: Listener) -> None:
+    """Name the first checkpoint if every step up to it had a rate of 0, from which rates rise."""
+    first = done.checkpoints[0]
+    if job.ranks.is_first and (read_object(job.out / first / STATE) or {}).get("mean_learning_rate") == 0:
+        listener(
+            Warned(
+                f"{job.out / first} has learnt nothing yet: up to there the learning rate, which rises from 0, was 0. "
+                "It is the base model; use later checkpoints, or take more steps (--ratio, --epochs, --batch-size)."
+            )
+        )
 
 
 def _training_set(

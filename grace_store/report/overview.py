@@ -35,7 +35,7 @@ def overview_section(store: Store, status: Status, table: ScoreTable, subsets: l
             *((name, str(value)) for name, value in made_by["spec"].items() if value not in (None, False, "")),
             ("signals", ", ".join(f"{name} × {each['weight']:g}" for name, each in signals)),
             ("table", str(table.path) if table.path else "made for this page"),
-            *((f"subset {name}", f"{count:,} samples") for name, count in subsets),
+            *((name, f"a subset of {count:,} samples") for name, count in subsets),
         ],
     )
     _signals(section, store, status)
@@ -73,12 +73,16 @@ def _signals(section: Section, store: Store, status: Status) -> None:
         digests = f"weights {short(model.weights)}" + (f", adapter {short(model.adapter)}" if model.adapter else "")
         where = PurePath(signal.origin.get("model", "")).name or None
         how = f"{spec.rendering}, {spec.dtype}, {spec.attention}, {spec.storage}"
+        per = "sample" if spec.is_per_sample else "segment"
+        gradient = spec.gradient
+        made: list[Cell] = [gradient.preconditioner, gradient.projection] if gradient else [None, None]
         rows.append(
-            [name, spec.kind, where, model.architecture, spec.vector_size, how, counts.num_done, counts.num_tokens,
-             size(counts.num_bytes), digests]
+            [name, spec.kind, per, *made, where, model.architecture, spec.vector_size, how, counts.num_done,
+             counts.num_tokens, size(counts.num_bytes), digests]
         )  # fmt: skip
     columns = [
-        "signal", "kind", "model", "architecture", "vector size", "settings", "done", "tokens", "bytes", "digests",
+        "signal", "kind", "per", "preconditioner", "projection", "model", "architecture", "vector size", "settings",
+        "done", "tokens", "bytes", "digests",
     ]  # fmt: skip
     if rows:
         section.table("Signals", columns, rows)

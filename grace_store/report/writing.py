@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from grace_store import __version__
+from grace_store.amounts import counted
 from grace_store.errors import DataError, MissingExtra, SettingError
 from grace_store.events import Listener, Note, ignore
 from grace_store.job.outputs import Source, check_outputs, sources_of
@@ -83,7 +84,7 @@ def write_report(
     page = _Page.gather(opened, request, listener)
     written: list[Path] = []
     if figures is not None:
-        listener(Note(f"Drawing {len(page.figures)} figures as SVG and PNG."))
+        listener(Note(f"Drawing {counted(len(page.figures), 'figure')}, each as an SVG and a PNG file."))
         written = write_figures(page.figures, figures)
     listener(Note("Writing the page."))
     with whole_file(out) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:

@@ -19,6 +19,8 @@ LENGTHS: tuple[Length, ...] = ("step_length", "response_length", "num_steps")
 
 RESOLUTION = 1e-9
 """A standard deviation below this is rounding: the numbers do not vary."""
+MIN_AUDITED = 8
+"""Below this many samples three lengths and a constant fit any values: what is found says nothing."""
 MAX_RANKED = 1 << 22
 """Steps beyond this many are thinned out evenly before they are ranked."""
 
@@ -63,6 +65,11 @@ class LengthAudit:
     """Share of the values' variance that the three lengths explain together (R squared)."""
     lengths: Mapping[Length, LengthBias]
     steps: StepLengthBias | None
+
+    @property
+    def has_enough_samples(self) -> bool:
+        """Whether the numbers say anything."""
+        return self.num_samples >= MIN_AUDITED
 
 
 def lengths_of(num_steps: Numbers, num_tokens: Numbers, num_step_tokens: Numbers | None) -> dict[Length, FloatArray]:

@@ -37,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Lines that share axes, and marks that belong to none of them."""
+    """Lines that share axes, and marks that belong to none of them; points that are not finite are left out."""
 
     x_label: str
     y_label: str
@@ -66,7 +66,9 @@ def _colour(number: int) -> str:
 
 
 def _drawn(panel: Panel, left: int, names: Sequence[str]) -> list[str]:
-    points = [point for line in panel.lines for point in line.points] + list(panel.marks)
+    lines = [(line.name, [point for point in line.points if _has_place(point)]) for line in panel.lines]
+    marks = [point for point in panel.marks if _has_place(point)]
+    points = [point for _, some in lines for point in some] + marks
     across, up = _Axis.of([point.x for point in points]), _Axis.of([point.y for point in points])
 
     def place(point: Point) -> tuple[float, float]:
@@ -85,18 +87,26 @@ def _drawn(panel: Panel, left: int, names: Sequence[str]) -> list[str]:
         f'<text x="{left + WIDTH / 2:.0f}" y="{TOP + HEIGHT + 34}" text-anchor="middle">{escape(panel.x_label)}</text>'
     )
     parts.append(f'<text x="{left}" y="{TOP - 8}">{escape(panel.y_label)}</text>')
-    for line in panel.lines:
-        colour = _colour(names.index(line.name))
-        places = [place(point) for point in line.points]
+    if not points:
+        middle = f'x="{left + WIDTH / 2:.0f}" y="{TOP + HEIGHT / 2:.0f}"'
+        parts.append(f'<text {middle} text-anchor="middle" fill="#555">nothing to trade</text>')
+    for name, drawn in lines:
+        colour = _colour(names.index(name))
+        places = [place(point) for point in drawn]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        parts += [_dot(*where, colour, point.tip) for where, point in zip(places, line.points, strict=True)]
-    for point in panel.marks:
+        parts += [_dot(*where, colour, point.tip) for where, point in zip(places, drawn, strict=True)]
+    for point in marks:
         x, y = place(point)
         parts.append(_dot(x, y, "#000", point.tip, hollow=True))
         side, anchor = (-10, "end") if x > left + WIDTH / 2 else (10, "start")
         parts.append(f'<text x="{x + side:.0f}" y="{y + 4:.0f}" text-anchor="{anchor}">{escape(point.name)}</text>')
     return parts
+
+
+def _has_place(point: Point) -> bool:
+    """Return whether a point can be drawn: what cannot be said, such as evenness over one cluster, has no place."""
+    return math.isfinite(point.x) and math.isfinite(point.y)
 
 
 def _dot(x: float, y: float, colour: str, tip: str, *, hollow: bool = False) -> str:

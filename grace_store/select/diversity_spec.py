@@ -74,5 +74,7 @@ class DiversitySpec(Settings):
         for name in ("weight", "similarity", "balance", "num_clusters", "seed"):
             methods = _OPTIONAL.get(name) or [method for method in METHODS if name in _DEFAULTS[method]]
             if getattr(self, name) is not None and self.method not in methods:
-                raise SettingError(f"{name} is for diversity by {' or '.join(methods)}; {self.method} would ignore it")
+                option = {"num_clusters": "clusters"}.get(name, name)
+                by = " or ".join(methods)
+                raise SettingError(f"--{option} is for diversity by {by}; {self.method} would ignore it")
         return self

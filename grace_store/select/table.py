@@ -121,6 +121,11 @@ class ScoreTable:
         """The method's name, with what must be said of it."""
         return named_method(self.made_by)
 
+    @property
+    def what(self) -> str:
+        """What it is and where, for a sentence."""
+        return "table of scores" if self.path is None else f"table of scores {self.path}"
+
     def values_of(self, row: IntArray) -> FloatArray:
         """Return the value of each of some dataset rows; NaN for a row that the table lacks."""
         mine, found = self.row, np.full(len(row), np.nan)

@@ -145,7 +145,7 @@ class Store:
                 raise UnknownName(f"{self.location} has no signal yet; `grace-store extract` writes one.")
             if len(self.signal_names) > 1:
                 raise UnknownName(
-                    f"{self.location}: say which signal is meant (there are: {', '.join(self.signal_names)})."
+                    f"{self.location}: say which signal is meant (there are: {', '.join(self.signal_names)}) by --signal."
                 )
             name = self.signal_names[0]
         if name not in self.signal_names:

@@ -29,14 +29,14 @@ class InfluenceSpec(Settings):
     @classmethod
     def _is_percent(cls, value: float) -> float:
         if not (math.isfinite(value) and 0 < value <= 100):
-            raise SettingError(f"vote_percent {value:g} is not above 0 and at most 100")
+            raise SettingError(f"--vote-percent {value:g} is not above 0 and at most 100")
         return value
 
     @field_validator("join_cosine")
     @classmethod
     def _is_cosine(cls, value: float) -> float:
         if not (math.isfinite(value) and -1 <= value <= 1):
-            raise SettingError(f"join_cosine {value:g} is not between -1 and 1")
+            raise SettingError(f"--join-cosine {value:g} is not between -1 and 1")
         return value
 
     @model_validator(mode="after")
@@ -45,7 +45,8 @@ class InfluenceSpec(Settings):
         for name in ("vote_percent", "join_cosine", "seed"):
             given = getattr(self, name)
             if name not in uses and given != type(self).model_fields[name].default:
-                raise SettingError(f"method {self.method} has no use for {name}, so {given:g} would be ignored")
+                option = name.replace("_", "-")
+                raise SettingError(f"method {self.method} has no use for --{option}, so {given:g} would be ignored")
         return self
 
     @property
