@@ -144,9 +144,8 @@ class Store:
             if not self.signal_names:
                 raise UnknownName(f"{self.location} has no signal yet; `grace-store extract` writes one.")
             if len(self.signal_names) > 1:
-                raise UnknownName(
-                    f"{self.location}: say which signal is meant (there are: {', '.join(self.signal_names)}) by --signal."
-                )
+                names = ", ".join(self.signal_names)
+                raise UnknownName(f"{self.location}: say which signal is meant (there are: {names}) by --signal.")
             name = self.signal_names[0]
         if name not in self.signal_names:
             known = ", ".join(self.signal_names) or "none yet: run `grace-store extract`"
