@@ -152,9 +152,9 @@ class ProgressDisplay:
     def _show(self, event: Event) -> None:
         match event:
             case Note(text=text):
-                log.print(text, markup=False)
+                log.print(harmless(text), markup=False)
             case Warned(text=text):
-                log.print(f"Warning: {text}", style="yellow", markup=False)
+                log.print(f"Warning: {harmless(text)}", style="yellow", markup=False)
             case Scanned():
                 self._scanned(event)
             case SamplesScored():
