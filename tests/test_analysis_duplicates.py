@@ -457,7 +457,7 @@ def test_samples_without_neighbours_are_refused_with_the_reason(tmp_path, sample
     told = []
     found = nearest_samples(store, "s1", count=99, partial=True, listener=told.append)
     assert len(found.neighbours) == 14 + 9
-    assert told == [Warned("There are only 23 other samples to compare with.")]
+    assert told == [Warned("Only 23 other samples can be compared with.")]
 
 
 # ---------------------------------------------------------------- the commands
