@@ -85,6 +85,14 @@ def test_a_subset_with_a_strangers_note_is_refused(scores, tmp_path, change):
     assert f"{sidecar.name} is not what `grace-store select` wrote" in refused("compare", tmp_path / "s.txt", scores)
 
 
+@pytest.mark.parametrize("place", ["", "/", "..", "a\x00b", "no such table"])
+def test_a_subset_whose_table_is_nowhere_is_refused(scores, tmp_path, place):
+    assert run("select", scores, "--ratio", "0.5", "--out", tmp_path / "s.txt", "--as", "ids").exit_code == 0
+    sidecar = tmp_path / "s.txt.spec.json"
+    sidecar.write_text(json.dumps(json.loads(sidecar.read_text()) | {"scores_path": place}))
+    assert "which is no longer there: put it back or score again" in refused("compare", tmp_path / "s.txt", scores)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

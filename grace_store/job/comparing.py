@@ -158,7 +158,7 @@ def _table_of(path: Path, made_by: dict[str, Any]) -> ScoreTable:
     where = made_by.get("scores_path")
     if not isinstance(where, str):
         raise DataError(f"{path} was chosen from a table in memory; write the table, then select from it.")
-    beside = path.with_name(Path(where).name)
+    beside = path.parent / Path(where).name
     where = where if Path(where).is_file() or not beside.is_file() else str(beside)
     if not Path(where).is_file():
         raise DataError(f"{path} was chosen from {where}, which is no longer there: put it back or score again.")
