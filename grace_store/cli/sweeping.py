@@ -77,7 +77,7 @@ def sweep(
                 "num_samples": found.num_samples,
                 "num_ranked": found.num_ranked,
                 "ratios": found.ratios,
-                "summary": [{k: None if v != v else v for k, v in row.items()} for row in found.summary],
+                "summary": found.summary,
                 "partial": found.made_by["partial"],
             }
         )

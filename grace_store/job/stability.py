@@ -63,7 +63,7 @@ def measure_stability(
     budget(ratio, 0)  # says so if it is no ratio
     if draws < 1:
         raise SettingError(f"draws {draws} is not at least 1")
-    others = _others(opened, view, against)
+    others, skipped = _others(opened, view, against)
 
     def score(name: str) -> ScoreTable:
         return score_samples(opened, spec, signals=name, partial=partial, threads=threads)
@@ -80,22 +80,22 @@ def measure_stability(
         num_chosen=count,
         by_chance=jaccard_by_chance(num_with_value, count),
         signals={name: _against(table, score(name), ratio, draws, seed) for name in others},
-        skipped=[]
-        if against is not None
-        else [name for name in opened.signal_names if name != view.name and opened.signal(name).per_sample],
+        skipped=skipped,
         storages=_by_storage(view, table, spec, ratio, draws, seed, threads),
         steps=_by_steps(table, ratio, draws, seed) if spec.aggregation == "mean" else None,
     )
 
 
-def _others(store: Store, view: SignalView, against: Sequence[str] | None) -> list[str]:
+def _others(store: Store, view: SignalView, against: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Return the signals to compare with, and those left out because they have no steps."""
     names = [name for name in store.signal_names if name != view.name]
     if against is None:
-        return [name for name in names if not store.signal(name).per_sample]
+        skipped = [name for name in names if store.signal(name).per_sample]
+        return [name for name in names if name not in skipped], skipped
     if unknown := [name for name in against if name not in names]:
         known = ", ".join(names) or "none"
         raise UnknownName(f"{store.location} has no other signal {', '.join(map(repr, unknown))} (there are: {known}).")
-    return list(against)
+    return list(against), []
 
 
 def _against(table: ScoreTable, other: ScoreTable, ratio: Ratio, draws: int, seed: int) -> Survival:

@@ -14,7 +14,6 @@ Each appears whole or not at all, and holds nothing that differs from run to run
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from grace_store.config import Frozen, ModelIdentity
 from grace_store.errors import Corrupt, ResumeMismatch
 from grace_store.model.adapter_folder import CONFIG, STATE, TENSORS
 from grace_store.recipe import WarmupSpec
+from grace_store.whole_files import sync_file, sync_folder
 
 LAST = "last.safetensors"
 OPTIMIZER = "optimizer.safetensors"
@@ -90,10 +90,11 @@ def write_checkpoint(
     (part / OPTIMIZER).write_bytes(save(_flat(progress.moments), metadata={"adamw": json.dumps(adamw, sort_keys=True)}))
     (part / STATE).write_text(state.model_dump_json(indent=1) + "\n")
     for file in part.iterdir():
-        _sync(file)
+        sync_file(file)
+    sync_folder(part)
     shutil.rmtree(final, ignore_errors=True)
     part.rename(final)
-    _sync(out)
+    sync_folder(out)
     return final
 
 
@@ -103,9 +104,9 @@ def write_last(out: Path, progress: Progress, recipe_sha256: str) -> None:
     state = json.dumps({"step": progress.step, "recipe_sha256": recipe_sha256}, sort_keys=True)
     part = out / f".{LAST}.part"
     part.write_bytes(save(tensors, metadata={"state": state}))
-    _sync(part)
+    sync_file(part)
     part.replace(out / LAST)
-    _sync(out)
+    sync_folder(out)
 
 
 def read_last(out: Path, recipe_sha256: str) -> Progress | None:
@@ -152,11 +153,3 @@ def restore(progress: Progress, parameters: dict[str, torch.nn.Parameter], optim
 
 def _flat(groups: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
     return {f"{group}.{name}": tensor for group, members in groups.items() for name, tensor in members.items()}
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
