@@ -29,7 +29,10 @@ FIGURE = "figure <svg onload=window.__pwned=4>.png"
 
 def trace(i: int, max_steps: int = 7) -> dict[str, Any]:
     steps = [f"Step {j + 1}: look at part {j * i % 7} of number {i}." for j in range(2 + i % (max_steps - 1))]
-    return {"id": f"trace-{i:04}", "prompt": f"What about number {i}?", "steps": steps, "answer": f"It is {i * 3}."}
+    known = {"kind": "even" if i % 2 == 0 else SCRIPT, "about": {"number": i}}
+    return known | {
+        "id": f"trace-{i:04}", "prompt": f"What about number {i}?", "steps": steps, "answer": f"It is {i * 3}."
+    }  # fmt: skip
 
 
 def hostile_traces() -> list[dict[str, Any]]:

@@ -33,9 +33,11 @@ from grace_store.report.shown_traces import choose_traces
 from grace_store.report.writing import ReportRequest, write_report
 from grace_store.score import HeuristicSpec, SweepSpec
 from grace_store.score.influence import InfluenceSpec
+from grace_store.score.length_bias import rank_correlation
+from grace_store.select.table import read_scores
 from grace_store.store import Store
 from tests.gradient_stores import DIMENSION, add_gradients, gradient_spec, plan_store, record
-from tests.reports import HOSTILE_ID, NUM_TRACES, make_store
+from tests.reports import HOSTILE_ID, NUM_TRACES, SCRIPT, make_store
 from tests.scored_stores import known_store
 
 NUM_SHOWN = NUM_TRACES + 4
@@ -270,6 +272,37 @@ def test_what_other_commands_made_is_used(tmp_path: Path, store: Store) -> None:
     groups = [i for i, group in zip(page.document("trace-index")["id"], page.document("trace-index")["group"],
                                     strict=True) if group is not None]  # fmt: skip
     assert sorted(groups) == ["copy-of-7", "trace-0007"]
+
+
+def test_kinds_of_traces_are_held_against_values(tmp_path: Path, store: Store) -> None:
+    grace, longest, out = tmp_path / "grace.parquet", tmp_path / "longest.parquet", tmp_path / "report.html"
+    write_score_table(store, None, grace)
+    write_score_table(store, HeuristicSpec(method="longest"), longest)
+    write_report(store, out, ReportRequest(scores=(grace, longest), by=("kind", "about.number")))
+    section = next(each for each in read_page(out).document("page")["sections"] if each["key"] == "groups")
+    by_kind, _, by_method, by_number = section["blocks"]
+    table = read_scores(grace)
+    number = np.array([int(name[-4:]) if name.startswith("trace-") else -1 for name in table.sample_id])
+    number[table.sample_id.index("copy-of-7")] = 7
+    even = (number >= 0) & (number % 2 == 0)
+    brute = np.mean([(a > b) + 0.5 * (a == b) for a in table.value[even] for b in table.value[~even]])
+    rows = {row[0]: row[1:] for row in by_kind["rows"]}
+    assert set(rows) == {"even", SCRIPT, "(none)"}
+    assert rows["even"][0] == even.sum()
+    assert rows["even"][4] == pytest.approx(brute)
+    chosen = np.isin(table.row, select_samples(grace, ratio="0.2").row)
+    assert rows["even"][3] == pytest.approx(chosen[even].mean() / chosen.mean())
+    assert {row[0]: row[1] for row in by_method["rows"]}["even"] == pytest.approx(brute)
+    assert len(by_method["rows"][0]) == 3
+    known = number >= 0
+    assert by_number["rows"][0][1:] == [
+        known.sum(), pytest.approx(rank_correlation(table.value[known], number[known].astype(float)))
+    ]  # fmt: skip
+
+
+def test_a_field_that_no_record_has_is_said(tmp_path: Path, store: Store) -> None:
+    with pytest.raises(DataError, match=r"No record of .* has a field 'quality'"):
+        write_report(store, tmp_path / "report.html", ReportRequest(by=("quality",)))
 
 
 def test_another_stores_tables_are_refused(tmp_path: Path, store: Store, known: Store) -> None:

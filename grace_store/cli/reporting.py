@@ -17,6 +17,7 @@ Examples:
   grace-store report traces.zarr --out report.html --scores scores.parquet --subset subset.jsonl
   grace-store report traces.zarr --out report.html --scores grace.parquet --scores random.parquet
   grace-store report traces.zarr --out report.html --sweep sweep --figures figures
+  grace-store report traces.zarr --out report.html --by is_correct --by source
 """
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -37,6 +38,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--diversity", type=_FILE, help="What `diversity` wrote. [default: measured, of a pool not too large]")
 @click.option("--subset", multiple=True, type=click.Path(path_type=Path), help="What `select` wrote; may be repeated.")
 @click.option("--ratio", default="0.2", show_default=True, help="Share that counts as chosen without a --subset.")
+@click.option(
+    "--by", multiple=True, metavar="FIELD", help="Compare values by this field of the records; may be repeated."
+)
 @images_option
 @click.option("--data", multiple=True, type=click.Path(), help="Where the dataset is now.")
 @click.option(
@@ -51,8 +55,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @as_json
 def report(
     store: str, out: Path, signal: tuple[str, ...], scores: tuple[Path, ...], sweep: Path | None,
-    duplicates: Path | None, diversity: Path | None, subset: tuple[Path, ...], ratio: str, images: str | None,
-    data: tuple[str, ...], max_traces: int, figures: Path | None, partial: bool, *, as_json: bool,
+    duplicates: Path | None, diversity: Path | None, subset: tuple[Path, ...], ratio: str, by: tuple[str, ...],
+    images: str | None, data: tuple[str, ...], max_traces: int, figures: Path | None, partial: bool, *, as_json: bool,
 ) -> None:  # fmt: skip
     """Write one HTML file about STORE that needs no network: counts, plots, and every trace step by step.
 
@@ -63,7 +67,7 @@ def report(
 
     request = ReportRequest(
         signals=signal, scores=scores, sweep=sweep, duplicates=duplicates, diversity=diversity,
-        subsets=subset, images=images,
+        subsets=subset, by=by, images=images,
         data=data or None, ratio=ratio, max_traces=max_traces, partial=partial,
     )  # fmt: skip
     with ProgressDisplay(quiet=as_json) as display:

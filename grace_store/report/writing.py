@@ -22,6 +22,7 @@ from grace_store.report.distributions import length_section, settings_section, s
 from grace_store.report.document import html_parts
 from grace_store.report.figure_files import write_figures
 from grace_store.report.figures import BoolArray, IntArray, Points
+from grace_store.report.groups import Compared, GroupsRequest, groups_section
 from grace_store.report.methods import methods_section, name_methods
 from grace_store.report.overview import overview_section
 from grace_store.report.sections import Figure, Section
@@ -50,6 +51,8 @@ class ReportRequest:
     diversity: Path | None = None
     """What ``grace-store diversity`` wrote."""
     subsets: Sequence[Path] = ()
+    by: Sequence[str] = ()
+    """Fields of the records whose groups are held against each other."""
     images: str | None = None
     data: Sequence[str] | None = None
     ratio: str = "0.2"
@@ -154,9 +157,14 @@ class _Page:
         sections = [overview_section(store, state, table, counts if request.subsets else [])]
         sections.append(values_section(table, points, subsets[0][0]))
         sections.append(length_section(table, points, request.ratio))
+        methods = name_methods(tables)
+        if request.by:
+            main = next(method for method in methods if method.table is table)
+            compared = Compared(methods, main, chosen)
+            sections.append(groups_section(store, compared, GroupsRequest(request.by, request.data)))
         listener(Note("Sweeping settings." if request.sweep is None else f"Reading {request.sweep}."))
         sections.append(settings_section(store, table, request.sweep, request.ratio, partial=request.partial))
-        sections.append(methods_section(store, name_methods(tables), state, request.ratio))
+        sections.append(methods_section(store, methods, state, request.ratio))
         listener(Note("Looking for neighbours."))
         likeness = SimilarityRequest(
             shown.place, request.duplicates, request.diversity, request.subsets, request.ratio, request.data,
