@@ -20,6 +20,7 @@ from jobs.study import corruptions
 from jobs.study.answering import ask, generate, is_right
 from jobs.study.drawings import curve_plot, interval_plot, stacked_plot
 from jobs.study.estimates import Comparison, separation, share_above
+from jobs.study.findings import ablation_table, main_table, ratio_table
 from jobs.study.learner import (
     Encoded,
     batches,
@@ -31,7 +32,7 @@ from jobs.study.learner import (
     save_model,
     train,
 )
-from jobs.study.methods import METHODS
+from jobs.study.methods import METHODS, label
 from jobs.study.problems import KINDS
 from jobs.study.runs import NONE, WHOLE, Run, append_run, read_runs
 from jobs.study.settings import Settings, TrainSettings, read_settings
@@ -321,6 +322,24 @@ def test_the_settings_are_those_that_were_fixed(settings):
     assert {*settings.score.methods, *settings.score.ablations} == set(METHODS)
     grace = METHODS["grace"].spec
     assert (grace.alpha, grace.history, grace.target) == (0.7, "uniform", "answer")
+
+
+def test_the_tables_that_are_kept_follow_from_the_results_that_are_kept(settings, repository):
+    results = repository / "jobs/study/results"
+    assert json.loads((results / "settings.json").read_text())["sha256"] == settings.digest()
+    runs = read_runs(results / "runs.jsonl", settings.digest())
+    subsets = len(settings.score.methods) * len(settings.score.ratios) + len(settings.score.ablations)
+    assert len(runs) == len(settings.seeds) * (subsets + 1) + 1
+    comparison = Comparison(runs, settings.evaluation.draws)
+    tables = (results / "tables.md").read_text()
+    for make in (main_table, ratio_table, ablation_table):
+        assert make(settings, comparison).markdown() in tables
+    told = (repository / "jobs/study/README.md").read_text()
+    for method in settings.score.methods:
+        found = comparison.result(method, settings.score.main_ratio)
+        against = found.against_random.text() if found.against_random else ""
+        row = f"| {label(method)} | {found.relative.text()} | {against} |".replace("|  |", "| |")
+        assert row in told, row
 
 
 @pytest.mark.parametrize(
