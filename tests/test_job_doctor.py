@@ -267,7 +267,7 @@ def test_a_place_that_syncs_no_folders_is_warned_of(
 
 
 def test_little_memory_is_warned_of(fake: DoctorJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grace_store.job.doctor.main_memory", lambda: Room(10**8, 10**10))
+    monkeypatch.setattr("grace_store.job.doctor.machine_checks.main_memory", lambda: Room(10**8, 10**10))
     found = finding(examine(fake), "memory")
     assert (found.verdict, found.text) == ("warn", "100.0 MB of 10.0 GB of main memory left")
 
