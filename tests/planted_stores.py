@@ -45,11 +45,11 @@ def planted_store(
     answer[list(zero)], value[list(zero)] = 0.0, 0.0
     write_plan(folder / "planted.zarr", [1] * num, SAMPLES_PER_UNIT)
     store = Store.open(folder / "planted.zarr")
-    _write(store, np.stack([step, answer], axis=1).astype(np.float32))
+    write_vectors(store, np.stack([step, answer], axis=1).astype(np.float32))
     return PlantedStore(store, cluster, value)
 
 
-def _write(store: Store, vectors: np.ndarray) -> None:
+def write_vectors(store: Store, vectors: np.ndarray) -> None:
     """Write the vectors (N, 2, size) of samples with one step each."""
     view = add_signal(store, "float32", vectors.shape[2])
     writer = UnitWriter(view)

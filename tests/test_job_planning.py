@@ -114,6 +114,31 @@ def test_a_record_changed_behind_our_back_is_refused_when_read(tmp_path: Path) -
             UnitLoader(store, dataset).load(NUM_UNITS - 1)
 
 
+def test_without_reading_all_of_it_only_sizes_are_compared_and_records_when_they_are_read(tmp_path: Path) -> None:
+    store = planned(tmp_path)
+    data = tmp_path / "traces.jsonl"
+    data.write_text(data.read_text().replace("case 23", "case XX"))
+    with open_dataset(store, by_content=False) as dataset:
+        loader = UnitLoader(store, dataset)
+        assert loader.load(0).samples[0].sample_id == "case-0"
+        with pytest.raises(DatasetChanged, match="Row 26"):
+            loader.load(NUM_UNITS - 1)
+    data.write_text(data.read_text() + "\n")
+    with pytest.raises(DatasetChanged, match="changed records: row 26"):
+        open_dataset(store, by_content=False)
+
+
+def test_changes_are_named_in_the_file_they_are_in(tmp_path: Path) -> None:
+    """Rows of the plan count over all files, those of a message in their own."""
+    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for number, path in enumerate(paths):
+        path.write_text("".join(json.dumps(record(10 * number + i)) + "\n" for i in range(6)))
+    store = plan(paths, tmp_path / "store.zarr", REQUEST)
+    paths[1].write_text(paths[1].read_text().replace("case 13", "case XX"))
+    with pytest.raises(DatasetChanged, match=r"b\.jsonl: .*changed records: row 3\n"):
+        open_dataset(store)
+
+
 def test_another_number_of_files_is_refused(tmp_path: Path) -> None:
     planned(tmp_path)
     (tmp_path / "more.jsonl").write_text(json.dumps(record(99)) + "\n")

@@ -10,7 +10,7 @@ import pytest
 
 from grace_store.config import ExtractRequest, RunOptions
 from grace_store.errors import Corrupt, DatasetChanged, NotAStore, ResumeMismatch, StoreBusy, StoreError
-from grace_store.job import planning
+from grace_store.job import planning, understanding
 from grace_store.job import verify as verify_module
 from grace_store.job.dataset import open_dataset
 from grace_store.job.extract import ExtractJob, extract
@@ -164,9 +164,9 @@ def test_a_plan_that_comes_out_differently_is_not_written_over(
 ) -> None:
     flip(Path(job.location) / "samples/sample_num_steps/c/0")
     before = content(job.location)
-    understand = planning.understand
+    understand = understanding.understand
     monkeypatch.setattr(
-        planning, "understand", lambda *words: replace(understand(*words), sample_id=f"new-{words[0].row}")
+        understanding, "understand", lambda *words: replace(understand(*words), sample_id=f"new-{words[0].row}")
     )
     with pytest.raises(StoreError, match="plans the same data differently"):
         repair(job.location, job)

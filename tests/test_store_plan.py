@@ -66,6 +66,35 @@ def test_memory_holds_one_chunk_of_samples_at_most(tmp_path: Path, small_chunks:
     assert writer.set_aside == {"no_steps": 30}
 
 
+@pytest.mark.parametrize("per_unit", [1, 2, 4, 8, 16])
+def test_places_are_those_of_a_loop_over_units(tmp_path: Path, small_chunks: None, per_unit: int) -> None:
+    """Also where a unit lies in several chunks, or a chunk holds several units."""
+    plan = write_plan(tmp_path / "s", NUM_STEPS, per_unit)
+    rows: list[int] = []
+    grams: list[int] = []
+    for start in range(0, len(NUM_STEPS), per_unit):
+        unit = start // per_unit
+        row, gram = plan.rows_per_unit * unit, plan.gram_per_unit * unit
+        for steps in NUM_STEPS[start : start + per_unit]:
+            rows.append(row)
+            grams.append(gram)
+            row, gram = row + steps + 1, gram + (steps + 1) * (steps + 2) // 2
+    store = Store.open(tmp_path / "s")
+    assert store.column("sample_segment_start").tolist() == rows
+    assert store.column("sample_gram_start").tolist() == grams
+    units = [NUM_STEPS[start : start + per_unit] for start in range(0, len(NUM_STEPS), per_unit)]
+    assert plan.gram_per_unit == max(sum((k + 1) * (k + 2) // 2 for k in unit) for unit in units)
+    needed = max(sum(k + 1 for k in unit) for unit in units)
+    assert plan.rows_per_unit == (needed if needed <= 128 else -(-needed // 128) * 128)
+
+
+def test_samples_with_very_many_steps_keep_their_number(tmp_path: Path, small_chunks: None) -> None:
+    num_steps = [3, 255, 4, 5, 256, 2, 70_000, 1]
+    plan = write_plan(tmp_path / "s", num_steps, 1)
+    assert Store.open(tmp_path / "s").column("sample_num_steps").tolist() == num_steps
+    assert plan.gram_per_unit == 70_001 * 70_002 // 2
+
+
 def test_the_digest_is_what_the_format_says(tmp_path: Path, small_chunks: None) -> None:
     plan = write_plan(tmp_path / "s", NUM_STEPS, 2, ASIDE)
     assert plan.samples_sha256 == digest_of_elements(Store.open(tmp_path / "s"))

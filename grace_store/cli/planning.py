@@ -23,10 +23,15 @@ def _formats_epilog() -> str:
 @click.argument("data", nargs=-1, required=True, type=click.Path())
 @click.option("--store", required=True, type=click.Path(), help="Where the store is to be.")
 @click.option("--images", type=click.Path(), help="Look whether the images that records name are in this folder.")
+@click.option(
+    "--workers", type=click.IntRange(1), help="Processes that understand records. [default: by cores and size of DATA]"
+)
 @partial(data_options, formats="listed below")
 @config_option
 @as_json
-def plan(data: tuple[str, ...], store: str, unit_samples: int | None, *, as_json: bool, **wishes: Any) -> None:
+def plan(
+    data: tuple[str, ...], store: str, unit_samples: int | None, workers: int | None, *, as_json: bool, **wishes: Any
+) -> None:
     """Read DATA (files or folders) and freeze samples and units in a new store.
 
     Optional: extract plans by itself. What cannot be used is set aside with a reason; `status` counts it.
@@ -42,6 +47,7 @@ def plan(data: tuple[str, ...], store: str, unit_samples: int | None, *, as_json
             DataRequest(**pick(wishes, DataRequest.model_fields)),
             samples_per_unit=unit_samples,
             images=wishes["images"],
+            workers=workers,
             listener=display,
         )
     frozen = planned.plan

@@ -30,12 +30,12 @@ _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 
 def dagger_answer(response: str) -> int | None:
     """The last ``†Answer:``, anywhere in a line."""
-    return _last(_DAGGER, response)
+    return _last_with(_DAGGER, "†", response)
 
 
 def hashes_answer(response: str) -> int | None:
     """The last ``####`` at the start of a line, as GSM8K writes it."""
-    return _last(_HASHES, response)
+    return _last_with(_HASHES, "####", response)
 
 
 def conclusion_answer(response: str) -> int | None:
@@ -131,9 +131,15 @@ def named_answer(name: str, *, by_paragraph: bool) -> AnswerFinder:
     raise SettingError(f"--answer {name!r} is none of format, last, boxed, marker:REGEX.")
 
 
-def _last(pattern: re.Pattern[str], response: str, *, may_end: bool = False) -> int | None:
+def _last_with(pattern: re.Pattern[str], literal: str, response: str) -> int | None:
+    """Like _last, for a pattern that holds a literal and does not leave its line: the lines before it are skipped."""
+    first = response.find(literal)
+    return None if first < 0 else _last(pattern, response, response.rfind("\n", 0, first) + 1)
+
+
+def _last(pattern: re.Pattern[str], response: str, start: int = 0, *, may_end: bool = False) -> int | None:
     last = None
-    for last in pattern.finditer(response):  # noqa: B007 - the last one is what is wanted
+    for last in pattern.finditer(response, start):  # noqa: B007 - the last one is what is wanted
         pass
     if last is None or not last[0].strip():
         return None

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from grace_store.data.byte_streams import RawBlocks, drop_bytes, text_blocks
 from grace_store.data.cursors import CursorPool
@@ -14,9 +14,11 @@ from grace_store.data.files import KINDS_IN_WORDS, RecordFile, examine_file
 from grace_store.data.folders import expand_paths, name_files
 from grace_store.data.json_scan import Span, scan_array, scan_lines
 from grace_store.data.record import MAX_RECORD_BYTES, Record, digest_bytes
-from grace_store.data.tables import TableReader, open_table
 from grace_store.errors import DataError, DatasetChanged
 from grace_store.metadata import DataFile
+
+if TYPE_CHECKING:
+    from grace_store.data.tables import TableReader
 
 Progress = Callable[[int, int], None]
 """Called with the records, and the bytes on disk, read so far."""
@@ -124,10 +126,16 @@ def _spans(file: RecordFile, raw: RawBlocks) -> Iterator[Span]:
         yield from scan_lines(blocks, file.skip_bytes)
 
 
+def _open_table(file: RecordFile) -> TableReader:
+    from grace_store.data.tables import open_table  # pyarrow takes a while, and text needs none of it
+
+    return open_table(file.path, file.kind)
+
+
 def _table_spans(file: RecordFile, raw: RawBlocks) -> Iterator[Span]:
     for _ in raw:  # its digest; the table is then read through pyarrow
         pass
-    table = open_table(file.path, file.kind)
+    table = _open_table(file)
     try:
         for number, text in enumerate(table.rows()):
             if len(text) > MAX_RECORD_BYTES:
@@ -235,7 +243,7 @@ class _CompressedText:
 class _TableRows:
     def __init__(self, file: RecordFile) -> None:
         self._file = file
-        self._table: TableReader = open_table(file.path, file.kind)
+        self._table = _open_table(file)
 
     def read(self, offset: int, length: int) -> bytes:
         if offset >= self._table.num_rows:

@@ -27,6 +27,8 @@ def record_images(record: Mapping[str, Any]) -> list[ImageRef]:
     """Return the record's images: strings, {"path", "bytes"} or {"bytes_base64"} objects, one or a list of them."""
     for key in IMAGE_KEYS:
         value = record.get(key)
+        if not value:
+            continue
         if images := [image_ref(item) for item in (value if isinstance(value, list) else [value]) if item]:
             return images
     return []
@@ -80,6 +82,8 @@ def place_images(drafts: Sequence[Draft], images: Sequence[ImageRef]) -> tuple[T
     number make the record unusable, also where no image is left: a model must not be asked about what it is not shown.
     """
     all_parts = [part for _, parts in drafts for part in parts]
+    if not images and not any(isinstance(part, ImageRef) or PLACEHOLDER in part for part in all_parts):
+        return tuple([Turn(role, _joined(parts)) for role, parts in drafts])
     num_places = all_parts.count(EMPTY_PLACE)
     num_places += sum(part.count(PLACEHOLDER) for part in all_parts if isinstance(part, str))
     if num_places not in (0, len(images)):
@@ -107,6 +111,8 @@ def _filled(parts: Sequence[Part], images: Iterator[ImageRef]) -> Iterator[Part]
 
 def _joined(parts: Sequence[Part] | Iterator[Part]) -> tuple[Part, ...]:
     """Return the parts with neighbouring texts made one and empty ones left out."""
+    if isinstance(parts, list) and len(parts) == 1 and parts[0]:
+        return (parts[0],)
     joined: list[Part] = []
     texts: list[str] = []  # joined once: adding them up one by one takes the square of their number
     for part in (*parts, None):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from grace_store.errors import Unusable
 from grace_store.metadata import Reason
@@ -17,8 +16,7 @@ MAX_NESTING = 64
 """Objects and arrays inside each other. What lies deeper no format reads, and every walk over a record must end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One row: where it lies and its exact bytes.
 
     raw is the JSON text without the newline; of a Parquet or Arrow row it is the canonical JSON that
@@ -84,7 +82,7 @@ def _check_values(fields: dict[str, Any]) -> None:
         inside: list[Any] = []
         for container in level:
             for value in container.values() if isinstance(container, dict) else container:
-                if isinstance(value, dict | list):
+                if isinstance(value, (dict, list)):
                     inside.append(value)
                 elif isinstance(value, float) and math.isinf(value):
                     raise Unusable(Reason.BAD_JSON, "a number is too large")

@@ -77,7 +77,7 @@ def cover(response: str, step_starts: Sequence[int], answer_start: int) -> tuple
         raise Unusable(Reason.NO_STEPS)
     bounds = (0, *step_starts[1:], answer_start, len(response))
     for i, (start, stop) in enumerate(pairwise(bounds)):
-        if start >= stop or not response[start:stop].strip():
+        if start >= stop or response[start:stop].isspace():
             name = "the answer" if i == len(bounds) - 2 else f"step {i + 1}"
             raise Unusable(Reason.EMPTY_SEGMENT, f"{name} is empty")
     return bounds

@@ -49,7 +49,15 @@ def paragraph_starts(text: str) -> list[int]:
 
 def step_starts(text: str) -> list[int]:
     """Return where every line opens that begins with ``Step N:``, plain, bold or as a heading."""
-    return [match.start() for match in STEP_MARKER.finditer(text)]
+    starts: list[int] = []
+    at = text.find("Step")
+    while at >= 0:
+        line = text.rfind("\n", 0, at) + 1
+        if STEP_MARKER.match(text, line):
+            starts.append(line)
+        stop = text.find("\n", at)
+        at = text.find("Step", stop) if stop >= 0 else -1
+    return starts
 
 
 def section_starts(text: str) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -20,11 +20,17 @@ CHANGES_SHOWN = 3
 POSITIONS_AT_ONCE = 1 << 14
 
 
-def open_dataset(store: Store, paths: Sequence[str | Path] | None = None) -> Dataset:
-    """Open the files the store was planned from, or the same content at other paths."""
+def open_dataset(
+    store: Store, paths: Sequence[str | Path] | None = None, *, by_content: bool = True
+) -> Dataset:  # fmt: skip
+    """Open the files the store was planned from, or the same content at other paths.
+
+    Without by_content only number and sizes of the files are held against the plan, which saves reading all of them
+    before the first record; a record that differs is still refused when it is read.
+    """
     if paths:
         dataset = Dataset.open(paths)  # names what is missing
-        check_files(store, dataset)
+        check_files(store, dataset, by_content=by_content)
         return dataset
     wanted = [file.path for file in store.plan.files]
     missing = [str(path) for path in wanted if not Path(path).exists()]
@@ -34,7 +40,7 @@ def open_dataset(store: Store, paths: Sequence[str | Path] | None = None) -> Dat
             "Give the files' new place with --data."
         )
     dataset = Dataset.open(wanted)
-    check_files(store, dataset)
+    check_files(store, dataset, by_content=by_content)
     return dataset
 
 
@@ -43,7 +49,7 @@ def image_folder(given: str | None, view: SignalView, dataset: Dataset) -> str:
     return given or view.signal.origin.get("images") or default_image_folder([file.path for file in dataset.files])
 
 
-def check_files(store: Store, dataset: Dataset) -> None:
+def check_files(store: Store, dataset: Dataset, *, by_content: bool = True) -> None:
     """Raise DatasetChanged, naming files and the first changed records, unless content is what was planned."""
     planned = store.plan.files
     if len(planned) != len(dataset.files):
@@ -54,7 +60,7 @@ def check_files(store: Store, dataset: Dataset) -> None:
     changed = [
         index
         for index, (then, now) in enumerate(zip(planned, dataset.files, strict=True))
-        if then.num_bytes != now.num_bytes or then.sha256 != file_sha256(Path(now.path))
+        if then.num_bytes != now.num_bytes or (by_content and then.sha256 != file_sha256(Path(now.path)))
     ]
     if changed:
         lines = [_describe_change(store, dataset, index) for index in changed]
@@ -71,16 +77,16 @@ def _describe_change(store: Store, dataset: Dataset, index: int) -> str:
     moved = "" if str(now.path) == then.path else f" (planned as {then.path})"
     text = f"{now.path}{moved}: planned {then.num_bytes} bytes, now {now.num_bytes}"
     start = sum(file.num_records for file in store.plan.files[:index])
-    rows = store.column("sample_row")
-    digests = store.column("sample_digest")
-    planned = {int(row): digest.tobytes() for row, digest in zip(rows, digests, strict=True)}
     found: list[str] = []
     first: int | None = None
+    digests = _planned_digests(store, start, start + then.num_records)
+    row, digest = next(digests, (-1, b""))
     with Dataset.open([now.path]) as single:
         for record in single.scan():
             first = record.row
-            digest = planned.get(start + record.row)
-            if digest is not None and digest != record.digest:
+            while 0 <= row < start + record.row:
+                row, digest = next(digests, (-1, b""))
+            if row == start + record.row and digest != record.digest:
                 found.append(str(record.row))
                 if len(found) > CHANGES_SHOWN:
                     break
@@ -89,6 +95,17 @@ def _describe_change(store: Store, dataset: Dataset, index: int) -> str:
         return f"{text}; changed records: row {', '.join(found[:CHANGES_SHOWN])}{more}"
     count = 0 if first is None else first + 1
     return f"{text}; planned {then.num_records} records, now {count}"
+
+
+def _planned_digests(store: Store, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (row, digest) of the samples in rows first..last, in flat memory."""
+    for start in range(0, store.plan.num_samples, POSITIONS_AT_ONCE):
+        stop = min(start + POSITIONS_AT_ONCE, store.plan.num_samples)
+        rows = store.column("sample_row", start, stop)
+        if rows[-1] >= first and rows[0] < last:
+            digests = store.column("sample_digest", start, stop)
+            wanted = np.flatnonzero((rows >= first) & (rows < last)).tolist()
+            yield from ((int(rows[i]), digests[i].tobytes()) for i in wanted)
 
 
 def _take(rows: SampleRows, chosen: npt.NDArray[np.int64]) -> SampleRows:

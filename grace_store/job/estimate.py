@@ -9,23 +9,32 @@ import numpy as np
 from grace_store.events import Rated
 from grace_store.job.dataset import UnitLoader
 from grace_store.job.extractor import Extractor
-from grace_store.store import SignalView
+from grace_store.store import SAMPLES_PER_CHUNK, SignalView, Store
 
 TRIAL_SAMPLES = 8
+CHUNKS_LOOKED_AT = 8
 
 
 def expected_bytes(view: SignalView, num_samples: int) -> int:
     """Return about how many bytes so many samples will take, before the compressor."""
+    if num_samples == 0:
+        return 0
     plan = view.store.plan
-    per_unit = sum(
-        int(np.prod(array.chunks)) * np.dtype(array.dtype).itemsize for array in view.arrays if array.is_per_unit
-    )
+    per_unit = sum(array.chunk_bytes for array in view.arrays if array.is_per_unit)
     if view.per_sample:
-        filled, room = plan.num_samples, plan.num_units * plan.samples_per_unit
-    else:
-        filled = int(view.store.column("sample_num_steps").sum(dtype=np.int64)) + plan.num_samples
-        room = plan.num_units * plan.rows_per_unit
-    return int(per_unit * plan.num_units * (filled / room) * (num_samples / plan.num_samples))
+        return int(per_unit * num_samples / plan.samples_per_unit)
+    return int(per_unit * num_samples * _mean_segments(view.store) / plan.rows_per_unit)
+
+
+def _mean_segments(store: Store) -> float:
+    """Return the segments of a sample on average, from a few chunks of the plan spread over all of it."""
+    starts = range(0, store.plan.num_samples, SAMPLES_PER_CHUNK)
+    stride = max(1, len(starts) // CHUNKS_LOOKED_AT)
+    steps = [
+        store.column("sample_num_steps", at, min(at + SAMPLES_PER_CHUNK, store.plan.num_samples))
+        for at in starts[::stride]
+    ]
+    return float(np.concatenate(steps).mean()) + 1
 
 
 def trial_rate(view: SignalView, loader: UnitLoader, extractor: Extractor, unit: int) -> Rated:

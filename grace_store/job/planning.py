@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from grace_store import __version__
 from grace_store.config import DataRequest, DataSpec, said
-from grace_store.data import Dataset, Record, check_spec, detect_format, name_files, understand
-from grace_store.data.images import is_missing
+from grace_store.data import Dataset, Record, check_spec, detect_format, name_files
 from grace_store.errors import (
     GraceStoreError,
     NothingUsable,
@@ -23,8 +21,10 @@ from grace_store.errors import (
 )
 from grace_store.events import Listener, Scanned, Warned, ignore
 from grace_store.job.dataset import check_files
+from grace_store.job.seen_ids import SeenIds
+from grace_store.job.understanding import SetAside, Understanding, Understood, Verdict, processes_for, understood
 from grace_store.metadata import Plan, Reason
-from grace_store.store import SAMPLES, Backend, PlannedSample, PlanWriter, Store, check_claimable, hold, open_backend
+from grace_store.store import SAMPLES, Lease, PlanWriter, Store, check_claimable, hold, is_url, open_backend
 from grace_store.whole_files import refuse_file_above
 
 RECORDS_TO_DETECT_FORMAT = 64
@@ -39,12 +39,14 @@ def plan(
     *,
     samples_per_unit: int | None = None,
     images: str | None = None,
+    workers: int | None = 1,
     listener: Listener = ignore,
 ) -> Store:
     """Plan a store, or check that the one that is there was planned from the same data and settings.
 
     With a folder of images, say how many of those that the records name are not there. That changes no plan: images
-    are opened when a signal is extracted.
+    are opened when a signal is extracted. Nor do workers, the processes that understand records: 1 is this one, None
+    means as many as the machine has cores and the data is worth.
     """
     request = request or DataRequest()
     if images is not None and not Path(images).is_dir():
@@ -56,9 +58,10 @@ def plan(
             # Before the lock, too: nothing, not even a lock, is written into somebody else's folder.
             check_claimable(backend)
             try:
-                with hold(backend, "plan", wait_seconds=PLAN_WAIT_SECONDS):
+                with hold(backend, "plan", wait_seconds=PLAN_WAIT_SECONDS) as lease:
                     if backend.read("zarr.json") is None:
-                        _write_plan(dataset, backend, request, samples_per_unit, images, listener)
+                        num_processes = processes_for(dataset.num_bytes) if workers is None else workers
+                        _write_plan(dataset, lease, request, samples_per_unit, images, num_processes, listener)
                         return Store.open(backend)
             except GraceStoreError:
                 backend.prune()
@@ -71,6 +74,8 @@ def plan(
 
 def check_place(location: str | Path) -> None:
     """Raise SettingError if a file is where a store, which is a folder, would be."""
+    if is_url(location):
+        return
     place = Path(location).expanduser().absolute()
     if place.is_file():
         raise SettingError(f"{location} is a file, and a store is a folder. Give another --store.")
@@ -97,10 +102,11 @@ def check_request(plan: Plan, request: DataRequest, location: str, samples_per_u
 
 def _write_plan(
     dataset: Dataset,
-    backend: Backend,
+    lease: Lease,
     request: DataRequest,
     samples_per_unit: int | None,
     images: str | None,
+    num_processes: int,
     listener: Listener,
 ) -> None:
     def progress(num_records: int, num_bytes: int) -> None:
@@ -109,13 +115,13 @@ def _write_plan(
     records = dataset.scan(progress)
     head = list(itertools.islice(records, RECORDS_TO_DETECT_FORMAT))
     spec = _resolve(dataset, head, request)
-    writer = PlanWriter(backend)
-    scanner = _Scanner([file.name for file in dataset.files], spec, writer, images)
-    for record in itertools.chain(head, records):
-        scanner.take(record)
+    writer = PlanWriter(lease.backend)
+    scanner = _Scanner(writer, Understanding(tuple(file.name for file in dataset.files), spec, images))
+    scanner.take_all(itertools.chain(head, records), num_processes)
     if writer.num_samples == 0:
         writer.discard()
         raise NothingUsable(scanner.nothing_usable())
+    lease.confirm()  # of two plans, unlike of two units, one is wrong
     writer.finish(spec, dataset.summary(), samples_per_unit, f"grace-store {__version__}")
     if scanner.num_images_missing:
         listener(Warned(f"{scanner.num_images_missing} images that records name are not in {images}."))
@@ -128,9 +134,8 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
         again = open_backend(Path(scratch) / "again.zarr")
         writer = PlanWriter(again)
         # By the planned paths: data that was moved keeps its ids.
-        scanner = _Scanner(name_files([Path(file.path) for file in plan.files]), plan.spec, writer, None)
-        for record in dataset.scan():
-            scanner.take(record)
+        names = tuple(name_files([Path(file.path) for file in plan.files]))
+        _Scanner(writer, Understanding(names, plan.spec)).take_all(dataset.scan())
         planned = writer.finish(plan.spec, plan.files, plan.samples_per_unit, plan.created_by)
         if planned.model_copy(update={"format_version": plan.format_version}) != plan:
             raise StoreError(
@@ -178,52 +183,44 @@ def found_format(dataset: Dataset, head: Sequence[Record]) -> str:
 
 
 class _Scanner:
-    """Understands records one after the other and remembers what a person would want to see if all fail."""
+    """Writes down what becomes of records and remembers what a person would want to see if all fail."""
 
-    def __init__(self, names: Sequence[str], spec: DataSpec, writer: PlanWriter, images: str | None) -> None:
+    def __init__(self, writer: PlanWriter, understanding: Understanding) -> None:
         self.num_images_missing = 0
-        self._images = images
-        self._names = names
-        self._spec = spec
         self._writer = writer
-        self._seen: set[bytes] = set()
-        self._example: tuple[Record, Unusable] | None = None
+        self._understanding = understanding
+        self._seen = SeenIds()
+        self._example: tuple[Record, SetAside] | None = None
 
-    def take(self, record: Record) -> None:
-        try:
-            sample = understand(record, self._spec, self._names[record.file], record.row_in_file)
-            fingerprint = hashlib.blake2b(sample.sample_id.encode(), digest_size=16).digest()
-            if fingerprint in self._seen:
-                raise Unusable(Reason.DUPLICATE_ID, f"id {sample.sample_id!r} was used before")
-        except Unusable as why:
-            self._example = self._example or (record, why)
-            self._writer.add_set_aside(record.row, why.reason, why.detail)
-            return
-        self._seen.add(fingerprint)
-        if self._images is not None:
-            self.num_images_missing += sum(is_missing(ref, Path(self._images)) for ref in sample.images)
-        self._writer.add(
-            PlannedSample(
-                sample_id=sample.sample_id,
-                row=record.row,
-                file=record.file,
-                offset=record.offset,
-                length=record.length,
-                digest=record.digest,
-                num_steps=sample.num_steps,
-            )
-        )
+    def take_all(self, records: Iterable[Record], num_processes: int = 1) -> None:
+        for block, verdicts in understood(records, self._understanding, num_processes):
+            self._take(block, verdicts)
+
+    def _take(self, records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:
+        ids = [verdict.sample.sample_id for verdict in verdicts if isinstance(verdict, Understood)]
+        were_seen = iter(self._seen.add(ids).tolist())
+        for record, verdict in zip(records, verdicts, strict=True):
+            if isinstance(verdict, Understood) and next(were_seen):
+                text = f"id {verdict.sample.sample_id!r} was used before"
+                verdict = SetAside(record.row, Reason.DUPLICATE_ID, text)
+            if isinstance(verdict, SetAside):
+                self._example = self._example or (record, verdict)
+                self._writer.add_set_aside(*verdict)
+            else:
+                self.num_images_missing += verdict.num_images_missing
+                self._writer.add(verdict.sample)
 
     def nothing_usable(self) -> str:
         counts = ", ".join(f"{reason} {count}" for reason, count in sorted(self._writer.set_aside.items()))
         if self._example is None:
-            return f"There are no records in {', '.join(self._names)}."
+            return f"There are no records in {', '.join(self._understanding.names)}."
         record, why = self._example
+        spec = self._understanding.spec
         example = record.raw[:400].decode(errors="replace")
         return (
-            f"No record of {', '.join(self._names)} can be used ({counts}).\n"
-            f"Read as format {self._spec.format!r}, steps by {self._spec.splitter!r}, answer by {self._spec.answer!r}, "
-            f"at least {self._spec.min_steps} steps.\n"
-            f"First record, set aside because of {why}:\n  {example!r}\n"
+            f"No record of {', '.join(self._understanding.names)} can be used ({counts}).\n"
+            f"Read as format {spec.format!r}, steps by {spec.splitter!r}, answer by {spec.answer!r}, "
+            f"at least {spec.min_steps} steps.\n"
+            f"First record, set aside because of {Unusable(why.reason, why.detail)}:\n  {example!r}\n"
             "Name another --format, --splitter or --answer, or lower --min-steps."
         )

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.config import Frozen
-from grace_store.data import name_files
+from grace_store.data.folders import name_files
 from grace_store.errors import UnknownName
-from grace_store.store import SignalView, Store, count_set_aside
+from grace_store.store import SignalView, Store, Totals
 
 
 class SignalStatus(Frozen):
@@ -81,8 +81,8 @@ def set_aside_rows(store: Store, signal: str | None) -> Iterator[dict[str, Any]]
     if signal is None:
         return
     view = store.signal(signal)
-    for unit in view.committed_units():
-        for why in view.commit(unit).set_aside:
+    for commit in view.commits(view.committed_units()):
+        for why in commit.set_aside:
             rows = store.samples(why.sample, why.sample + 1)
             yield {
                 "row": int(rows.row[0]),
@@ -134,13 +134,13 @@ def signal_status(view: SignalView) -> SignalStatus:
             num_tokens=completion.num_tokens,
             num_bytes=completion.num_bytes,
         )
-    commits = [view.commit(unit) for unit in units]
+    sums = Totals(view.commits(units))
     return SignalStatus(
         num_units=plan.num_units,
         num_units_done=len(units),
-        num_planned=plan.num_samples - sum(commit.num_samples for commit in commits),
-        num_done=sum(commit.num_done for commit in commits),
-        set_aside=count_set_aside(commits),
-        num_tokens=sum(commit.num_tokens for commit in commits),
-        num_bytes=sum(chunk.num_bytes for commit in commits for chunk in commit.chunks.values()),
+        num_planned=plan.num_samples - sums.num_samples,
+        num_done=sums.num_done,
+        set_aside=sums.set_aside,
+        num_tokens=sums.num_tokens,
+        num_bytes=sums.num_bytes,
     )

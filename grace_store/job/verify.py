@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from grace_store.amounts import counted, ranges
 from grace_store.config import ExtractRequest, RunOptions
-from grace_store.errors import Corrupt, GraceStoreError, StoreError
+from grace_store.errors import Corrupt, GraceStoreError, StorageError, StoreError
 from grace_store.events import Listener, Note, ignore
 from grace_store.job.dataset import UnitLoader, image_folder, open_dataset
 from grace_store.job.extract import ExtractJob, extract
@@ -30,6 +30,7 @@ from grace_store.store import (
     check_strays,
     has_plan_copy,
     hold,
+    listed_sizes,
     open_backend,
     plan_documents,
     refuse_busy,
@@ -48,15 +49,16 @@ REEXTRACTION_VECTOR_TOLERANCE = 5e-2
 
 def verify(store: Store, *, deep: bool = False, signals: Sequence[str] | None = None) -> Iterator[Problem]:
     """Yield what is wrong: with metadata, sizes and counts, and with deep every byte."""
-    yield from check_plan(store, deep=deep)
+    sizes = listed_sizes(store)
+    yield from check_plan(store, deep=deep, sizes=sizes)
     for name in signals or store.signal_names:
         try:
             view = store.signal(name)
         except Corrupt as error:
             yield Problem(name, None, f"signals/{name}/zarr.json", str(error), remedy_of_lost(store, name))
             continue
-        yield from check_signal(view, deep=deep)
-    yield from check_strays(store)
+        yield from check_signal(view, deep=deep, sizes=sizes)
+    yield from check_strays(store, sizes)
 
 
 def describe_problems(problems: Sequence[Problem]) -> Iterator[str]:
@@ -211,6 +213,8 @@ def _delete_strays(store: Store) -> None:
 def _repair_signal(store: Store, name: str, job: ExtractJob, units: Sequence[int]) -> None:
     try:
         view = store.signal(name)
+    except StorageError:
+        raise  # nothing is lost, it only cannot be seen now
     except GraceStoreError as error:
         raise StoreError(
             f"{error} What the signal was made with is lost, so it cannot be redone: delete "

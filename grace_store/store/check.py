@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from grace_store.errors import Corrupt
-from grace_store.metadata import STATE_CODES, STATE_DONE, Commit, Plan
+from grace_store.metadata import STATE_CODES, STATE_DONE, Commit
 from grace_store.store import layout
 from grace_store.store.copies import wrong_copy
 from grace_store.store.encode import ArrayEncoder
 from grace_store.store.layout import COMMITS, COMPLETIONS, LEDGER, LOCKS, RUNS, SAMPLES, SIGNALS, TMP
-from grace_store.store.plan_writer import combined_digest, update_digest
+from grace_store.store.plan_writer import combined_digest, plan_documents, update_digest
 from grace_store.store.sealed import from_bytes, group_bytes
 from grace_store.store.store import SignalView, Store, is_commit_name
-from grace_store.store.unit_writer import rotation_arrays, totals
+from grace_store.store.totals import Totals
+from grace_store.store.unit_writer import rotation_arrays
 from grace_store.store.vectors import packed_grams
 
 Remedy = Literal["repair", "extract", "replan", "delete"]
+Sizes = Mapping[str, int]
+"""Key and size of every file of a store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +42,17 @@ class Problem:
         return asdict(self)
 
 
-def plan_documents(plan: Plan) -> dict[str, bytes]:
-    """Return {key: bytes} of all metadata that follows from a plan."""
-    arrays = layout.sample_arrays(plan.num_samples, sum(plan.set_aside.values()))
-    documents = {f"{SAMPLES}/{key}": value for key, value in ArrayEncoder(arrays).metadata.items()}
-    documents |= {f"{group}/zarr.json": group_bytes() for group in (SAMPLES, SIGNALS, LEDGER)}
-    return documents | {"zarr.json": group_bytes(plan)}
+def listed_sizes(store: Store) -> Sizes:
+    """List a store once, for all checks: about 250 bytes of memory a file."""
+    # In the order of keys the ledger comes first: of a unit committed meanwhile, no chunk can be wanted and not listed.
+    return dict(store.backend.sizes())
 
 
-def check_plan(store: Store, *, deep: bool) -> Iterator[Problem]:
-    """Check the plan's arrays: metadata and presence, and with deep every value against the digest."""
+def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Iterator[Problem]:
+    """Check the plan's arrays: metadata and presence, and with deep every value against the digest.
+
+    This and the other checks take a listing of the store, or list it themselves.
+    """
 
     def problem(where: str, text: str, remedy: Remedy = "repair") -> Problem:
         return Problem(None, None, where, text, remedy)
@@ -61,12 +65,13 @@ def check_plan(store: Store, *, deep: bool) -> Iterator[Problem]:
         yield problem(key, text)
     if wrong := wrong_copy(store.backend, plan, plan):
         yield problem(*wrong)
+    sizes = listed_sizes(store) if sizes is None else sizes
     digests: list[str] = []
     for array in arrays:
         digest = hashlib.sha256()
         for start in range(0, array.shape[0], array.chunks[0]):
             key = f"{SAMPLES}/{layout.chunk_key(array.name, len(array.dims), start // array.chunks[0])}"
-            if store.backend.size(key) is None:
+            if key not in sizes:
                 yield problem(key, "chunk is missing")
             elif deep:
                 try:
@@ -79,7 +84,7 @@ def check_plan(store: Store, *, deep: bool) -> Iterator[Problem]:
         yield problem(SAMPLES, "the plan's arrays do not match the digest in the plan")
 
 
-def check_signal(view: SignalView, *, deep: bool) -> Iterator[Problem]:
+def check_signal(view: SignalView, *, deep: bool, sizes: Sizes | None = None) -> Iterator[Problem]:
     """Check one signal: every unit committed, every chunk of the right size, and with deep of the right content."""
     store, plan = view.store, view.store.plan
     if view.signal.plan_sha256 != plan.digest():
@@ -92,31 +97,52 @@ def check_signal(view: SignalView, *, deep: bool) -> Iterator[Problem]:
         yield Problem(view.name, None, key, text, "repair")
     if view.signal.spec.storage == "int4":
         yield from _check_rotation(view)
-    commits: list[Commit] = []
-    committed = set(view.committed_units())
-    for unit in range(plan.num_units):
-        if unit not in committed:
-            yield Problem(view.name, unit, layout.commit_key(view.name, unit), "unit is not committed", "extract")
-            continue
-        try:
-            commits.append(view.commit(unit))
-        except Corrupt as error:
-            yield Problem(view.name, unit, layout.commit_key(view.name, unit), str(error), "repair")
-            continue
-        damage = list(_wrong_unit(view, commits[-1], deep=deep))
-        if deep and not damage and not wrong:
-            # With wrong metadata no unit can be read, but none has to be computed again for that.
-            damage = list(_wrong_content(view, commits[-1]))
-        for where, text in damage:
-            yield Problem(view.name, unit, where, text, "repair")
+    sizes = listed_sizes(store) if sizes is None else sizes
+    committed = set(_committed_units(view.name, sizes))
+    sums = Totals()
+    # With wrong metadata no unit can be read, but none has to be computed again for that.
+    yield from _check_units(view, sizes, committed, sums, deep=deep, readable=not wrong)
     for unit in sorted(committed - set(range(plan.num_units))):
         yield Problem(view.name, unit, layout.commit_key(view.name, unit), "the plan has no such unit", "delete")
-    yield from _check_completion(view, commits)
+    yield from _check_completion(view, sums)
 
 
-def check_strays(store: Store) -> Iterator[Problem]:
+def _committed_units(signal: str, sizes: Sizes) -> Iterator[int]:
+    folder = f"{COMMITS}/{signal}/"
+    for key in sizes:
+        if key.startswith(folder) and is_commit_name(name := key.removeprefix(folder)):
+            yield int(name.removesuffix(".json"))
+
+
+def _check_units(
+    view: SignalView, sizes: Sizes, committed: set[int], sums: Totals, *, deep: bool, readable: bool
+) -> Iterator[Problem]:
+    """Check the units of the plan one by one, adding up the commits of those that have a sound one."""
+    units = range(view.store.plan.num_units)
+    keys = (layout.commit_key(view.name, unit) for unit in units if unit in committed)
+    commits = view.store.backend.read_all(keys)
+    for unit in units:
+        key = layout.commit_key(view.name, unit)
+        if unit not in committed:
+            yield Problem(view.name, unit, key, "unit is not committed", "extract")
+            continue
+        try:
+            commit = view.parsed_commit(unit, next(commits))
+        except Corrupt as error:
+            yield Problem(view.name, unit, key, str(error), "repair")
+            continue
+        sums.add(commit)
+        damage = list(_wrong_unit(view, commit, sizes, deep=deep))
+        if deep and readable and not damage:
+            damage = list(_wrong_content(view, commit))
+        for where, text in damage:
+            yield Problem(view.name, unit, where, text, "repair")
+
+
+def check_strays(store: Store, sizes: Sizes | None = None) -> Iterator[Problem]:
     """Report files that the format does not know, such as what a killed run left half-written."""
     backend = store.backend
+    sizes = listed_sizes(store) if sizes is None else sizes
     lost = sorted({*backend.names(COMMITS), *_names_of_totals(store)} - set(store.signal_names))
     for name in lost:
         text = "the signal's own metadata is gone, though units of it were committed"
@@ -129,7 +155,7 @@ def check_strays(store: Store) -> Iterator[Problem]:
     beyond += [f"{layout.signal_key(name)}/" for name in lost]
     for name in [*store.signal_names, *lost]:
         known.update((layout.completion_key(name), layout.signal_copy_key(name)))
-        known.update(f"{COMMITS}/{name}/{file}" for file in backend.names(f"{COMMITS}/{name}") if is_commit_name(file))
+        known.update(layout.commit_key(name, unit) for unit in _committed_units(name, sizes))
     for name in store.signal_names:
         try:
             view = store.signal(name)
@@ -137,7 +163,7 @@ def check_strays(store: Store) -> Iterator[Problem]:
             beyond.append(f"{layout.signal_key(name)}/")
             continue
         known.update(f"{view.key}/{key}" for key in ("zarr.json", *layout.array_keys(view.arrays)))
-    for key in backend.walk():
+    for key in sizes:
         if key not in known and not key.startswith(tuple(beyond)):
             yield Problem(None, None, key, "no part of the format; left by an interrupted run?", "delete")
 
@@ -176,7 +202,7 @@ def specified(metadata: Any) -> Any:
     }
 
 
-def _wrong_unit(view: SignalView, commit: Commit, *, deep: bool) -> Iterator[tuple[str, str]]:
+def _wrong_unit(view: SignalView, commit: Commit, sizes: Sizes, *, deep: bool) -> Iterator[tuple[str, str]]:
     backend = view.store.backend
     expected = {layout.chunk_key(a.name, len(a.dims), commit.unit) for a in view.arrays if a.is_per_unit}
     for name in sorted(expected ^ set(commit.chunks)):
@@ -186,7 +212,7 @@ def _wrong_unit(view: SignalView, commit: Commit, *, deep: bool) -> Iterator[tup
         yield layout.commit_key(view.name, commit.unit), "samples done and set aside do not add up"
     for name, chunk in commit.chunks.items():
         key = f"{view.key}/{name}"
-        size = backend.size(key)
+        size = sizes.get(key)
         if size is None:
             yield key, "chunk is missing"
         elif size != chunk.num_bytes:
@@ -245,9 +271,9 @@ def _check_rotation(view: SignalView) -> Iterator[Problem]:
             yield Problem(view.name, None, f"{view.key}/{name}", text, "repair")
 
 
-def _check_completion(view: SignalView, commits: list[Commit]) -> Iterator[Problem]:
+def _check_completion(view: SignalView, sums: Totals) -> Iterator[Problem]:
     key = layout.completion_key(view.name)
-    whole = len(commits) == view.store.plan.num_units
+    whole = sums.num_units == view.store.plan.num_units
     try:
         completion = view.completion()
     except Corrupt as error:
@@ -257,5 +283,5 @@ def _check_completion(view: SignalView, commits: list[Commit]) -> Iterator[Probl
         if whole:
             yield Problem(view.name, None, key, "all units are there, their totals are not", "extract")
         return
-    if whole and completion != totals(view, commits):
+    if whole and completion != sums.completion(view.signal):
         yield Problem(view.name, None, key, "the totals are not those of the commits", "repair")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,11 @@ class ArraySpec:
     @property
     def is_per_unit(self) -> bool:
         return self.dims[0] in ("segment", "gram_entry", "sample")
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Size of a chunk of numbers before it is compressed."""
+        return prod(self.chunks) * np.dtype(self.dtype).itemsize
 
 
 def check_signal_name(name: str) -> str:

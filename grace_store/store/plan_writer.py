@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from array import array
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +20,15 @@ from grace_store.store.encode import ArrayEncoder
 from grace_store.store.layout import COMMITS, LEDGER, SAMPLES, SIGNALS, sample_arrays
 from grace_store.store.sealed import group_bytes
 
+IntArray = npt.NDArray[np.int64]
+Count = Callable[[IntArray], IntArray]
+"""From samples' numbers of steps to the places that each of them takes in an array."""
+
 _UNBOUNDED = 1 << 40
 """Stands for the number of samples while it is not known; chunk bytes do not depend on it."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedSample:
+class PlannedSample(NamedTuple):
     """One usable record: where it lies and how many steps it has."""
 
     sample_id: str
@@ -40,7 +41,11 @@ class PlannedSample:
 
 
 class PlanWriter:
-    """Collects samples and records set aside, a chunk of memory at a time."""
+    """Collects samples and records set aside, a chunk of memory at a time.
+
+    All that is kept of a sample whose chunk is written is its number of steps, in a byte (two, if a sample of its chunk
+    has more than 255).
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -49,7 +54,9 @@ class PlanWriter:
         self._hashes = {name: hashlib.sha256() for name in self._specs}
         self._samples: list[PlannedSample] = []
         self._asides: list[tuple[int, Reason, str]] = []
-        self._num_steps = array("i")
+        self._num_steps: list[npt.NDArray[np.unsignedinteger[Any]]] = []
+        """Of each chunk's samples."""
+        self._num_written = 0
         self._num_asides = 0
         self._counts: dict[str, int] = {}
         check_claimable(backend)
@@ -57,7 +64,7 @@ class PlanWriter:
 
     @property
     def num_samples(self) -> int:
-        return len(self._num_steps)
+        return self._num_written + len(self._samples)
 
     @property
     def set_aside(self) -> dict[str, int]:
@@ -65,7 +72,6 @@ class PlanWriter:
 
     def add(self, sample: PlannedSample) -> None:
         self._samples.append(sample)
-        self._num_steps.append(sample.num_steps)
         if len(self._samples) == layout.SAMPLES_PER_CHUNK:
             self._flush_samples()
 
@@ -86,12 +92,10 @@ class PlanWriter:
         """Write what is left and, last of all, the plan itself."""
         self._flush_samples()
         self._flush_asides()
-        num_steps = np.frombuffer(self._num_steps, dtype=np.int32)
-        num_samples = len(num_steps)
+        num_samples = self.num_samples
         per_unit = samples_per_unit or layout.default_samples_per_unit(num_samples)
         layout.check_samples_per_unit(per_unit)
-        rows_per_unit, gram_per_unit = self._place(num_steps, per_unit)
-        final = sample_arrays(num_samples, self._num_asides)
+        rows_per_unit, gram_per_unit = self._place(per_unit)
         files = tuple(files)
         plan = Plan(
             spec=spec,
@@ -103,52 +107,65 @@ class PlanWriter:
             num_units=-(-num_samples // per_unit),
             rows_per_unit=rows_per_unit,
             gram_per_unit=gram_per_unit,
-            samples_sha256=combined_digest([self._hashes[array.name].hexdigest() for array in final]),
+            samples_sha256=combined_digest(digest.hexdigest() for digest in self._hashes.values()),
             created_by=created_by,
         )
-        for key, value in ArrayEncoder(final).metadata.items():
-            self._backend.write(f"{SAMPLES}/{key}", value)
-        for group in (SAMPLES, SIGNALS, LEDGER):
-            self._backend.write(f"{group}/zarr.json", group_bytes())
+        documents = plan_documents(plan)
+        root = documents.pop("zarr.json")
+        self._backend.write_all(documents)
         write_copy(self._backend, plan)
         self._backend.flush()
-        self._backend.write("zarr.json", group_bytes(plan))
+        self._backend.write("zarr.json", root)
         self._backend.flush()
         return plan
 
-    def _place(self, num_steps: npt.NDArray[np.int32], per_unit: int) -> tuple[int, int]:
+    def _place(self, per_unit: int) -> tuple[int, int]:
         """Write every sample's starts; return the room a unit needs."""
-        num_units = -(-len(num_steps) // per_unit)
-        padded = np.full(num_units * per_unit, -1, dtype=np.int64)  # -1 steps: no segments
-        padded[: len(num_steps)] = num_steps
-        rows = (padded + 1).reshape(num_units, per_unit)
-        grams = layout.num_packed(rows)
+        rows_per_unit = self._room(_num_segments, per_unit)
+        gram_per_unit = self._room(_num_gram_entries, per_unit)
         inner = layout.ROWS_PER_INNER_CHUNK
-        rows_per_unit = int(rows.sum(axis=1).max())
         if rows_per_unit > inner:
             rows_per_unit = -(-rows_per_unit // inner) * inner
-        gram_per_unit = int(grams.sum(axis=1).max())
-        unit = np.arange(num_units)[:, None]
-        segment_start = unit * rows_per_unit + np.cumsum(rows, axis=1) - rows
-        gram_start = unit * gram_per_unit + np.cumsum(grams, axis=1) - grams
-        for start in range(0, len(num_steps), layout.SAMPLES_PER_CHUNK):
-            stop = min(start + layout.SAMPLES_PER_CHUNK, len(num_steps))
+        placed = zip(self._placed(_num_segments, per_unit), self._placed(_num_gram_entries, per_unit), strict=True)
+        start = 0
+        for (segment_start, _), (gram_start, _) in placed:
+            unit = np.arange(start, start + len(segment_start)) // per_unit
             self._write(
                 start,
                 {
-                    "sample_segment_start": segment_start.reshape(-1)[start:stop],
-                    "sample_gram_start": gram_start.reshape(-1)[start:stop],
+                    "sample_segment_start": unit * rows_per_unit + segment_start,
+                    "sample_gram_start": unit * gram_per_unit + gram_start,
                 },
             )
+            start += len(segment_start)
         return rows_per_unit, gram_per_unit
+
+    def _room(self, count: Count, per_unit: int) -> int:
+        """Return the largest number of places that the samples of a unit take."""
+        return max(int(stop.max()) for _, stop in self._placed(count, per_unit))
+
+    def _placed(self, count: Count, per_unit: int) -> Iterator[tuple[IntArray, IntArray]]:
+        """Yield where each sample's places begin and end in its unit, chunk by chunk; a unit may lie in several."""
+        num_before = num_before_unit = position = 0
+        for num_steps in self._num_steps:
+            counts = count(num_steps.astype(np.int64))
+            before = num_before + np.cumsum(counts) - counts
+            opens_unit = np.arange(position, position + len(counts)) % per_unit == 0
+            # Sums only grow, so the latest one at which a unit opened is the largest.
+            before_unit = np.maximum.accumulate(np.where(opens_unit, before, num_before_unit))
+            yield before - before_unit, before - before_unit + counts
+            num_before, num_before_unit = int(before[-1] + counts[-1]), int(before_unit[-1])
+            position += len(counts)
 
     def _flush_samples(self) -> None:
         if not self._samples:
             return
         block, self._samples = self._samples, []
+        num_steps = np.array([sample.num_steps for sample in block], dtype=np.int32)
+        self._num_steps.append(num_steps.astype(np.min_scalar_type(int(num_steps.max()))))
         digests = np.frombuffer(b"".join(sample.digest for sample in block), dtype=np.uint8)
         self._write(
-            self.num_samples - len(block),
+            self._num_written,
             {
                 "sample_id": text_array([sample.sample_id for sample in block]),
                 "sample_row": np.array([sample.row for sample in block], dtype=np.int64),
@@ -156,9 +173,10 @@ class PlanWriter:
                 "sample_offset": np.array([sample.offset for sample in block], dtype=np.int64),
                 "sample_length": np.array([sample.length for sample in block], dtype=np.int64),
                 "sample_digest": digests.reshape(len(block), 16),
-                "sample_num_steps": np.array([sample.num_steps for sample in block], dtype=np.int32),
+                "sample_num_steps": num_steps,
             },
         )
+        self._num_written += len(block)
 
     def _flush_asides(self) -> None:
         if not self._asides:
@@ -177,8 +195,23 @@ class PlanWriter:
         for name, values in columns.items():
             update_digest(self._hashes[name], values)
         chunks = self._encoder.encode({name: (start, values) for name, values in columns.items()})
-        for key, value in chunks.items():
-            self._backend.write(f"{SAMPLES}/{key}", value)
+        self._backend.write_all({f"{SAMPLES}/{key}": value for key, value in chunks.items()})
+
+
+def _num_segments(num_steps: IntArray) -> IntArray:
+    return num_steps + 1
+
+
+def _num_gram_entries(num_steps: IntArray) -> IntArray:
+    return layout.num_packed(num_steps + 1)
+
+
+def plan_documents(plan: Plan) -> dict[str, bytes]:
+    """Return {key: bytes} of all metadata that follows from a plan, its own in zarr.json last."""
+    arrays = sample_arrays(plan.num_samples, sum(plan.set_aside.values()))
+    documents = {f"{SAMPLES}/{key}": value for key, value in ArrayEncoder(arrays).metadata.items()}
+    documents |= {f"{group}/zarr.json": group_bytes() for group in (SAMPLES, SIGNALS, LEDGER)}
+    return documents | {"zarr.json": group_bytes(plan)}
 
 
 def check_claimable(backend: Backend) -> None:
@@ -207,8 +240,7 @@ def text_array(values: list[str]) -> npt.NDArray[Any]:
 def update_digest(digest: hashlib._Hash, values: npt.NDArray[Any]) -> None:
     """Add values to an array's digest: numbers as little-endian bytes, each text followed by the byte 0xFF."""
     if values.dtype.kind in "TO":
-        for text in values.tolist():
-            digest.update(text.encode() + b"\xff")
+        digest.update(b"".join(text.encode() + b"\xff" for text in values.tolist()))
     else:
         digest.update(np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
 

@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_store.config import DataSpec, ExtractSpec, ModelIdentity
-from grace_store.metadata import DataFile, Signal
+from grace_store.job.seen_ids import SeenIds
+from grace_store.job.understanding import BLOCK_RECORDS
+from grace_store.metadata import Commit, DataFile, Signal
 from grace_store.store import (
     PlannedSample,
     PlanWriter,
@@ -28,6 +30,8 @@ from grace_store.store import (
     open_backend,
     unit_range,
 )
+from grace_store.store.layout import chunk_key, commit_key
+from grace_store.store.sealed import seal, to_bytes
 from grace_store.unit import UnitSignals
 
 VECTOR_SIZE = 2
@@ -41,17 +45,23 @@ def make_store(
     """Write a plan of so many samples and fill the signals; numbers depend on the arguments alone."""
     store = make_plan(location, num_samples, min_steps=min_steps, max_steps=max_steps, seed=seed)
     for number, name in enumerate(signals):
-        _fill(store, store.plan.digest(), name, (seed, number))
+        fill_signal(store, name, (seed, number))
     return store
 
 
 def make_plan(location: Path, num_samples: int, *, min_steps: int = 9, max_steps: int = 9, seed: int = 0) -> Store:
-    """Write a plan of so many samples, without signals yet."""
+    """Write a plan of so many samples, without signals yet; ids are held against those before, as in planning."""
     rng = np.random.default_rng(seed)
-    writer = PlanWriter(open_backend(location))
-    for row, steps in enumerate(rng.integers(min_steps, max_steps + 1, num_samples).tolist()):
-        digest = row.to_bytes(16, "big")
-        writer.add(PlannedSample(f"synthetic-{row}", row, 0, row * RECORD_BYTES, RECORD_BYTES, digest, steps))
+    writer, seen = PlanWriter(open_backend(location)), SeenIds()
+    for start in range(0, num_samples, BLOCK_RECORDS):
+        rows = range(start, min(start + BLOCK_RECORDS, num_samples))
+        ids = [f"synthetic-{row}" for row in rows]
+        assert not seen.add(ids).any()
+        for row, name, steps in zip(
+            rows, ids, rng.integers(min_steps, max_steps + 1, len(rows)).tolist(), strict=True
+        ):  # fmt: skip
+            digest = row.to_bytes(16, "big")
+            writer.add(PlannedSample(name, row, 0, row * RECORD_BYTES, RECORD_BYTES, digest, steps))
     file = DataFile(
         path="synthetic.jsonl", kind="jsonl", num_bytes=num_samples * RECORD_BYTES, num_records=num_samples,
         sha256="0" * 64,
@@ -60,17 +70,38 @@ def make_plan(location: Path, num_samples: int, *, min_steps: int = 9, max_steps
     return Store.open(location)
 
 
-def _fill(store: Store, plan_sha256: str, name: str, seed: tuple[int, int]) -> None:
+def fill_signal(store: Store, name: str, seed: tuple[int, int] = (0, 0), *, copied: bool = False) -> None:
+    """Write every unit of a new signal, and its totals; if copied, all full units with the chunks of the first."""
     model = ModelIdentity(
         architecture="Synthetic", hidden_size=VECTOR_SIZE, vocab_size=2, config="0", weights=name, tokenizer="0"
     )
     spec = ExtractSpec(model=model, rendering="plain", storage="float16")
-    view = create_signal(store, Signal(name=name, spec=spec, plan_sha256=plan_sha256, origin={"model": "none"}))
+    view = create_signal(store, Signal(name=name, spec=spec, plan_sha256=store.plan.digest(), origin={"model": "none"}))
     writer = UnitWriter(view)
+    first = None
     for unit in range(store.plan.num_units):
+        start, stop = unit_range(store.plan, unit)
+        if first is not None and stop - start == first.num_samples:
+            _copy_unit(view, first, unit)
+            continue
         signals, spans = _unit(view, unit, seed)
-        writer.write(unit, signals, spans)
+        commit = writer.write(unit, signals, spans)
+        if copied:
+            first = first or commit
     complete_signal(view)
+
+
+def _copy_unit(view: SignalView, first: Commit, unit: int) -> None:
+    """Commit a unit with the chunks of the first one: right wherever all samples have equally many steps."""
+    backend = view.store.backend
+    chunks = {}
+    for key, digest in first.chunks.items():
+        array, _, _ = key.partition("/")
+        copy = chunk_key(array, key.count("/") - 1, unit)
+        chunks[copy] = digest
+        backend.write(f"{view.key}/{copy}", backend.read(f"{view.key}/{key}") or b"")
+    commit = first.model_copy(update={"unit": unit, "chunks": chunks})
+    backend.write(commit_key(view.name, unit), to_bytes(seal(commit)))
 
 
 def _unit(view: SignalView, unit: int, seed: tuple[int, int]) -> tuple[UnitSignals, npt.NDArray[np.int32]]:
