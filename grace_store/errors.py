@@ -15,6 +15,7 @@
     │   ├── ResumeMismatch (ValueError)   the store was planned with other settings
     │   ├── TargetMismatch (ValueError)   a target set was not made as the pool was
     │   ├── StoreBusy                     another run holds the store
+    │   ├── StorageError                  the object store does not answer, or refuses
     │   ├── Corrupt                       bytes on disk are not those that were written
     │   └── Unfinished                    the store lacks units that the call needs
     ├── WorkerDied (RuntimeError)         a worker process ended before its work did
@@ -91,6 +92,10 @@ class TargetMismatch(StoreError, ValueError):
 
 class StoreBusy(StoreError):
     """Another run holds the store."""
+
+
+class StorageError(StoreError):
+    """The object store that a store lies in does not answer, or refuses."""
 
 
 class Corrupt(StoreError):

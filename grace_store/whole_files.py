@@ -36,7 +36,9 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def refuse_file_above(path: Path) -> None:
-    """Raise SettingError if what should be a folder on the way to a path is a file."""
+    """Raise SettingError if what should be a folder on the way to a path is a file, or if the path was a URL."""
+    if not {"s3:", "gs:", "az:"}.isdisjoint(path.parts):
+        raise SettingError(f"{path.name} cannot be written to a bucket: only stores can be in one. Give a local path.")
     nearest = next((above for above in path.parents if above.exists()), None)
     if nearest is not None and not nearest.is_dir():
         raise SettingError(f"{path} cannot be written: {nearest} is a file, not a folder.")

@@ -65,9 +65,9 @@ class MortalBackend(backend.LocalBackend):
         super().write(key, value)
         self.step()
 
-    def delete(self, key: str) -> None:
+    def delete(self, *keys: str) -> None:
         self.step()
-        super().delete(key)
+        super().delete(*keys)
 
     def delete_tree(self, prefix: str) -> None:
         self.step()
@@ -76,11 +76,9 @@ class MortalBackend(backend.LocalBackend):
 
 @pytest.fixture
 def mortal(monkeypatch: pytest.MonkeyPatch) -> type[MortalBackend]:
-    """Every backend is mortal, and a lock left behind is one of a dead process."""
+    """Every backend is mortal."""
     MortalBackend.revive()
     monkeypatch.setattr(backend, "LocalBackend", MortalBackend)
-    me = lock._me()
-    monkeypatch.setattr(lock, "_me", lambda: me | {"process_started": "long ago"})
     return MortalBackend
 
 

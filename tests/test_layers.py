@@ -18,6 +18,7 @@ LAYERS = ["store", "data", "model", "score", "select", "analysis", "evaluation",
 DOORS = {
     "zarr": "store",
     "numcodecs": "store",
+    "obstore": "store",
     "torch": "model",
     "transformers": "model",
     "safetensors": "model",

@@ -1,17 +1,22 @@
-"""Bytes on a disk: whole or not at all, and nothing left lying about."""
+"""Bytes on a disk or in a bucket: whole or not at all, and nothing left lying about."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from zarr.core.buffer import default_buffer_prototype
 
-from grace_store.errors import SettingError
-from grace_store.store import LocalBackend, open_backend, run_log_path
+from grace_store.errors import Corrupt, SettingError
+from grace_store.store import Backend, LocalBackend, open_backend, open_run_log, run_logs
 from grace_store.store.layout import RUNS, TMP
+from tests.s3_server import environment, new_bucket, s3_server
 
 
 @pytest.fixture
@@ -19,29 +24,171 @@ def backend(tmp_path: Path) -> LocalBackend:
     return LocalBackend(tmp_path / "store")
 
 
-def temporary_files(backend: LocalBackend) -> list[str]:
+@pytest.fixture(scope="module")
+def s3_port() -> Iterator[int]:
+    with s3_server() as port:
+        yield port
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """A backend of each kind, with nothing in it."""
+    if request.param == "folder":
+        return LocalBackend(tmp_path / "store")
+    port = request.getfixturevalue("s3_port")
+    for name, value in environment(port).items():
+        monkeypatch.setenv(name, value)
+    return open_backend(f"s3://{new_bucket(port)}/a/store")
+
+
+def temporary_files(backend: Backend) -> list[str]:
     return list(backend.walk(TMP))
 
 
-def test_what_is_written_is_read(backend: LocalBackend) -> None:
-    backend.write("a/b/c", b"one")
-    backend.write("a/b/c", b"three")
-    assert backend.read("a/b/c") == b"three"
-    assert backend.size("a/b/c") == 5
-    assert backend.names("a") == ["b"]
-    assert list(backend.walk("a")) == ["a/b/c"]
-    assert temporary_files(backend) == []
+# ---------------------------------------------------------------- what every backend does
 
 
-def test_what_is_not_there_is_none_or_empty(backend: LocalBackend) -> None:
-    backend.write("file", b"")
+def test_what_is_written_is_read(place: Backend) -> None:
+    place.write("a/b/c", b"one")
+    place.write("a/b/c", b"three")
+    assert place.read("a/b/c") == b"three"
+    assert place.size("a/b/c") == 5
+    assert place.names("a") == ["b"]
+    assert place.names("a/b") == ["c"]
+    assert list(place.walk("a")) == ["a/b/c"]
+    assert list(place.sizes("a")) == [("a/b/c", 5)]
+    assert temporary_files(place) == []
+    place.flush()
+
+
+def test_what_is_not_there_is_none_or_empty(place: Backend) -> None:
+    place.write("file", b"")
     for key in ("nothing", "no/thing", "file/below"):
-        assert backend.read(key) is None
-        assert backend.size(key) is None
-        assert backend.names(key) == []
-    assert backend.read("") is None  # a folder
-    backend.delete("nothing")
-    backend.delete_tree("nothing")
+        assert place.read(key) is None
+        assert place.read_slice(key, slice(0, 2)) is None
+        assert place.size(key) is None
+        assert place.written_at(key) is None
+        assert place.names(key) == []
+        assert list(place.sizes(key)) == []
+    assert place.read("") is None  # a folder
+    assert list(place.read_all(["nothing", "file", "no/thing"])) == [None, b"", None]
+    place.delete("nothing")
+    place.delete("nothing", "nor/this")
+    place.delete()
+    place.delete_tree("nothing")
+    assert place.read("file") == b""
+
+
+@pytest.mark.parametrize("part", [slice(0, 3), slice(2, 5), slice(4, None), slice(-3, None), slice(0, 99)])
+def test_a_slice_is_that_of_the_value(place: Backend, part: slice) -> None:
+    place.write("key", b"0123456789")
+    assert place.read_slice("key", part) == b"0123456789"[part]
+
+
+def test_a_slice_beyond_the_end_of_a_value_that_was_cut_short_is_empty(place: Backend) -> None:
+    place.write("key", b"0123")
+    assert place.read_slice("key", slice(7, 9)) == b""
+    assert place.read_slice("key", slice(-9, None)) == b"0123"
+
+
+def test_many_values_are_written_in_any_order_and_read_in_that_of_their_keys(place: Backend) -> None:
+    values = {f"many/{number}": bytes([number]) * number for number in range(20)}
+    place.write_all(values)
+    keys = [*reversed(values), "many/none", "many/7"]
+    assert list(place.read_all(keys)) == [values.get(key) for key in keys]
+    assert dict(place.sizes("many")) == {key: len(value) for key, value in values.items()}
+    assert place.names("many") == sorted(key.removeprefix("many/") for key in values)
+
+
+def test_who_stops_reading_early_gets_no_more(place: Backend) -> None:
+    place.write_all({f"many/{number}": b"x" for number in range(3)})
+    values = iter(place.read_all(f"many/{number % 3}" for number in range(20)))
+    assert next(values) == b"x"
+    del values
+
+
+def test_write_new_is_exclusive(place: Backend) -> None:
+    assert place.write_new("lock", b"mine")
+    assert not place.write_new("lock", b"yours")
+    assert place.read("lock") == b"mine"
+    assert temporary_files(place) == []
+    place.delete("lock")
+    assert place.write_new("lock", b"yours")
+
+
+def test_of_many_that_write_a_new_value_at_once_one_succeeds(place: Backend) -> None:
+    for key in ("locks/one", "locks/two"):
+        with ThreadPoolExecutor(12) as pool:
+            won = list(pool.map(lambda number, key=key: place.write_new(key, b"%d" % number), range(12)))
+        assert won.count(True) == 1
+        assert place.read(key) == b"%d" % won.index(True)
+
+
+def test_only_the_value_that_is_there_is_renewed(place: Backend) -> None:
+    place.write("lock", b"mine")
+    before = place.written_at("lock")
+    assert before is not None
+    assert place.renew("lock", b"mine")
+    assert (place.written_at("lock") or 0) >= before
+    assert not place.renew("lock", b"yours")
+    assert place.read("lock") == b"mine"
+    place.delete("lock")
+    assert not place.renew("lock", b"mine")
+    assert place.read("lock") is None
+
+
+def test_deleting_takes_what_was_named_and_nothing_beside_it(place: Backend) -> None:
+    keys = ["a/b/1", "a/b/2", "a/b/c/3", "a/bc", "a/b.json", "d"]
+    place.write_all(dict.fromkeys(keys, b"x"))
+    place.delete_tree("a/b")
+    assert sorted(place.walk()) == ["a/b.json", "a/bc", "d"]
+    place.delete("a/bc", "nothing", "d")
+    assert list(place.walk()) == ["a/b.json"]
+    place.prune()
+    assert list(place.walk()) == ["a/b.json"]
+
+
+def test_names_that_need_quoting_are_names(place: Backend) -> None:
+    keys = ["signals/warm=1+2/x", "signals/é ü/x", "signals/50%/x"]
+    place.write_all(dict.fromkeys(keys, b"x"))
+    assert sorted(place.walk("signals")) == sorted(keys)
+    assert place.names("signals") == sorted(["warm=1+2", "é ü", "50%"])
+    assert list(place.read_all(keys)) == [b"x"] * 3
+
+
+def test_zarr_gets_a_view_it_cannot_write_to_and_no_fill_values_for_missing_chunks(place: Backend) -> None:
+    view = place.zarr_store()
+    assert view.read_only
+    place.write_all({"g/array/zarr.json": b"{}", "g/array/c/0": b"0123"})
+
+    async def look() -> None:
+        prototype = default_buffer_prototype()
+        assert await view.get("g/none/zarr.json", prototype) is None
+        assert [name async for name in view.list_dir("g/array/")] == ["c", "zarr.json"]
+        assert sorted([key async for key in view.list_prefix("g/")]) == ["g/array/c/0", "g/array/zarr.json"]
+        assert await view.exists("g/array/c/0")
+        with pytest.raises(Corrupt, match=r"g/array/c/1 is missing. Run `grace-store verify`"):
+            await view.get("g/array/c/1", prototype)
+
+    asyncio.run(look())
+
+
+def test_the_log_of_a_run_is_kept_also_when_it_fails(place: Backend) -> None:
+    with open_run_log(place, "1.jsonl") as log:
+        log.write("one\n")
+
+    def fail() -> None:
+        with open_run_log(place, "2.jsonl") as log:
+            log.write("two\n")
+            raise RuntimeError("exploded")
+
+    with pytest.raises(RuntimeError, match="exploded"):
+        fail()
+    assert list(run_logs(place)) == ["one\n", "two\n"]
+    assert place.names(RUNS) == ["1.jsonl", "2.jsonl"]
+
+
+# ---------------------------------------------------------------- a folder
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])
@@ -145,15 +292,6 @@ def test_where_folders_cannot_be_synced_or_listed_the_store_is_written_all_the_s
         backend.flush()
 
 
-def test_write_new_is_exclusive(backend: LocalBackend) -> None:
-    assert backend.write_new("lock", b"mine")
-    assert not backend.write_new("lock", b"yours")
-    assert backend.read("lock") == b"mine"
-    assert temporary_files(backend) == []
-    backend.delete("lock")
-    assert backend.write_new("lock", b"yours")
-
-
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_temporary_file_swept_away_by_a_starting_run_is_written_again(
     backend: LocalBackend, monkeypatch: pytest.MonkeyPatch, times: int
@@ -212,18 +350,18 @@ def test_walking_is_in_order_and_relative(backend: LocalBackend) -> None:
     assert [key for key in backend.walk() if not key.startswith("ledger")] == ["a", "b/10", "b/2", "c/d/e"]
 
 
-def test_zarr_gets_a_view_it_cannot_write_to(backend: LocalBackend) -> None:
-    assert backend.zarr_store().read_only
-
-
-def test_urls_are_refused_with_a_sentence() -> None:
-    with pytest.raises(SettingError, match="s3://bucket/store: object-store URLs cannot be opened yet"):
-        open_backend("s3://bucket/store")
-
-
-def test_a_local_location_is_absolute_and_knows_its_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_location_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    backend = open_backend("store")
-    assert backend.location == str(tmp_path / "store")
-    assert run_log_path(backend, "x.jsonl") == tmp_path / "store" / RUNS / "x.jsonl"
-    assert run_log_path(object(), "x.jsonl") is None  # type: ignore[arg-type]
+    assert open_backend("store").location == str(tmp_path / "store")
+
+
+def test_a_log_in_a_folder_grows_line_by_line(backend: LocalBackend) -> None:
+    with open_run_log(backend, "x.jsonl") as log:
+        log.write("one\n")
+        log.flush()
+        assert list(run_logs(backend)) == ["one\n"]
+
+
+def test_a_url_that_was_made_a_path_is_not_taken_for_one() -> None:
+    with pytest.raises(SettingError, match=r"s3:/bucket/store: a path made of a URL is none any more"):
+        open_backend(Path("s3://bucket/store"))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from math import lcm
 from pathlib import Path
 from typing import Any
@@ -15,12 +19,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_store.errors import StoreBusy
-from grace_store.store import LocalBackend, clear_dead, hold, lock
+from grace_store.errors import StorageError, StoreBusy
+from grace_store.store import Backend, LocalBackend, clear_dead, hold, lock, open_backend, refuse_busy
 from grace_store.store.layout import LOCKS, TMP
+from tests.s3_server import environment, new_bucket, s3_server
 
 MINE = f"{LOCKS}/base.0-of-1.json"
 ELSEWHERE = {"host": "another-machine", "pid": 7, "since": "yesterday"}
+RENEWING = ELSEWHERE | {"mark": "theirs", lock.RENEWED: 60.0}
 
 
 @pytest.fixture
@@ -34,7 +40,7 @@ def dead_owner() -> dict[str, Any]:
     return lock._me() | {"pid": process.pid}
 
 
-def put(backend: LocalBackend, owner: Any, key: str = MINE) -> None:
+def put(backend: Backend, owner: Any, key: str = MINE) -> None:
     backend.write(key, json.dumps(owner).encode())
 
 
@@ -82,8 +88,8 @@ def test_shards_conflict_exactly_when_they_have_a_unit_in_common(n: int, m: int,
         def names(self, _: str) -> list[str]:
             return [f"base.{i}-of-{n}.json"]
 
-        def read(self, _: str) -> bytes:
-            return b"{}"
+        def read_all(self, keys: list[str]) -> list[bytes]:
+            return [b"{}" for _ in keys]
 
     assert bool(list(lock._overlapping(OneLock(), "base", (j, m)))) == common  # type: ignore[arg-type]
 
@@ -127,10 +133,10 @@ def test_only_the_owners_machine_knows_that_it_is_dead(backend: LocalBackend, ow
     assert list(backend.walk()) == []
 
 
-def test_another_container_of_the_machine_is_not_known_to_be_dead() -> None:
+def test_another_container_of_the_machine_is_not_known_to_be_dead(backend: LocalBackend) -> None:
     owner = lock._me() | {"pid": 4_000_000, "pid_namespace": "pid:[1]"}
-    assert not lock.is_dead(owner)
-    assert lock.is_dead(lock._me() | {"pid": 4_000_000})
+    assert not lock.is_dead(backend, MINE, owner)
+    assert lock.is_dead(backend, MINE, lock._me() | {"pid": 4_000_000})
 
 
 def test_a_lock_that_is_no_json_is_nobodys_to_take(backend: LocalBackend) -> None:
@@ -164,8 +170,8 @@ def test_a_slow_finder_of_a_dead_lock_does_not_delete_the_quick_ones(
     quick: list[Iterator[None]] = []
     judge = lock.is_dead
 
-    def judge_slowly(owner: dict[str, Any]) -> bool:
-        verdict = judge(owner)
+    def judge_slowly(*what: Any) -> bool:
+        verdict = judge(*what)
         if not quick:
             taken = hold(LocalBackend(backend.root), "base")
             quick.append(taken)  # type: ignore[arg-type]
@@ -227,6 +233,187 @@ def test_clearing_removes_locks_and_claims_of_the_dead(backend: LocalBackend) ->
     put(backend, dead_owner(), f"{LOCKS}/base.0-of-1.json.abc.dead")
     clear_dead(backend)
     assert list(backend.walk()) == []
+
+
+def test_a_lock_that_this_process_could_not_give_back_does_not_stop_it(backend: LocalBackend) -> None:
+    put(backend, lock._me() | {"mark": "of a run that ended when the storage was gone", lock.RENEWED: 60.0})
+    with hold(backend, "base"):
+        pass
+
+
+# ---------------------------------------------------------------- runs that cannot be seen from here
+
+
+def silence(backend: LocalBackend, seconds: float, key: str = MINE) -> None:
+    """Let a lock have been written so long ago."""
+    at = time.time() - seconds
+    os.utime(backend.root / key, (at, at))
+
+
+def test_a_lock_that_is_renewed_is_respected_and_says_when_it_would_not_be(backend: LocalBackend) -> None:
+    put(backend, RENEWING)
+    silence(backend, lock.SILENT_SECONDS - 60)
+    at = time.strftime("%H:%M", time.gmtime((backend.written_at(MINE) or 0) + lock.SILENT_SECONDS))
+    text = rf"process 7 on another-machine .*if it stays silent, a run that starts after {at} UTC takes over"
+    with pytest.raises(StoreBusy, match=text), hold(backend, "base"):
+        pass
+    with pytest.raises(StoreBusy, match=text):
+        refuse_busy(backend)
+    assert json.loads(backend.read(MINE) or b"") == RENEWING
+
+
+@pytest.mark.parametrize("where", [{}, {"host": socket.gethostname(), "pid_namespace": "pid:[1]"}])
+def test_a_silent_lock_is_taken_over(backend: LocalBackend, where: dict[str, str]) -> None:
+    put(backend, RENEWING | {"boot": lock._boot_id()} | where)
+    silence(backend, lock.SILENT_SECONDS)
+    with hold(backend, "base"):
+        assert json.loads(backend.read(MINE) or b"")["pid"] == os.getpid()
+    assert list(backend.walk()) == []
+
+
+def test_silence_of_an_older_version_says_nothing(backend: LocalBackend) -> None:
+    put(backend, ELSEWHERE)
+    silence(backend, 1000 * lock.SILENT_SECONDS)
+    with pytest.raises(StoreBusy, match=r"Wait for it to end; if you know that it is dead"), hold(backend, "base"):
+        pass
+
+
+def test_silence_of_a_process_that_is_seen_to_run_says_nothing(backend: LocalBackend) -> None:
+    with hold(backend, "base"):
+        silence(backend, 1000 * lock.SILENT_SECONDS)
+        with pytest.raises(StoreBusy, match="is being written"), hold(LocalBackend(backend.root), "base"):
+            pass
+
+
+@pytest.mark.parametrize("hours", [-24, 24])
+def test_a_clock_that_is_wrong_makes_no_live_run_dead(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """The storage's clock decides: both the lock and the claim before a takeover have its time."""
+    put(backend, RENEWING)
+    now = time.time()
+    monkeypatch.setattr(lock.time, "time", lambda: now + 3600 * hours)
+    with pytest.raises(StoreBusy, match="another-machine"), hold(backend, "base"):
+        pass
+    assert json.loads(backend.read(MINE) or b"") == RENEWING
+    assert backend.names(LOCKS) == ["base.0-of-1.json"]
+
+
+class Watched(LocalBackend):
+    """Says when a lock was renewed, or could not be."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.answers: list[bool | type[Exception]] = []
+        self.failures: list[Exception] = []
+        self.asked = threading.Semaphore(0)
+
+    def renew(self, key: str, value: bytes) -> bool:
+        try:
+            if self.failures:
+                raise self.failures.pop()
+            answer = super().renew(key, value)
+            self.answers.append(answer)
+            return answer
+        finally:
+            self.asked.release()
+
+    def wait(self, times: int) -> None:
+        for _ in range(times):
+            assert self.asked.acquire(timeout=60)
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.01)
+    return Watched(tmp_path)
+
+
+def test_a_lock_is_renewed_while_it_is_held_whatever_the_storage_does_for_a_while(watched: Watched) -> None:
+    watched.failures = [StorageError("gone"), OSError(5, "Input/output error")]
+    with hold(watched, "base") as lease:
+        silence(watched, 3600)
+        watched.wait(4)
+        assert time.time() - (watched.written_at(MINE) or 0) < 3600
+        lease.confirm()
+    assert set(watched.answers) == {True}
+
+
+@pytest.mark.parametrize("successor", [None, RENEWING])
+def test_a_lock_that_was_taken_over_is_let_go_and_not_put_back(watched: Watched, successor: Any) -> None:
+    with hold(watched, "base") as lease:
+        watched.delete(MINE)
+        if successor:
+            put(watched, successor)
+        while False not in watched.answers:
+            watched.wait(1)
+        with pytest.raises(StoreBusy, match=r"was silent for so long that its lock .* was taken over"):
+            lease.confirm()
+    assert json.loads(watched.read(MINE) or b"null") == successor
+    assert watched.answers[-1] is False
+
+
+# ---------------------------------------------------------------- in a bucket
+
+
+@pytest.fixture(scope="module")
+def s3_port() -> Iterator[int]:
+    with s3_server() as port:
+        yield port
+
+
+@pytest.fixture
+def reopen(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Backend]:
+    """Opens the same bucket as another process would."""
+    for name, value in environment(s3_port).items():
+        monkeypatch.setenv(name, value)
+    url = f"s3://{new_bucket(s3_port)}/store"
+    return lambda: open_backend(url)
+
+
+def test_in_a_bucket_locks_do_what_they_do_in_a_folder(reopen: Callable[[], Backend]) -> None:
+    bucket = reopen()
+    with hold(bucket, "base", (0, 2)) as lease, hold(reopen(), "base", (1, 2)):
+        with pytest.raises(StoreBusy, match="0-of-2"), hold(reopen(), "base"):
+            pass
+        assert bucket.renew(lease.key, lease.content)
+        lease.confirm()
+    put(bucket, dead_owner())
+    with hold(reopen(), "base"):
+        pass
+    assert list(bucket.walk()) == []
+
+
+def test_in_a_bucket_a_silent_lock_is_taken_over(
+    reopen: Callable[[], Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = reopen()
+    put(bucket, RENEWING)
+    with pytest.raises(StoreBusy, match="UTC takes over"), hold(reopen(), "base"):
+        pass
+    monkeypatch.setattr(lock, "SILENT_SECONDS", 0.0)
+    with hold(reopen(), "base"):
+        assert json.loads(bucket.read(MINE) or b"")["pid"] == os.getpid()
+    assert list(bucket.walk()) == []
+
+
+def test_in_a_bucket_of_many_that_find_a_dead_lock_at_once_one_gets_it(reopen: Callable[[], Backend]) -> None:
+    bucket = reopen()
+    put(bucket, dead_owner())
+    all_tried = threading.Barrier(4)
+
+    def take(_: int) -> bool:
+        try:
+            with hold(reopen(), "base"):
+                all_tried.wait(60)
+                return True
+        except StoreBusy:
+            all_tried.wait(60)
+            return False
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(take, range(4))) == 1
+    assert not bucket.names(LOCKS)
 
 
 def test_without_proc_a_process_is_asked_by_signal(monkeypatch: pytest.MonkeyPatch) -> None:

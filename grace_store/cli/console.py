@@ -46,6 +46,7 @@ EXTRAS = {
     "faiss": "faiss",
     **dict.fromkeys(("plotly", "kaleido"), "report"),
     "ray": "ray",
+    "obstore": "cloud",
     **dict.fromkeys(("igraph", "leidenalg"), "cadc"),
 }
 """Which extra brings a module that the core does without."""

@@ -16,7 +16,7 @@ from grace_store.data import Dataset, Record, Sample, name_files, understand
 from grace_store.data.folders import expand_paths
 from grace_store.errors import DataError, GraceStoreError, SettingError, Unusable
 from grace_store.job.dataset import image_folder, open_dataset
-from grace_store.job.outputs import Source, check_outputs, sources_of
+from grace_store.job.outputs import Source, check_outputs, place_of, sources_of
 from grace_store.job.selecting import IntArray, Subset, open_store_of, positions_of, with_steps
 from grace_store.select.datasets_folder import STATE, write_datasets_folder
 from grace_store.select.files import (
@@ -110,7 +110,7 @@ def _sources_of_ids(
 def _keep_sources(exported: Exported, subset: Subset, store: Store | str, files: Sequence[Path]) -> None:
     """Raise SettingError if a file about to be written is, holds or lies in something the subset is made from."""
     sources: list[Source] = [(path, "which the scores were made from") for path in files]
-    sources += sources_of(store) if isinstance(store, Store) else [(Path(store), "the store")]
+    sources += sources_of(store) if isinstance(store, Store) else place_of(store)
     if subset.scores.path is not None:
         sources.append((subset.scores.path, "the table of scores"))
     targets = [exported.out, sidecar_of(exported.out)]

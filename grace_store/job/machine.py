@@ -1,4 +1,4 @@
-"""The machine a run is to go on: does its file system do what stores rely on, and what room is left."""
+"""The machine a run is to go on: does its file system or bucket do what stores rely on, and what room is left."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from grace_store.errors import StorageError
+from grace_store.store import open_backend
 from grace_store.whole_files import sync_file, sync_folder
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -26,7 +28,7 @@ class Room:
 class Trouble:
     """What a place does not do: nothing, less than could be wished, or too little to hold a store."""
 
-    folder: Path
+    folder: Path | str
     slight: str = ""
     fatal: str = ""
 
@@ -55,6 +57,24 @@ def main_memory() -> Room | None:
     except (OSError, ValueError):  # no control group, or no limit ("max")
         return Room(free, total)
     return Room(min(free, max(limit - used, 0)), min(total, limit))
+
+
+def try_storage(url: str) -> Trouble:
+    """Try in a bucket, by an object that is gone afterwards, what a store does there."""
+    try:
+        backend = open_backend(url)
+        key = f".doctor-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        is_new = backend.write_new(key, b"1")
+        is_new_again = backend.write_new(key, b"2")
+        found, names = backend.read(key), backend.names("")
+        backend.delete(key)
+    except StorageError as error:
+        return Trouble(url, fatal=str(error))
+    if not is_new or key not in names or found is None:
+        return Trouble(url, fatal=f"{url} does not give back at once what was put there")
+    if is_new_again:
+        return Trouble(url, slight=f"{url} replaces objects that it was told not to, so runs may not see each other")
+    return Trouble(url)
 
 
 def try_place(place: Path) -> Trouble:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grace_store.errors import SettingError
 from grace_store.select.files import overlaps
-from grace_store.store import Store
+from grace_store.store import Store, is_url
 
 Source = tuple[Path, str]
 """A path and what it is, in words."""
@@ -16,7 +16,12 @@ Source = tuple[Path, str]
 def sources_of(store: Store) -> list[Source]:
     """Return the store and the files it was planned from."""
     planned = [(Path(file.path), "which the store was planned from") for file in store.plan.files]
-    return [*planned, (Path(store.location), "the store")]
+    return [*planned, *place_of(store.location)]
+
+
+def place_of(location: str) -> list[Source]:
+    """Return where a store lies on this machine: nowhere if it is in an object store, which results never go to."""
+    return [] if is_url(location) else [(Path(location), "the store")]
 
 
 def check_results(

@@ -12,7 +12,7 @@ from grace_store.errors import ResumeMismatch
 from grace_store.job.signals import describe_differences, software
 from grace_store.metadata import Plan
 from grace_store.recipe import RECIPE, REPLAY, Recipe, Subset, WarmupSpec
-from grace_store.store import Store
+from grace_store.store import Store, is_url
 from grace_store.store.sealed import from_bytes, seal, to_bytes, unseal
 from grace_store.whole_files import whole_file
 
@@ -28,7 +28,7 @@ def read_recipe(out: Path) -> Recipe | None:
 
 def make_recipe(spec: WarmupSpec, store: Store, subset: Subset, model: str, images: str) -> Recipe:
     """Return the recipe of a warm-up as it would run now."""
-    place = store.location if "://" in store.location else str(Path(store.location).resolve())
+    place = store.location if is_url(store.location) else str(Path(store.location).resolve())
     origin = {**software(), "model": str(Path(model).resolve()), "store": place, "images": images}
     return Recipe(spec=spec, plan_sha256=plan_digest(store.plan), subset_sha256=subset.digest(), origin=origin)
 

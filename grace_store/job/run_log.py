@@ -11,20 +11,15 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from grace_store.events import Event, Listener
-from grace_store.store import Store, run_log_path
+from grace_store.store import Store, open_run_log
 
 
 @contextmanager
 def logged(store: Store, listener: Listener) -> Iterator[Listener]:
-    """Yield a listener that also writes every event into the store's folder of runs."""
+    """Yield a listener that also writes every event into the store's folder of runs, at once or, in a bucket, last."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    path = run_log_path(store.backend, f"{stamp}-{socket.gethostname()}-{os.getpid()}.jsonl")
-    if path is None:
-        yield listener
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock = threading.Lock()
-    with path.open("a", encoding="utf-8") as log:
+    with open_run_log(store.backend, f"{stamp}-{socket.gethostname()}-{os.getpid()}.jsonl") as log:
 
         def tee(event: Event) -> None:
             line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **event.to_json()}

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from grace_store.config import default_threads
 from grace_store.errors import Corrupt
-from grace_store.job.blocks import CommittedSignals
+from grace_store.job.blocks import CommittedSignals, Mapper, Threads
 from grace_store.metadata import STATE_DONE
 from grace_store.store import SAMPLES_PER_CHUNK, SignalView, unit_range
 
@@ -95,8 +95,10 @@ class VectorReader(CommittedSignals):
         _check_chunks(view, unit, ("sample_state", "sample_num_tokens", "sample_loss"))
         return ResponseTotals(done, view.unit_array("sample_num_tokens", unit), view.unit_array("sample_loss", unit))
 
-    def threads(self, wanted: int | None) -> int:
-        """Return how many blocks may be under way, each with a unit of vectors in memory as stored and decoded."""
+    def threads(self, wanted: Threads) -> Threads:
+        """Return how many blocks may be under way here, each with a unit of vectors in memory as stored and decoded."""
+        if isinstance(wanted, Mapper):
+            return wanted
         unit_bytes = self.store.plan.samples_per_unit * self.dimension * 8
         return max(1, min(wanted or default_threads(), MAX_BYTES_AT_ONCE // unit_bytes))
 
@@ -106,11 +108,10 @@ def _check_chunks(view: SignalView, unit: int, arrays: Container[str] | None = N
 
     A chunk that was copied from another unit has a good checksum of its own.
     """
-    for name, committed in view.commit(unit).chunks.items():
-        if arrays is not None and name.partition("/")[0] not in arrays:
-            continue
-        raw = view.store.backend.read(f"{view.key}/{name}")
-        if raw is None or hashlib.sha256(raw).hexdigest() != committed.sha256:
+    chunks = view.commit(unit).chunks
+    names = [name for name in chunks if arrays is None or name.partition("/")[0] in arrays]
+    for name, raw in zip(names, view.store.backend.read_all(f"{view.key}/{name}" for name in names), strict=True):
+        if raw is None or hashlib.sha256(raw).hexdigest() != chunks[name].sha256:
             raise Corrupt(
                 f"{view.store.location}: {view.key}/{name} is missing or not the chunk that was committed. Run "
                 "`grace-store verify --deep`, then `grace-store repair`."

@@ -24,7 +24,7 @@ from grace_store.job.subsets import ChosenSamples, choose_samples, order_steps
 from grace_store.model.adapter_folder import STATE, TENSORS, require_peft
 from grace_store.model.folder import read_object
 from grace_store.recipe import DONE, SUBSET, LeftOut, Ranks, Recipe, SampleRef, WarmupOptions, WarmupRequest
-from grace_store.store import Store, open_backend
+from grace_store.store import Store, is_url, open_backend
 from grace_store.unit import SetAside
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ def warmup(job: WarmupJob, listener: Listener = ignore, stop: threading.Event | 
                 recipe,
                 job.out,
                 store,
-                planned_here=Path(store.location).resolve() == Path(_own_plan(job.out)).resolve(),
+                planned_here=not is_url(store.location)
+                and Path(store.location).resolve() == Path(_own_plan(job.out)).resolve(),
             )
         done = _train(job, recipe, store, chosen, model, listener, stop or threading.Event())
     _warn_of_unlearnt(job, done, listener)

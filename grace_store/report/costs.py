@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from grace_store.job.status import SignalStatus
-from grace_store.store import Store, run_log_path
+from grace_store.store import Store, run_logs
 
 WITHOUT_MODEL = ("random", "longest", "stepmax")
 """Methods that look at no number a model made."""
@@ -70,10 +70,9 @@ def seconds_by_signal(store: Store) -> dict[str, float]:
 
 
 def _logs(store: Store) -> Iterator[list[dict[str, Any]]]:
-    first = run_log_path(store.backend, "")
-    for path in sorted(first.glob("*.jsonl")) if first is not None and first.is_dir() else ():
+    for log in run_logs(store.backend):
         events = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in log.splitlines():
             try:
                 events.append(json.loads(line))
             except ValueError:  # a killed run's last line may be cut short

@@ -1,18 +1,18 @@
 """The on-disk format: the only package that knows zarr. Imports nothing of the program above it."""
 
-from grace_store.store.backend import Backend, LocalBackend, open_backend, run_log_path
-from grace_store.store.check import Problem, check_plan, check_signal, check_strays, plan_documents, remedy_of_lost
+from grace_store.store.backend import Backend, LocalBackend, is_url, open_backend, open_run_log, run_logs
+from grace_store.store.check import Problem, Sizes, check_plan, check_signal, check_strays, listed_sizes, remedy_of_lost
 from grace_store.store.copies import has_plan_copy, restore_documents
 from grace_store.store.gram_reader import GramReader, SampleGrams
 from grace_store.store.layout import SAMPLES, SAMPLES_PER_CHUNK, check_signal_name, unit_range
-from grace_store.store.lock import Shard, clear_dead, hold, refuse_busy
-from grace_store.store.plan_writer import PlannedSample, PlanWriter, check_claimable
+from grace_store.store.lock import Lease, Shard, clear_dead, hold, refuse_busy
+from grace_store.store.plan_writer import PlannedSample, PlanWriter, check_claimable, plan_documents
 from grace_store.store.store import SampleRows, SignalView, Store, is_committed
+from grace_store.store.totals import Totals
 from grace_store.store.unit_writer import (
     UnitWriter,
     check_kind,
     complete_signal,
-    count_set_aside,
     create_signal,
     rewrite_signal_metadata,
     withdraw_units,
@@ -23,6 +23,7 @@ __all__ = [
     "SAMPLES_PER_CHUNK",
     "Backend",
     "GramReader",
+    "Lease",
     "LocalBackend",
     "PlanWriter",
     "PlannedSample",
@@ -31,7 +32,9 @@ __all__ = [
     "SampleRows",
     "Shard",
     "SignalView",
+    "Sizes",
     "Store",
+    "Totals",
     "UnitWriter",
     "check_claimable",
     "check_kind",
@@ -41,18 +44,20 @@ __all__ = [
     "check_strays",
     "clear_dead",
     "complete_signal",
-    "count_set_aside",
     "create_signal",
     "has_plan_copy",
     "hold",
     "is_committed",
+    "is_url",
+    "listed_sizes",
     "open_backend",
+    "open_run_log",
     "plan_documents",
     "refuse_busy",
     "remedy_of_lost",
     "restore_documents",
     "rewrite_signal_metadata",
-    "run_log_path",
+    "run_logs",
     "unit_range",
     "withdraw_units",
 ]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TextIO
 
-import zarr.storage
 from zarr.abc.store import Store as ZarrStore
 
-from grace_store.errors import SettingError
+from grace_store.errors import SettingError, StorageError
 from grace_store.store.layout import LEDGER, LOCKS, RUNS, SAMPLES, SIGNALS, TMP
+from grace_store.store.object_backend import CREDENTIALS, ObjectBackend
+from grace_store.store.zarr_view import ZarrView
 from grace_store.whole_files import sync_folder
 
 _ATTEMPTS = 4
@@ -29,17 +32,33 @@ class Backend(Protocol):
     location: str
 
     def zarr_store(self) -> ZarrStore:
-        """Return a read-only view for zarr."""
+        """Return a read-only view for zarr, to which a missing chunk is an error."""
         ...
 
     def read(self, key: str) -> bytes | None: ...
+
+    def read_slice(self, key: str, part: slice) -> bytes | None:
+        """Return value[part] of a key without reading the rest; part is a:b, a: or -a:."""
+        ...
+
+    def read_all(self, keys: Iterable[str]) -> Iterator[bytes | None]:
+        """Yield the values of keys, in the order of the keys; several at a time where each one takes a round trip."""
+        ...
 
     def write(self, key: str, value: bytes) -> None:
         """Put the whole value under the key or, whatever happens, nothing."""
         ...
 
+    def write_all(self, values: Mapping[str, bytes]) -> None:
+        """Write each value as write does, in any order; after an error some are written and some are not."""
+        ...
+
     def write_new(self, key: str, value: bytes) -> bool:
         """Like write, but only if the key is free; False if it was taken."""
+        ...
+
+    def renew(self, key: str, value: bytes) -> bool:
+        """Let a value count as written now; False, and nothing written, if another value or none is there."""
         ...
 
     def flush(self) -> None:
@@ -47,6 +66,14 @@ class Backend(Protocol):
         ...
 
     def size(self, key: str) -> int | None: ...
+
+    def written_at(self, key: str) -> float | None:
+        """Return when a value was written or renewed, in seconds since 1970 by the clock of the storage."""
+        ...
+
+    def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+        """Yield (key, size) of everything below a prefix, from one listing."""
+        ...
 
     def names(self, prefix: str) -> list[str]:
         """Return the sorted names directly below a prefix."""
@@ -56,7 +83,9 @@ class Backend(Protocol):
         """Yield every key below a prefix."""
         ...
 
-    def delete(self, key: str) -> None: ...
+    def delete(self, *keys: str) -> None:
+        """Delete values; those that are not there are no error."""
+        ...
 
     def delete_tree(self, prefix: str) -> None: ...
 
@@ -77,7 +106,7 @@ class LocalBackend:
         """Folders whose way up to the root is synced with the next flush, or was."""
 
     def zarr_store(self) -> ZarrStore:
-        return zarr.storage.LocalStore(self.root, read_only=True)
+        return ZarrView(self)
 
     def read(self, key: str) -> bytes | None:
         try:
@@ -85,11 +114,28 @@ class LocalBackend:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 
+    def read_slice(self, key: str, part: slice) -> bytes | None:
+        try:
+            with open(self.root / key, "rb") as stream:
+                size = os.fstat(stream.fileno()).st_size
+                start, stop, _ = part.indices(size)
+                stream.seek(start)
+                return stream.read(stop - start)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
+    def read_all(self, keys: Iterable[str]) -> Iterator[bytes | None]:
+        return map(self.read, keys)
+
     def write(self, key: str, value: bytes) -> None:
         def rename(tmp: Path) -> None:
             os.replace(tmp, self._prepare(key))  # noqa: PTH105 - the tests count this call by its name
 
         self._place(value, rename)
+
+    def write_all(self, values: Mapping[str, bytes]) -> None:
+        for key, value in values.items():
+            self.write(key, value)
 
     def write_new(self, key: str, value: bytes) -> bool:
         path = self._prepare(key)
@@ -102,6 +148,15 @@ class LocalBackend:
             if error.errno not in _NO_LINKS:
                 raise
             return _create(path, value)
+        return True
+
+    def renew(self, key: str, value: bytes) -> bool:
+        if self.read(key) != value:
+            return False
+        try:
+            os.utime(self.root / key)  # without times: on a network file system, the server's clock
+        except FileNotFoundError:
+            return False
         return True
 
     def flush(self) -> None:
@@ -118,6 +173,17 @@ class LocalBackend:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def written_at(self, key: str) -> float | None:
+        try:
+            return (self.root / key).stat().st_mtime
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+        for key in self.walk(prefix):
+            if (size := self.size(key)) is not None:
+                yield key, size
+
     def names(self, prefix: str) -> list[str]:
         try:
             return sorted(os.listdir(self.root / prefix))  # noqa: PTH208 - ten times faster than iterdir
@@ -127,13 +193,15 @@ class LocalBackend:
     def walk(self, prefix: str = "") -> Iterator[str]:
         for folder, subfolders, files in os.walk(self.root / prefix):
             subfolders.sort()
+            above = Path(folder).relative_to(self.root).as_posix()
             for name in sorted(files):
-                yield (Path(folder) / name).relative_to(self.root).as_posix()
+                yield name if above == "." else f"{above}/{name}"
 
-    def delete(self, key: str) -> None:
-        path = self.root / key
-        path.unlink(missing_ok=True)
-        self._unsynced.add(path.parent)
+    def delete(self, *keys: str) -> None:
+        for key in keys:
+            path = self.root / key
+            path.unlink(missing_ok=True)
+            self._unsynced.add(path.parent)
 
     def delete_tree(self, prefix: str) -> None:
         shutil.rmtree(self.root / prefix, ignore_errors=True)
@@ -210,11 +278,36 @@ def _create(path: Path, value: bytes) -> bool:
 def open_backend(location: str | Path) -> Backend:
     """Return the backend for a path or URL."""
     text = str(location)
-    if "://" in text:
-        raise SettingError(f"{text}: object-store URLs cannot be opened yet; give a local path.")
+    if is_url(text):
+        return ObjectBackend(text)
+    if text.partition(":/")[0] in CREDENTIALS:
+        raise SettingError(f"{text}: a path made of a URL is none any more; give the URL as text, with ://.")
     return LocalBackend(Path(text).expanduser().absolute())
 
 
-def run_log_path(backend: Backend, name: str) -> Path | None:
-    """Return where the log of a run goes, or None where files cannot grow."""
-    return backend.root / RUNS / name if isinstance(backend, LocalBackend) else None
+def is_url(location: str | Path) -> bool:
+    """Return whether a store's location is in an object store, and no path of this machine."""
+    return "://" in str(location)
+
+
+def run_logs(backend: Backend) -> Iterator[str]:
+    """Yield the text of every run's log, oldest first."""
+    keys = [f"{RUNS}/{name}" for name in backend.names(RUNS) if name.endswith(".jsonl")]
+    return (raw.decode(errors="replace") for raw in backend.read_all(keys) if raw is not None)
+
+
+@contextmanager
+def open_run_log(backend: Backend, name: str) -> Iterator[TextIO]:
+    """Yield the log of a run to append to. It grows line by line in a folder; in a bucket it is written at the end."""
+    if isinstance(backend, LocalBackend):
+        path = backend.root / RUNS / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as log:
+            yield log
+        return
+    lines = io.StringIO()
+    try:
+        yield lines
+    finally:
+        with contextlib.suppress(StorageError):  # a log must not hide how the run ended
+            backend.write(f"{RUNS}/{name}", lines.getvalue().encode())

@@ -8,7 +8,8 @@ held against the digest in its unit's commit: one that was copied from another u
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +72,8 @@ class GramReader:
 
     def read(self, units: Sequence[int], num_steps: npt.NDArray[np.integer[Any]]) -> SampleGrams:
         """Return the done samples of committed units; num_steps is K of all samples of these units, done or not."""
-        committed = {unit: self._committed_digests(unit) for unit in units}
+        commits = self._view.store.backend.read_all(layout.commit_key(self._view.name, unit) for unit in units)
+        committed = {unit: self._committed_digests(unit, raw) for unit, raw in zip(units, commits, strict=True)}
         num_segments = num_steps.astype(np.int64) + 1
         ranges = [layout.unit_range(self._plan, unit) for unit in units]
         sample = np.concatenate([np.zeros(0, np.int64), *(np.arange(*each) for each in ranges)])
@@ -102,28 +104,33 @@ class GramReader:
         """Return the beginnings of units' chunks, one after the other."""
         spec = self._specs[name]
         out = np.empty(sum(lengths), dtype=spec.dtype)
+        chunks: Iterator[Array]
+        if self._is_plain[name]:
+            keys = [layout.chunk_key(name, len(spec.dims), unit) for unit in units]
+            raws = self._view.store.backend.read_all(f"{self._view.key}/{key}" for key in keys)
+            digests = (committed[unit].get(key, {}) for unit, key in zip(units, keys, strict=True))
+            chunks = map(self._chunk, itertools.repeat(spec), keys, raws, digests)
+        else:
+            chunks = (self._view.unit_array(name, unit) for unit in units)
         start = 0
-        for unit, length in zip(units, lengths, strict=True):
-            is_plain = self._is_plain[name]
-            chunk = self._chunk(spec, unit, committed[unit]) if is_plain else self._view.unit_array(name, unit)
+        for chunk, length in zip(chunks, lengths, strict=True):
             out[start : start + length] = chunk[:length]
             start += length
         return out
 
-    def _committed_digests(self, unit: int) -> dict[str, Any]:
+    def _committed_digests(self, unit: int, raw: bytes | None) -> dict[str, Any]:
         """Return {chunk: its size and digest} as a unit's commit says. Only its seal is checked; verify does more."""
         key = layout.commit_key(self._view.name, unit)
         try:
-            commit = from_bytes(self._view.store.backend.read(key), key)
+            commit = from_bytes(raw, key)
             sealed_body(commit, key)
             return dict(commit[BODY]["chunks"])
         except (Corrupt, KeyError, TypeError, ValueError) as error:
             raise self._broken(key, "cannot be read") from error
 
-    def _chunk(self, spec: layout.ArraySpec, unit: int, committed: dict[str, Any]) -> Array:
-        name = layout.chunk_key(spec.name, len(spec.dims), unit)
+    def _chunk(self, spec: layout.ArraySpec, name: str, raw: bytes | None, committed: dict[str, Any]) -> Array:
+        """Return the values of a chunk, by its key below the signal's, that is what its unit's commit says."""
         key = f"{self._view.key}/{name}"
-        raw = self._view.store.backend.read(key)
         if raw is None:
             raise self._broken(key, "is missing")
         if len(raw) <= _CRC_BYTES:  # the checksum of nothing is 0, so an empty file would match it
@@ -137,7 +144,7 @@ class GramReader:
             raise self._broken(key, f"cannot be decoded ({error})") from error
         if len(chunk) != spec.chunks[0]:
             raise self._broken(key, f"holds {len(chunk)} values instead of {spec.chunks[0]}")
-        if hashlib.sha256(raw).hexdigest() != committed.get(name, {}).get("sha256"):
+        if hashlib.sha256(raw).hexdigest() != committed.get("sha256"):
             raise self._broken(key, "is not the chunk that was committed")
         return chunk
 

@@ -1,4 +1,10 @@
-"""Who may write: one run per signal and shard. A lock left by a dead process of this machine is taken over."""
+"""Who may write: one run per signal and shard. A dead run's lock is taken over.
+
+A process of this machine is seen to be dead at once. Any other shows that it lives by renewing its lock every minute;
+one that has been silent for fifteen counts as dead. How long that is, is told by the clock of the storage alone: the
+claim that goes before a takeover and the lock are both written there, so machines may disagree about the time. And if
+a run is taken over that was only cut off, then both write the same bytes: what a unit holds follows from the plan.
+"""
 
 from __future__ import annotations
 
@@ -6,56 +12,111 @@ import hashlib
 import json
 import os
 import socket
+import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import gcd
 from pathlib import Path
 from typing import Any
 
-from grace_store.errors import StoreBusy
+from grace_store.errors import StorageError, StoreBusy
 from grace_store.store.backend import Backend, LocalBackend
 from grace_store.store.layout import LOCKS, TMP
 
+RENEW_SECONDS = 60.0
+SILENT_SECONDS = 900.0
+"""A lock that has not been renewed for so long, by a run that cannot be seen from here, is a dead run's."""
+RENEWED = "renewed_every_seconds"
+"""The field of a lock that says that it is renewed. Locks of older versions are not: their silence says nothing."""
 _POLL_SECONDS = 0.2
+_LONGEST_POLL_SECONDS = 5.0
 
 Shard = tuple[int, int]
 """(i, n): the units whose number leaves remainder i when divided by n."""
+
+_held: set[str] = set()
+"""The marks of this process that are in use, so that one it could not take back is known to be dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lock that is ours unless we were silent for too long."""
+
+    backend: Backend
+    key: str
+    content: bytes
+
+    def confirm(self) -> None:
+        """Raise StoreBusy if another run has taken over: for what must not be written by two."""
+        found = self.backend.read(self.key)
+        if found != self.content:
+            raise StoreBusy(
+                f"{self.backend.location}: this run was silent for so long that its lock ({self.key}) was taken over"
+                f"{f' by {_who(_parsed(found))}' if found else ''}. Run the same command again."
+            )
 
 
 @contextmanager
 def hold(
     backend: Backend, name: str, shard: Shard = (0, 1), *, break_lock: bool = False, wait_seconds: float = 0.0
-) -> Iterator[None]:
+) -> Iterator[Lease]:
     """Hold the right to write a signal's units of one shard; raise StoreBusy if a live run overlaps for too long."""
     deadline = time.monotonic() + wait_seconds
-    while True:
+    pause = _POLL_SECONDS
+    with _mark() as mine:
+        while True:
+            try:
+                key = _take(backend, name, shard, mine, break_lock=break_lock)
+                break
+            except StoreBusy:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_POLL_SECONDS)
+        lease = Lease(backend, key, mine)
         try:
-            key, mine = _take(backend, name, shard, break_lock=break_lock)
-            break
-        except StoreBusy:
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(_POLL_SECONDS)
+            with _renewed(lease):
+                clear_dead(backend)
+                yield lease
+        finally:
+            # Storage that has gone must not hide what the run has to say; others see that it is dead.
+            with suppress(StorageError):
+                if backend.read(key) == mine:  # else it was taken over, and what lies there is another run's
+                    backend.delete_tree(f"{TMP}/{_label(name, shard)}")
+                    backend.delete(key)
+
+
+@contextmanager
+def _renewed(lease: Lease) -> Iterator[None]:
+    """Renew a lock while the caller works. One that is gone or another's is let go, never put back."""
+    done = threading.Event()
+
+    def renew() -> None:
+        is_ours = True
+        while is_ours and not done.wait(RENEW_SECONDS):
+            with suppress(OSError, StorageError):  # the storage may be back in a minute
+                is_ours = lease.backend.renew(lease.key, lease.content)
+
+    # Not waited for at the end: to renew a lock that was given back does nothing.
+    threading.Thread(target=renew, name=f"renew {lease.key}", daemon=True).start()
     try:
-        clear_dead(backend)
         yield
     finally:
-        if backend.read(key) == mine:  # else it was broken, and what lies there is another run's
-            backend.delete_tree(f"{TMP}/{_label(name, shard)}")
-            backend.delete(key)
+        done.set()
 
 
 def _label(name: str, shard: Shard) -> str:
     return f"{name}.{shard[0]}-of-{shard[1]}"
 
 
-def _take(backend: Backend, name: str, shard: Shard, *, break_lock: bool) -> tuple[str, bytes]:
-    """Return the key and the content of a lock that is now ours."""
+def _take(backend: Backend, name: str, shard: Shard, mine: bytes, *, break_lock: bool) -> str:
+    """Return the key of a lock that is now ours."""
     label = _label(name, shard)
     key = f"{LOCKS}/{label}.json"
-    mine = json.dumps(_me()).encode()
     if isinstance(backend, LocalBackend):
         backend.tmp_label = label
     _clear_stale(backend, name, shard, break_lock=break_lock)
@@ -66,12 +127,12 @@ def _take(backend: Backend, name: str, shard: Shard, *, break_lock: bool) -> tup
             # Both took their lock at once; whoever sees the other steps back.
             backend.delete(key)
             raise StoreBusy(_busy_text(backend, other_key, owner))
-    return key, mine
+    return key
 
 
 def _clear_stale(backend: Backend, name: str, shard: Shard, *, break_lock: bool) -> None:
     for key, owner in _overlapping(backend, name, shard):
-        if not (break_lock or is_dead(owner)):
+        if not (break_lock or is_dead(backend, key, owner)):
             raise StoreBusy(_busy_text(backend, key, owner))
         _bury(backend, key, break_lock=break_lock)
 
@@ -80,31 +141,34 @@ def _bury(backend: Backend, key: str, *, break_lock: bool = False) -> None:
     """Delete a dead run's lock.
 
     Many runs may find it at once, and one that is slow must not delete the lock that a quicker one has put in
-    its place: so who deletes first takes a claim, named for the lock's content, and looks again.
+    its place: so who deletes first takes a claim, named for the lock's content, and looks again. The claim also says
+    what time it is by the clock that says when the lock was renewed.
     """
     found = backend.read(key)
     if found is None:
         return
     claim = f"{key}.{hashlib.sha256(found).hexdigest()[:16]}.dead"
-    if not backend.write_new(claim, json.dumps(_me()).encode()):
-        owner = _owner(backend, claim)
-        if not (break_lock or is_dead(owner)):
-            raise StoreBusy(_busy_text(backend, claim, owner))
-    try:
-        if backend.read(key) == found and (break_lock or is_dead(_parsed(found))):
-            backend.delete(key)
-    finally:
-        backend.delete(claim)
+    with _mark() as mine:
+        if not backend.write_new(claim, mine):
+            owner = _owner(backend, claim)
+            if not (break_lock or is_dead(backend, claim, owner)):
+                raise StoreBusy(_busy_text(backend, claim, owner))
+            backend.write(claim, mine)
+        try:
+            now = backend.written_at(claim)
+            if backend.read(key) == found and (break_lock or is_dead(backend, key, _parsed(found), now)):
+                backend.delete(key)
+        finally:
+            backend.delete(claim)
 
 
 def clear_dead(backend: Backend) -> None:
     """Delete what runs that are gone left behind: locks and half-written files. Those of live runs stay."""
     live = set()
-    for name in backend.names(LOCKS):
-        key = f"{LOCKS}/{name}"
-        if not is_dead(_owner(backend, key)):
-            live.add(name.removesuffix(".json"))
-        elif name.endswith(".dead"):
+    for key, owner in _owners(backend, backend.names(LOCKS)):
+        if not is_dead(backend, key, owner):
+            live.add(key.rpartition("/")[2].removesuffix(".json"))
+        elif key.endswith(".dead"):
             backend.delete(key)
         else:
             with suppress(StoreBusy):  # another run is at it
@@ -117,19 +181,27 @@ def clear_dead(backend: Backend) -> None:
 def refuse_busy(backend: Backend) -> None:
     """Raise StoreBusy if any run, of whatever signal, may be writing."""
     clear_dead(backend)
-    for name in backend.names(LOCKS):
-        key = f"{LOCKS}/{name}"
-        raise StoreBusy(_busy_text(backend, key, _owner(backend, key)))
+    for key, owner in _owners(backend, backend.names(LOCKS)):
+        raise StoreBusy(_busy_text(backend, key, owner))
 
 
 def _overlapping(backend: Backend, name: str, shard: Shard) -> Iterator[tuple[str, dict[str, Any]]]:
-    for file in backend.names(LOCKS):
-        prefix, _, rest = file.removesuffix(".json").rpartition(".")
-        i, _, n = rest.partition("-of-")
-        if prefix != name or not (i.isdigit() and n.isdigit() and int(n) > 0):
-            continue
-        if (int(i) - shard[0]) % gcd(int(n), shard[1]) == 0:
-            yield f"{LOCKS}/{file}", _owner(backend, f"{LOCKS}/{file}")
+    return _owners(backend, [file for file in backend.names(LOCKS) if _overlaps(file, name, shard)])
+
+
+def _overlaps(file: str, name: str, shard: Shard) -> bool:
+    """Return whether a file is the lock of units that a shard of a signal has too."""
+    prefix, _, rest = file.removesuffix(".json").rpartition(".")
+    i, _, n = rest.partition("-of-")
+    if prefix != name or not (i.isdigit() and n.isdigit() and int(n) > 0):
+        return False
+    return (int(i) - shard[0]) % gcd(int(n), shard[1]) == 0
+
+
+def _owners(backend: Backend, files: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the keys of locks and what they say."""
+    keys = [f"{LOCKS}/{file}" for file in files]
+    return zip(keys, map(_parsed, backend.read_all(keys)), strict=True)
 
 
 def _owner(backend: Backend, key: str) -> dict[str, Any]:
@@ -144,16 +216,29 @@ def _parsed(raw: bytes | None) -> dict[str, Any]:
     return owner if isinstance(owner, dict) else {}
 
 
-def is_dead(owner: dict[str, Any]) -> bool:
-    """Return whether a lock's owner certainly no longer runs: only knowable on its own machine."""
+def is_dead(backend: Backend, key: str, owner: dict[str, Any], now: float | None = None) -> bool:
+    """Return whether a lock's owner no longer runs: it is seen from here, or has been silent until now."""
+    runs = _is_running(owner)
+    if runs is not None or RENEWED not in owner:
+        return runs is False
+    renewed_at = backend.written_at(key)
+    return renewed_at is not None and (time.time() if now is None else now) - renewed_at >= SILENT_SECONDS
+
+
+def _is_running(owner: dict[str, Any]) -> bool | None:
+    """Return whether a lock's owner runs; None if that cannot be seen from here."""
     if owner.get("host") != socket.gethostname():
-        return False
+        return None
     if owner.get("boot") != _boot_id():
-        return True
+        return False
     if owner.get("pid_namespace") != _pid_namespace():
-        return False  # another container of this machine, whose processes cannot be seen from here
+        return None  # another container of this machine, whose processes cannot be seen from here
     pid = owner.get("pid")
-    return isinstance(pid, int) and process_started(pid) != owner.get("process_started")
+    if not isinstance(pid, int):
+        return None
+    if process_started(pid) != owner.get("process_started"):
+        return False
+    return pid != os.getpid() or owner.get("mark") is None or owner["mark"] in _held
 
 
 def process_started(pid: int) -> str | None:
@@ -197,9 +282,28 @@ def _me() -> dict[str, Any]:
     }
 
 
+@contextmanager
+def _mark() -> Iterator[bytes]:
+    """Yield what a lock of ours says: no two are alike, so that each can be told from all others."""
+    mark = uuid.uuid4().hex
+    _held.add(mark)
+    try:
+        yield json.dumps({**_me(), "mark": mark, RENEWED: RENEW_SECONDS}).encode()
+    finally:
+        _held.discard(mark)
+
+
+def _who(owner: dict[str, Any]) -> str:
+    return f"process {owner.get('pid', '?')} on {owner.get('host', '?')} since {owner.get('since', '?')}"
+
+
 def _busy_text(backend: Backend, key: str, owner: dict[str, Any]) -> str:
-    who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')} since {owner.get('since', '?')}"
+    renewed_at = backend.written_at(key) if RENEWED in owner and _is_running(owner) is None else None
+    takeover = ""
+    if renewed_at is not None:
+        at = datetime.fromtimestamp(renewed_at + SILENT_SECONDS, UTC)
+        takeover = f"if it stays silent, a run that starts after {at:%H:%M} UTC takes over; "
     return (
-        f"{backend.location} is being written by {who} ({key}). Wait for it to end; if you know that it is dead, "
-        "give --break-lock to `grace-store extract`."
+        f"{backend.location} is being written by {_who(owner)} ({key}). Wait for it to end; {takeover}if you know that "
+        "it is dead, give --break-lock to `grace-store extract`."
     )

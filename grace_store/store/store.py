@@ -44,20 +44,30 @@ class SampleRows:
 
 
 class Group:
-    """Arrays of one Zarr group, opened when first asked for and held against what the plan implies."""
+    """Arrays of one Zarr group, opened when first asked for and held against what the plan implies.
 
-    def __init__(self, backend: Backend, path: str, arrays: Sequence[layout.ArraySpec]) -> None:
+    With keep_chunks, of each array the chunk is kept that was read last: for those of which a chunk serves many reads.
+    """
+
+    def __init__(
+        self, backend: Backend, path: str, arrays: Sequence[layout.ArraySpec], *, keep_chunks: bool = False
+    ) -> None:  # fmt: skip
         self._backend = backend
         self._path = path
         self._specs = {spec.name: spec for spec in arrays}
         self._arrays: dict[str, zarr.Array[Any]] = {}
+        self._keep_chunks = keep_chunks
+        self._kept: dict[str, tuple[int, Array]] = {}
+        """The number of a chunk and its values, by array."""
 
     def __getitem__(self, name: str) -> zarr.Array[Any]:
         if name not in self._specs:
             raise UnknownName(f"{self._backend.location}: {self._path} has no array {name}.")
         if name not in self._arrays:
             try:
-                array = zarr.open_array(self._backend.zarr_store(), path=f"{self._path}/{name}", mode="r")
+                array = zarr.open_array(
+                    self._backend.zarr_store(), path=f"{self._path}/{name}", mode="r", zarr_format=3
+                )
             except (ArrayNotFoundError, FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise self._unreadable(name, f"cannot be opened ({error})") from error
             spec = self._specs[name]
@@ -78,14 +88,20 @@ class Group:
 
     def read(self, name: str, start: int, stop: int) -> Array:
         """Return rows start..stop; a chunk that is missing or fails its checksum raises Corrupt."""
-        array, spec = self[name], self._specs[name]
-        for number in range(start // spec.chunks[0], -(-stop // spec.chunks[0])):
-            key = f"{self._path}/{layout.chunk_key(name, len(spec.dims), number)}"
-            if self._backend.size(key) is None:
-                # Zarr would answer with fill values, which look like data.
-                raise Corrupt(
-                    f"{self._backend.location}: {key} is missing. Run `grace-store verify`, then `grace-store repair`."
-                )
+        num_rows, length = self[name].shape[0], self._specs[name].chunks[0]
+        number = start // length
+        first = number * length
+        if not self._keep_chunks or stop > first + length:
+            return self._read(name, start, stop)
+        kept = self._kept.get(name)
+        if kept is None or kept[0] != number:
+            whole = self._read(name, first, min(first + length, num_rows))
+            whole.flags.writeable = False
+            kept = self._kept[name] = number, whole
+        return kept[1][start - first : stop - first]
+
+    def _read(self, name: str, start: int, stop: int) -> Array:
+        array = self[name]
         try:
             return np.asarray(array[start:stop])
         except (ValueError, RuntimeError, OSError) as error:
@@ -109,7 +125,7 @@ class Store:
         self.backend = backend
         self.plan = plan
         self._samples = Group(
-            backend, SAMPLES, layout.sample_arrays(plan.num_samples, sum(plan.set_aside.values()))
+            backend, SAMPLES, layout.sample_arrays(plan.num_samples, sum(plan.set_aside.values())), keep_chunks=True
         )  # fmt: skip
 
     @classmethod
@@ -128,6 +144,10 @@ class Store:
                 error.add_note("There is a copy of the plan, which `grace-store repair` puts back.")
             raise
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A store that is sent to another process is opened there, by its location."""
+        return Store.open, (self.location,)
+
     @property
     def location(self) -> str:
         return self.backend.location
@@ -135,22 +155,28 @@ class Store:
     @property
     def signal_names(self) -> list[str]:
         """Names of the signals, sorted. A signal exists when its group's metadata does."""
-        names = self.backend.names(SIGNALS)
-        return [name for name in names if self.backend.size(f"{layout.signal_key(name)}/zarr.json") is not None]
+        names = [name for name in self.backend.names(SIGNALS) if name != "zarr.json"]
+        documents = self.backend.read_all(f"{layout.signal_key(name)}/zarr.json" for name in names)
+        return [name for name, document in zip(names, documents, strict=True) if document is not None]
 
     def signal(self, name: str | None = None) -> SignalView:
         """Return a signal by name; without a name, the only one there is."""
         if name is None:
-            if not self.signal_names:
+            names = self.signal_names
+            if not names:
                 raise UnknownName(f"{self.location} has no signal yet; `grace-store extract` writes one.")
-            if len(self.signal_names) > 1:
-                names = ", ".join(self.signal_names)
-                raise UnknownName(f"{self.location}: say which signal is meant (there are: {names}) by --signal.")
-            name = self.signal_names[0]
-        if name not in self.signal_names:
+            if len(names) > 1:
+                raise UnknownName(
+                    f"{self.location}: say which signal is meant (there are: {', '.join(names)}) by --signal."
+                )
+            name = names[0]
+        elif name not in self.backend.names(SIGNALS) or not self._has_signal(name):
             known = ", ".join(self.signal_names) or "none yet: run `grace-store extract`"
             raise UnknownName(f"{self.location} has no signal {name!r} (there are: {known}).")
         return SignalView(self, name)
+
+    def _has_signal(self, name: str) -> bool:
+        return self.backend.size(f"{layout.signal_key(name)}/zarr.json") is not None
 
     def samples(self, start: int, stop: int) -> SampleRows:
         """Return the plan's rows for samples start..stop."""
@@ -213,6 +239,9 @@ class SignalView:
             )
         self._group = Group(store.backend, self.key, self.arrays)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SignalView, (self.store, self.name)
+
     @property
     def vector_size(self) -> int:
         return self.signal.spec.vector_size
@@ -221,6 +250,11 @@ class SignalView:
     def per_sample(self) -> bool:
         """Whether a sample has one vector, and no Gram, instead of one for each segment."""
         return self.signal.spec.is_per_sample
+
+    @cached_property
+    def identity(self) -> str:
+        """The digest that every commit of the signal names; made once, not for each of them."""
+        return self.signal.identity()
 
     @cached_property
     def arrays(self) -> list[layout.ArraySpec]:
@@ -233,9 +267,18 @@ class SignalView:
 
     def commit(self, unit: int) -> Commit:
         """Return a unit's commit; Corrupt if it is missing, damaged or another signal's."""
+        return self.parsed_commit(unit, self.store.backend.read(layout.commit_key(self.name, unit)))
+
+    def commits(self, units: Sequence[int]) -> Iterator[Commit]:
+        """Yield the commits of units as commit does, several being read at a time."""
+        keys = [layout.commit_key(self.name, unit) for unit in units]
+        return map(self.parsed_commit, units, self.store.backend.read_all(keys))
+
+    def parsed_commit(self, unit: int, raw: bytes | None) -> Commit:
+        """Return the commit of a unit from what lies at its key; Corrupt if that is none of its."""
         key = layout.commit_key(self.name, unit)
-        commit = unseal(from_bytes(self.store.backend.read(key), key), Commit, key)
-        if commit.unit != unit or commit.signal_sha256 != self.signal.identity():
+        commit = unseal(from_bytes(raw, key), Commit, key)
+        if commit.unit != unit or commit.signal_sha256 != self.identity:
             raise Corrupt(f"{key} belongs to another unit or signal.")
         return commit
 

@@ -24,9 +24,9 @@ from grace_store.metadata import (
 from grace_store.store import layout
 from grace_store.store.copies import write_copy
 from grace_store.store.encode import ArrayEncoder
-from grace_store.store.plan_writer import combined_digest
 from grace_store.store.sealed import group_bytes, seal, to_bytes
 from grace_store.store.store import SignalView, Store, version_number
+from grace_store.store.totals import Totals
 from grace_store.store.vectors import CODEBOOK, Rotation, encode, packed_grams
 from grace_store.unit import SampleSignals, UnitOutcome, UnitSignals
 
@@ -68,8 +68,7 @@ def _write_metadata(store: Store, signal: Signal) -> None:
     if signal.spec.storage == "int4":
         constants = rotation_arrays(signal.spec.vector_size)
         documents |= ArrayEncoder(arrays).encode({name: (0, values) for name, values in constants.items()})
-    for name, value in documents.items():
-        store.backend.write(f"{layout.signal_key(signal.name)}/{name}", value)
+    store.backend.write_all({f"{layout.signal_key(signal.name)}/{name}": value for name, value in documents.items()})
     store.backend.flush()
 
 
@@ -101,8 +100,7 @@ class UnitWriter:
             state[position] = STATE_CODES[why.reason]
         chunks = self._encoder.encode({**regions, "sample_state": (start, state)})
         backend = self._view.store.backend
-        for name, value in chunks.items():
-            backend.write(f"{self._view.key}/{name}", value)
+        backend.write_all({f"{self._view.key}/{name}": value for name, value in chunks.items()})
         backend.flush()
         commit = Commit(
             unit=unit,
@@ -182,38 +180,15 @@ def complete_signal(view: SignalView) -> Completion:
     units = view.committed_units()
     if units != list(range(view.store.plan.num_units)):
         raise Corrupt(f"{view.name} has {len(units)} of {view.store.plan.num_units} units; it is not complete.")
-    completion = totals(view, [view.commit(unit) for unit in units])
+    completion = Totals(view.commits(units)).completion(view.signal)
     view.store.backend.write(layout.completion_key(view.name), to_bytes(seal(completion)))
     view.store.backend.flush()
     return completion
-
-
-def totals(view: SignalView, commits: Sequence[Commit]) -> Completion:
-    """Return the sums over all commits of a signal, in the order of their units."""
-    return Completion(
-        signal_sha256=view.signal.identity(),
-        num_units=len(commits),
-        num_done=sum(commit.num_done for commit in commits),
-        set_aside=count_set_aside(commits),
-        num_tokens=sum(commit.num_tokens for commit in commits),
-        num_bytes=sum(chunk.num_bytes for commit in commits for chunk in commit.chunks.values()),
-        commits_sha256=combined_digest(commit.digest() for commit in commits),
-    )
-
-
-def count_set_aside(commits: Sequence[Commit]) -> dict[str, int]:
-    """Return {reason: samples} over commits, sorted by reason."""
-    counts: dict[str, int] = {}
-    for commit in commits:
-        for why in commit.set_aside:
-            counts[why.reason.value] = counts.get(why.reason.value, 0) + 1
-    return dict(sorted(counts.items()))
 
 
 def withdraw_units(view: SignalView, units: Sequence[int]) -> None:
     """Undo commits, so that the next run computes those units again."""
     backend = view.store.backend
     backend.delete(layout.completion_key(view.name))
-    for unit in units:
-        backend.delete(layout.commit_key(view.name, unit))
+    backend.delete(*(layout.commit_key(view.name, unit) for unit in units))
     backend.flush()

@@ -1,0 +1,88 @@
+"""A backend as zarr sees it: for reading only, and a chunk that is missing is an error, not a chunk of fill values."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING
+
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype
+
+from grace_store.errors import Corrupt
+
+if TYPE_CHECKING:
+    from grace_store.store.backend import Backend
+
+_METADATA = "zarr.json"
+
+
+class ZarrView(Store):
+    """Reads through a backend, so that errors, attempts and limits are the same whoever asks."""
+
+    supports_writes = False
+    supports_deletes = False
+    supports_listing = True
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(read_only=True)
+        self._backend = backend
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ZarrView) and other._backend.location == self._backend.location
+
+    def __hash__(self) -> int:
+        return hash(self._backend.location)
+
+    def __str__(self) -> str:
+        return self._backend.location
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:  # fmt: skip
+        if byte_range is None:
+            value = await asyncio.to_thread(self._backend.read, key)
+        else:
+            value = await asyncio.to_thread(self._backend.read_slice, key, _slice(byte_range))
+        if value is not None:
+            return prototype.buffer.from_bytes(value)
+        if key.rpartition("/")[2] == _METADATA:
+            return None
+        # Zarr would answer with fill values, which look like data.
+        raise Corrupt(
+            f"{self._backend.location}: {key} is missing. Run `grace-store verify`, then `grace-store repair`."
+        )
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        return list(await asyncio.gather(*(self.get(key, prototype, part) for key, part in key_ranges)))
+
+    async def exists(self, key: str) -> bool:
+        return await asyncio.to_thread(self._backend.size, key) is not None
+
+    async def set(self, key: str, value: Buffer) -> None:
+        self._check_writable()
+
+    async def delete(self, key: str) -> None:
+        self._check_writable()
+
+    async def list(self) -> AsyncIterator[str]:
+        for key in await asyncio.to_thread(lambda: [*self._backend.walk()]):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        for key in await asyncio.to_thread(lambda: [*self._backend.walk(prefix.rstrip("/"))]):
+            yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        for name in await asyncio.to_thread(self._backend.names, prefix.rstrip("/")):
+            yield name
+
+
+def _slice(part: ByteRequest) -> slice:
+    if isinstance(part, RangeByteRequest):
+        return slice(part.start, part.end)
+    if isinstance(part, OffsetByteRequest):
+        return slice(part.offset, None)
+    return slice(-part.suffix, None)
