@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +20,54 @@ from grace_store.unit import SampleSignals, SetAside, UnitOutcome, UnitSignals
 HIDDEN_SIZE = 24
 CALLS_FILE = "FAKE_MODEL_CALLS"
 """Environment variable naming a file that gets a line for every unit computed, from any process."""
+GATE = "FAKE_MODEL_GATE"
+"""Environment variable naming the folder of a Gate, for workers that get no other word from a test."""
 
 
 def make_fake_model(folder: Path, weights: str = "weights") -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "weights").write_text(weights)
     return str(folder)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A folder by which a test sees where units are computed, holds them there, or has one kill its worker."""
+
+    folder: Path
+
+    def hold(self, *samples: str) -> None:
+        """Have units that begin with these samples wait until let go."""
+        for sample in samples:
+            (self.folder / f"{sample}.held").touch()
+
+    def let_go(self) -> None:
+        for path in self.folder.glob("*.held"):
+            path.unlink()
+
+    def make_deadly(self, sample: str) -> None:
+        (self.folder / f"{sample}.deadly").touch()
+
+    def clear(self) -> None:
+        for path in self.folder.iterdir():
+            path.unlink()
+
+    def seen(self) -> list[tuple[str, str]]:
+        """Return (node, first sample) of every unit that came here."""
+        return [(node, sample) for node, _, sample in (path.stem.partition("=") for path in self.folder.glob("*.seen"))]
+
+    def pass_through(self, sample: str) -> None:
+        if (self.folder / f"{sample}.deadly").exists():
+            os.kill(os.getpid(), 9)
+        (self.folder / f"{_node()}={sample}.seen").touch()
+        while (self.folder / f"{sample}.held").exists():
+            time.sleep(0.01)
+
+
+def _node() -> str:
+    """Return the node of a Ray cluster that this process belongs to, if it does."""
+    ray = sys.modules.get("ray")
+    return ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
 
 
 def resolve_spec(
@@ -83,6 +127,8 @@ class FakeExtractor:
         if calls := os.environ.get(CALLS_FILE):
             with open(calls, "a") as file:
                 file.write(prepared[0].sample_id + "\n")
+        if gate := os.environ.get(GATE):
+            Gate(Path(gate)).pass_through(prepared[0].sample_id)
         if os.environ.get("FAKE_MODEL_KILLED_BY") in [sample.sample_id for sample in prepared]:
             os.kill(os.getpid(), 9)
         signals = fake_signals(prepared, self.spec.max_length)

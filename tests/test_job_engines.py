@@ -10,6 +10,7 @@ from grace_store.config import RunOptions
 from grace_store.errors import SettingError
 from grace_store.job import engines
 from grace_store.job.engines import Engine, choose_engine
+from grace_store.job.ray_engine import RayOptions, needed_resources
 
 
 @pytest.fixture
@@ -95,3 +96,33 @@ def test_workers_have_no_meaning_for_a_rank(gpus: list[str]) -> None:
 
 def test_a_given_shard_wins_over_ranks(gpus: list[str]) -> None:
     assert chosen(shard=(3, 7), RANK="1", WORLD_SIZE="2").shard == (3, 7)
+
+
+def test_a_cluster_does_the_work_whatever_is_here(gpus: list[str]) -> None:
+    gpus += ["0", "1"]
+    cluster = RayOptions("auto", workers=64)
+    engine = choose_engine(RunOptions(), 64, (1, 2), {"RANK": "0", "WORLD_SIZE": "1"}, cluster)
+    assert (engine.cluster, engine.devices, engine.shard) == (cluster, (), (1, 2))
+
+
+def test_only_one_process_hands_out_the_units_of_a_cluster(gpus: list[str]) -> None:
+    with pytest.raises(SettingError, match="start it once"):
+        choose_engine(RunOptions(), None, None, {"RANK": "1", "WORLD_SIZE": "2"}, RayOptions("auto"))
+
+
+@pytest.mark.parametrize(
+    ("device", "has_gpus", "amounts"),
+    [
+        ("auto", True, {"GPU": 1.0}),
+        ("auto", False, {"CPU": 3.0}),
+        ("cpu", True, {"CPU": 3.0}),
+        ("cuda", False, {"GPU": 1.0}),
+    ],
+)
+def test_a_worker_of_a_cluster_takes_a_gpu_or_as_many_cpus_as_it_has_threads(device, has_gpus, amounts) -> None:
+    assert needed_resources(RunOptions(device=device, threads=3), has_gpus=has_gpus) == amounts
+
+
+def test_ray_hands_out_devices_itself() -> None:
+    with pytest.raises(SettingError, match="Ray hands out the devices itself"):
+        needed_resources(RunOptions(device="cuda:1"), has_gpus=True)

@@ -835,7 +835,7 @@ def test_a_scoring_holds_blocks_only_for_icons(folder):
 
     def spy(self, threads):
         yield from real(self, threads)
-        held.append((self.spec.method, len(self._held)))
+        held.append((self.compared.spec.method, len(self._held)))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(InfluenceScoring, "tables", spy)

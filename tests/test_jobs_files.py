@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from safetensors.torch import load_file
 
 from grace_store.cli.main import main
@@ -194,6 +195,35 @@ def test_slurm_array_jobs_are_shards(slurm, tmp_path):
     parameters = parse("extract", *told[3:])
     assert told[:3] == ["-m", "grace_store", "extract"]
     assert (parameters["shard"], parameters["adapter"]) == ((1, 2), (slurm["WARMUP"],))
+
+
+def test_a_ray_cluster_is_told_what_to_do(environment, tmp_path):
+    echo = tmp_path / "echo-python"
+    echo.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    echo.chmod(0o755)
+    told = launch("ray.sh", {**environment, "PYTHON": str(echo), "NUM_WORKERS": "5"}).stdout.split()
+    assert told[:3] == ["-m", "grace_store", "extract"]
+    parameters = parse("extract", *told[3:])
+    assert (parameters["engine"], parameters["address"], parameters["workers"]) == ("ray", "auto", 5)
+    assert parameters["adapter"] == (environment["WARMUP"],)
+
+
+def test_pods_of_an_indexed_job_are_shards_that_cover_all_units():
+    job = yaml.safe_load((JOBS / "launch" / "kubernetes.yaml").read_text())["spec"]
+    (container,) = job["template"]["spec"]["containers"]
+    assert container["command"] == ["python", "-m", "grace_store", "extract"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+    shards = []
+    for index in range(job["completions"]):
+        told = [argument.replace("$(JOB_COMPLETION_INDEX)", str(index)) for argument in container["args"]]
+        shards.append(parse("extract", *told)["shard"])
+    assert shards == [(index, job["completions"]) for index in range(job["parallelism"])]
+    assert job["completionMode"] == "Indexed"
+    # A failure policy is accepted only for pods that are not restarted in place.
+    assert job["template"]["spec"]["restartPolicy"] == "Never"
+    (rule,) = [rule for rule in job["podFailurePolicy"]["rules"] if rule["action"] == "FailJob"]
+    assert rule["onExitCodes"]["containerName"] == container["name"]
+    assert rule["onExitCodes"]["values"] == [click.UsageError.exit_code]
 
 
 def test_the_final_training_is_the_papers_recipe(tmp_path):

@@ -10,7 +10,15 @@ import click
 
 from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, harmless, print_json
-from grace_store.cli.options import as_json, descriptor_option, given_once, stacked, store_argument
+from grace_store.cli.options import (
+    as_json,
+    descriptor_option,
+    engine_options,
+    given_once,
+    spread,
+    stacked,
+    store_argument,
+)
 from grace_store.cli.scoring import partial_option, threads_option
 from grace_store.errors import SettingError
 
@@ -23,9 +31,12 @@ Examples:
   grace-store duplicates traces.zarr --out duplicates.parquet --scores scores.parquet --threshold 0.97
   grace-store duplicates traces.zarr --out duplicates.parquet --subset subset.jsonl --keep shortest
   grace-store duplicates --from duplicates.parquet --threshold 0.98 --out stricter.parquet   # no new search
+  grace-store duplicates s3://bucket/traces.zarr --out duplicates.parquet --engine ray --address auto
 """
 KEEPS = ("value", "shortest", "earliest")
-SEARCH_OPTIONS = ("signal", "descriptor", "dimension", "floor", "subset", "data", "partial", "seed", "threads")
+SEARCH_OPTIONS = (
+    "signal", "descriptor", "dimension", "floor", "subset", "data", "partial", "seed", "threads", "engine", "address",
+)  # fmt: skip
 
 descriptor_options = stacked(
     click.option("--signal", help="Whose vectors are compared. [default: the one scored, or the only one]"),
@@ -54,24 +65,27 @@ descriptor_options = stacked(
 )
 @click.option("--subset", type=click.Path(path_type=Path), help="Only these: a subset, a table of scores, or ids.")
 @descriptor_options
+@engine_options
 @click.option("--data", multiple=True, type=click.Path(), help="Where the dataset is now: texts are compared too.")
 @click.option(
     "--from", "source", type=click.Path(dir_okay=False, path_type=Path), help="Group this table anew instead."
 )
 @as_json
 def duplicates(
-    store: str | None, out: Path, threshold: float | None, keep: Any, scores: Path | None, source: Path | None, *,
-    as_json: bool, **settings: Any,
+    store: str | None, out: Path, threshold: float | None, keep: Any, scores: Path | None, source: Path | None,
+    engine: str, address: str | None, threads: int | None, *, as_json: bool, **settings: Any,
 ) -> None:  # fmt: skip
     """Find samples of STORE that are alike: the same text, or vectors that point the same way.
 
     One row a sample: its group, the nearest sample and how similar it is, and whether it is kept: one of each group.
     The table holds all it takes to group it anew by any threshold from the floor up, with --from.
+
+    With --engine ray the cluster reads and decodes the vectors; they are searched where the command runs.
     """
     from grace_store.job.finding_duplicates import find_duplicates, regroup_duplicates
     from grace_store.job.outputs import check_results
 
-    said = _said(settings)
+    said = _said({**settings, "threads": threads, "engine": engine if engine != "local" else None, "address": address})
     check_results(store, [out], [scores, source, settings["subset"]])
     if source is not None:
         if ignored := [f"--{name}" for name in SEARCH_OPTIONS if name in said] + ["STORE"] * (store is not None):
@@ -80,9 +94,9 @@ def duplicates(
     elif store is None:
         raise click.UsageError("Missing argument 'STORE' (only --from does without).")
     else:
-        said |= {} if threshold is None else {"threshold": threshold}
-        with ProgressDisplay(quiet=as_json) as display:
-            found = find_duplicates(store, scores=scores, keep=keep, listener=display, **said)
+        said = _said({**settings, "threshold": threshold})
+        with ProgressDisplay(quiet=as_json) as display, spread(engine, address, threads, display) as pool:
+            found = find_duplicates(store, scores=scores, keep=keep, threads=pool, listener=display, **said)
     found.write(out)
     if as_json:
         print_json(_result(found, out))

@@ -13,8 +13,10 @@ from grace_store.cli.options import (
     as_json,
     config_option,
     data_options,
+    engine_options,
     gradient_options,
     images_option,
+    is_ray,
     pick,
     spec_options,
     speed_options,
@@ -25,6 +27,7 @@ Examples:
   grace-store extract --store traces.zarr --data traces.jsonl --model ./SmolLM2-135M-Instruct
   grace-store extract --store traces.zarr                       # go on after any interruption
   grace-store extract --store traces.zarr --shard 3/16 ...      # one of 16 independent jobs
+  grace-store extract --store traces.zarr --model M --engine ray --address auto    # the GPUs of a Ray cluster
   grace-store extract --store traces.zarr --model M --adapter warmup/checkpoint-100 --signal warmup-100
   grace-store extract --store traces.zarr --model M --adapter warmup    # a signal for each checkpoint in it
   grace-store extract --store traces.zarr --model M --adapter warmup --kind gradient --preconditioner adam
@@ -57,7 +60,14 @@ class ShardType(click.ParamType[tuple[int, int]]):
 @spec_options
 @gradient_options
 @speed_options
-@click.option("--workers", type=click.IntRange(1), help="Worker processes. [default: one per visible GPU]")
+@engine_options
+@click.option("--workers", type=click.IntRange(1), help="Worker processes. [default: one per GPU, visible or of Ray]")
+@click.option(
+    "--wait-minutes",
+    type=click.FloatRange(min=0),
+    metavar="M",
+    help="With --engine ray: how long to wait for a node if there is none. [default: until stopped]",
+)
 @click.option("--shard", type=ShardType(), help="Do only every n-th unit. [default: from torchrun or Slurm]")
 @click.option("--break-lock", is_flag=True, help="Take the store from a run that you know is dead.")
 @config_option
@@ -65,7 +75,7 @@ class ShardType(click.ParamType[tuple[int, int]]):
 def extract(
     store: str, model: str | None, data: tuple[str, ...], adapter: tuple[str, ...], signal: tuple[str, ...],
     unit_samples: int | None, workers: int | None, shard: tuple[int, int] | None, break_lock: bool, *,
-    as_json: bool, **wishes: Any,
+    engine: str, address: str | None, wait_minutes: float | None, as_json: bool, **wishes: Any,
 ) -> None:  # fmt: skip
     """Write every sample's step and answer vectors, Grams and statistics into a store.
 
@@ -75,15 +85,22 @@ def extract(
     With --kind gradient, vectors are gradients over the --adapter's parameters, randomly projected: one a sample for
     `score --method less`, icons or cadc, or one a step with --per segment. LESS takes --preconditioner adam for the
     traces to choose from and none for its targets, which are planned and extracted into a store of their own.
+
+    With --engine ray this process hands out units to workers on the nodes of a Ray cluster, one for each GPU (with
+    --device cpu, each CPU). Nodes may come and go. Every node must see store, data and model under the same paths.
     """
     from grace_store.config import DataRequest, ExtractRequest, GradientRequest, RunOptions, said
-    from grace_store.job.engines import choose_engine
-    from grace_store.job.extract import ExtractJob
+    from grace_store.job.engines import Engine, choose_engine
+    from grace_store.job.extract import ExtractJob, is_finished
     from grace_store.job.extract import extract as run
+    from grace_store.job.ray_engine import RayOptions
     from grace_store.job.signals import choose_signals
     from grace_store.job.status import status
 
-    engine = choose_engine(RunOptions(**pick(wishes, RunOptions.model_fields)), workers, shard)
+    if wait_minutes is not None and engine != "ray":
+        raise click.UsageError("--wait-minutes is for --engine ray.")
+    cluster = RayOptions(address, workers, None if wait_minutes is None else 60 * wait_minutes)
+    options = RunOptions(**pick(wishes, RunOptions.model_fields))
     gradient = GradientRequest(**pick(wishes, GradientRequest.model_fields))
     request = ExtractRequest(**pick(wishes, ExtractRequest.model_fields), gradient=gradient if said(gradient) else None)
     targets = choose_signals(store, signal, adapter, model, request)
@@ -94,12 +111,16 @@ def extract(
         images=wishes["images"],
         data_request=DataRequest(**pick(wishes, DataRequest.model_fields)),
         request=request,
-        options=engine.options,
         samples_per_unit=unit_samples,
-        shard=engine.shard,
-        devices=engine.devices,
         break_lock=break_lock,
     )
+    if all(is_finished(replace(job, signal=name, adapter=path)) for name, path in targets):
+        chosen = Engine(options, shard or (0, 1))
+    else:
+        chosen = choose_engine(options, workers, shard, cluster=cluster if is_ray(engine, address) else None)
+    job = replace(
+        job, options=chosen.options, shard=chosen.shard, devices=chosen.devices, cluster=chosen.cluster
+    )  # fmt: skip
     with ProgressDisplay() as display, stoppable() as stop:
         for name, path in targets:
             view = run(replace(job, signal=name, adapter=path), display, stop)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from grace_store.cli.config_files import config_option as config_option
+
+if TYPE_CHECKING:
+    from grace_store.events import Listener
+    from grace_store.job.blocks import Threads
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -123,6 +128,37 @@ images_option = click.option(
     help="Folder that image paths start from, and that none may leave. [default: as the signal was begun, else the "
     "folder of the dataset's files; if they lie in several, the one that holds them all]",
 )
+
+
+engine_options = stacked(
+    click.option(
+        "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True,
+        help="This machine, or a Ray cluster (extra ray).",
+    ),
+    click.option(
+        "--address", metavar="auto|HOST:PORT",
+        help="The Ray cluster's. [default: one is started on this machine alone, and ends with the command]",
+    ),
+)  # fmt: skip
+
+
+def is_ray(engine: str, address: str | None) -> bool:
+    """Return whether the work is for a Ray cluster, which alone has an address."""
+    if address is not None and engine != "ray":
+        raise click.UsageError("--address is that of a Ray cluster: give --engine ray with it.")
+    return engine == "ray"
+
+
+@contextmanager
+def spread(engine: str, address: str | None, threads: int | None, listener: Listener) -> Iterator[Threads]:
+    """Yield what the blocks of a store are worked on by: threads of this process, or the tasks of a Ray cluster."""
+    if not is_ray(engine, address):
+        yield threads
+        return
+    from grace_store.job.ray_tasks import ray_tasks
+
+    with ray_tasks(address, threads, listener) as tasks:
+        yield tasks
 
 
 def pick(values: dict[str, Any], names: Any) -> dict[str, Any]:

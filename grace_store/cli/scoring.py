@@ -10,7 +10,7 @@ import click
 
 from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, harmless, print_json
-from grace_store.cli.options import as_json, stacked
+from grace_store.cli.options import as_json, engine_options, spread, stacked
 from grace_store.errors import SettingError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ Examples:
   grace-store score traces.zarr --out less.parquet --method less --targets bench.zarr --signal ck1 --signal ck2
   grace-store score traces.zarr --out icons.parquet --method icons --targets bench.zarr --subtasks subject
   grace-store score --replay scores.parquet --out again.parquet
+  grace-store score s3://bucket/traces.zarr --out scores.parquet --engine ray --address auto    # on a Ray cluster
 """
 
 HEURISTICS = ("random", "longest", "stepmax", "loss", "perplexity")
@@ -78,11 +79,12 @@ target_options = stacked(
 @click.option("--replay", type=click.Path(dir_okay=False, path_type=Path), help="Score as this table was scored.")
 @partial_option
 @threads_option
+@engine_options
 @as_json
 def score(
     store: str | None, out: Path, signal: tuple[str, ...], replay: Path | None, partial: bool, threads: int | None,
-    targets: str | None, target_signal: tuple[str, ...], subtasks: str | None, target_data: tuple[str, ...], *,
-    as_json: bool, **settings: Any,
+    targets: str | None, target_signal: tuple[str, ...], subtasks: str | None, target_data: tuple[str, ...],
+    engine: str, address: str | None, *, as_json: bool, **settings: Any,
 ) -> None:  # fmt: skip
     """Make a table of step scores and values from STORE, without model or GPU.
 
@@ -94,17 +96,17 @@ def score(
     from grace_store.job.scoring import write_score_table
 
     wanted = _targets(targets, target_signal, subtasks, target_data)
-    with ProgressDisplay(quiet=as_json) as display:
+    with ProgressDisplay(quiet=as_json) as display, spread(engine, address, threads, display) as pool:
         if replay is not None:
             given = {name for name, value in settings.items() if value is not None} - {"method"}
             if given or signal or partial or target_signal or subtasks or settings["method"] != "grace":
                 raise SettingError("--replay scores exactly as the table was scored: leave the other settings out")
-            run = run_again(replay, out, store, threads, targets=wanted, tell=display)
+            run = run_again(replay, out, store, pool, targets=wanted, tell=display)
         elif store is None:
             raise click.UsageError("Missing argument 'STORE' (only --replay does without).")
         else:
             run = write_score_table(
-                store, _spec(settings), out, signals=signal or None, targets=wanted, partial=partial, threads=threads,
+                store, _spec(settings), out, signals=signal or None, targets=wanted, partial=partial, threads=pool,
                 tell=display,
             )  # fmt: skip
     made_by = run.made_by

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, out, print_json
-from grace_store.cli.options import as_json, store_argument
+from grace_store.cli.options import as_json, engine_options, spread, store_argument
 from grace_store.cli.scoring import partial_option, threads_option
 from grace_store.errors import SettingError
 
@@ -19,6 +19,7 @@ Examples:
   grace-store sweep traces.zarr --out sweep --alpha 0.1:0.9:0.1 --history uniform,window:3,ema:0.8
   grace-store sweep traces.zarr --out sweep --signal each --signal all
   grace-store sweep traces.zarr --out sweep --grid jobs/sweeps/ablations.toml
+  grace-store sweep s3://bucket/traces.zarr --out sweep --alpha 0.1:0.9:0.1 --engine ray --address auto
 """
 
 
@@ -40,10 +41,11 @@ Examples:
 @click.option("--ratio", multiple=True, help="Share whose overlap is told; may be repeated. [default: 0.2]")
 @partial_option
 @threads_option
+@engine_options
 @as_json
 def sweep(
     store: str, folder: Path, grid: Path | None, signal: tuple[str, ...], ratio: tuple[str, ...], partial: bool,
-    threads: int | None, *, as_json: bool, **axes: Any,
+    threads: int | None, engine: str, address: str | None, *, as_json: bool, **axes: Any,
 ) -> None:  # fmt: skip
     """Score STORE by every combination of settings in one pass, and say how they differ.
 
@@ -67,8 +69,8 @@ def sweep(
     if ratio:
         spec = SweepSpec.parse(**spec.model_dump() | {"ratio": ratio})
     is_replaced = folder.is_dir() and any(folder.iterdir())
-    with ProgressDisplay(quiet=as_json) as display:
-        found = sweep_settings(store, spec, folder, partial=partial, threads=threads, listener=display)
+    with ProgressDisplay(quiet=as_json) as display, spread(engine, address, threads, display) as pool:
+        found = sweep_settings(store, spec, folder, partial=partial, threads=pool, listener=display)
     if as_json:
         print_json(
             {

@@ -1,4 +1,4 @@
-"""Go through the samples of a store block by block, for one signal or several side by side, on a few threads.
+"""Go through the samples of a store block by block, for one signal or several side by side, on a few threads or nodes.
 
 A block is one chunk of the plan's arrays, so every chunk of the store is read once; memory does not grow with the
 number of samples.
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,21 @@ from grace_store.errors import SettingError, Unfinished, UnknownName
 from grace_store.store import SAMPLES_PER_CHUNK, GramReader, SampleGrams, SignalView, Store
 
 IntArray = npt.NDArray[np.int64]
+ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
+
+
+@runtime_checkable
+class Mapper(Protocol):
+    """Something else than threads to do the work on: the tasks of a cluster."""
+
+    def map(self, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> Iterator[ResultT]:
+        """Yield work(item) in the order of the items; work and items are sent there."""
+        ...
+
+
+Threads = int | Mapper | None
+"""What blocks are worked on by: so many threads, as many as there are cores (None), or something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +190,7 @@ class BlockReader(CommittedSignals):
             found.append(reader.read(mine, steps))
         return _merged(found, start, row, num_steps)
 
-    def map(self, work: Callable[[SampleBlock], ResultT], threads: int | None = None) -> Iterator[ResultT]:
+    def map(self, work: Callable[[SampleBlock], ResultT], threads: Threads = None) -> Iterator[ResultT]:
         """Yield what work makes of every block, in order; a few blocks are under way at a time."""
         yield from map_ordered(lambda start: work(self.read(start)), self.starts(), threads)
 
@@ -210,11 +224,11 @@ def _first_tokens(found: Sequence[SampleGrams], places: Sequence[IntArray], step
     return tokens
 
 
-ItemT = TypeVar("ItemT")
-
-
-def map_ordered(work: Callable[[ItemT], ResultT], items: Sequence[ItemT], threads: int | None) -> Iterator[ResultT]:
-    """Yield work(item) in the order of the items, computed ahead on a few threads; flat in memory."""
+def map_ordered(work: Callable[[ItemT], ResultT], items: Sequence[ItemT], threads: Threads) -> Iterator[ResultT]:
+    """Yield work(item) in the order of the items, computed ahead, not far; flat in memory."""
+    if isinstance(threads, Mapper):
+        yield from threads.map(work, items)
+        return
     num_threads = min(threads or default_threads(), max(1, len(items)))
     if num_threads == 1:
         yield from map(work, items)

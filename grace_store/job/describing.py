@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from grace_store.analysis.descriptors import (
 )
 from grace_store.errors import DataError, SettingError, Unfinished
 from grace_store.events import Listener, Warned, ignore
-from grace_store.job.blocks import map_ordered
+from grace_store.job.blocks import Threads, map_ordered
 from grace_store.job.scoring import check_plan_of
 from grace_store.metadata import STATE_DONE
 from grace_store.score.gram import offsets_of
@@ -61,7 +61,7 @@ class Descriptions:
 def describe_samples(
     store: Store | str | Path, *, signal: str | None = None, descriptor: Descriptor | None = None,
     scores: ScoreTable | None = None, samples: IntArray | None = None, dimension: int | None = None, seed: int = 0,
-    dtype: VectorType = "float32", partial: bool = False, threads: int | None = None, listener: Listener = ignore,
+    dtype: VectorType = "float32", partial: bool = False, threads: Threads = None, listener: Listener = ignore,
 ) -> Descriptions:  # fmt: skip
     """Return one vector of length 1 for every done sample, or for those of samples (positions in the plan).
 
@@ -87,7 +87,7 @@ class DescriptionReader:
     wanted: BoolArray | None
     """(N,) which samples of the plan are asked for; None for all."""
     made_by: dict[str, Any]
-    threads: int | None
+    threads: Threads
     projection: Projection | None
     _scores: _StepScores | None
     _num_steps: npt.NDArray[np.integer[Any]]
@@ -97,7 +97,7 @@ class DescriptionReader:
     def of(
         cls, store: Store | str | Path, *, signal: str | None = None, descriptor: Descriptor | None = None,
         scores: ScoreTable | None = None, samples: IntArray | None = None, dimension: int | None = None,
-        seed: int = 0, partial: bool = False, threads: int | None = None,
+        seed: int = 0, partial: bool = False, threads: Threads = None,
     ) -> DescriptionReader:  # fmt: skip
         opened = store if isinstance(store, Store) else Store.open(store)
         view = opened.signal(signal)
@@ -139,7 +139,8 @@ class DescriptionReader:
         """Yield the descriptors of units (of all that are asked for) one by one; a few are read ahead."""
         for array in self.view.arrays:
             self.view.array(array.name)  # opened here, not by several threads at once
-        yield from map_ordered(self.read, self.units if units is None else units, self.threads)
+        alone = replace(self, threads=None)  # which may be sent to a task, where it has no use for others
+        yield from map_ordered(alone.read, self.units if units is None else units, self.threads)
 
     def read_all(self, dtype: VectorType = "float32", listener: Listener = ignore) -> Descriptions:
         """Return all of them in one array; beside it, no more than a few units are held."""

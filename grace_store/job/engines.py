@@ -1,4 +1,4 @@
-"""Which processes do the work: this one, one for each device, or this one as a rank of many."""
+"""Which processes do the work: this one, one for each device, this one as a rank of many, or those of a cluster."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from grace_store.config import RunOptions
 from grace_store.errors import SettingError
+from grace_store.job.ray_engine import RayOptions
 from grace_store.recipe import Ranks
 from grace_store.store import Shard
 
@@ -17,23 +18,29 @@ RANK_VARIABLES = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """How a run is spread. devices is empty when this process does the work itself."""
+    """How a run is spread. Without devices and cluster this process does the work itself."""
 
     options: RunOptions
     shard: Shard = (0, 1)
     devices: tuple[str, ...] = ()
+    cluster: RayOptions | None = None
 
 
 def choose_engine(
-    options: RunOptions, workers: int | None, shard: Shard | None, environment: Mapping[str, str] = os.environ
-) -> Engine:
+    options: RunOptions, workers: int | None, shard: Shard | None, environment: Mapping[str, str] = os.environ,
+    cluster: RayOptions | None = None,
+) -> Engine:  # fmt: skip
     """Return the engine for what was asked and what the environment offers.
 
     A rank under torchrun or srun does its shard in this process, on its own GPU. Otherwise several GPUs mean one
     worker each, and a single device, or one that was named, means this process. A shard that was given says only
-    which units are meant, not where they run.
+    which units are meant, not where they run. A cluster that was named does the work whatever else there is.
     """
     rank = rank_in(environment)
+    if cluster is not None:
+        if rank is not None and shard is None:
+            raise SettingError("--engine ray under torchrun or srun: one process hands out all units, start it once.")
+        return Engine(options, shard or (0, 1), cluster=cluster)
     if rank is not None and shard is None:
         if workers is not None:
             raise SettingError("--workers has no meaning for a rank of torchrun or srun: each rank is one worker.")

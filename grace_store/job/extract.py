@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from grace_store.config import DataRequest, ExtractRequest, RunOptions, said
@@ -19,10 +20,12 @@ from grace_store.job.extractor import PROXY, model_door
 from grace_store.job.pipeline import ListFeed, run_pipeline
 from grace_store.job.planning import check_place, check_request, plan
 from grace_store.job.processes import ProcessEngine
+from grace_store.job.ray_engine import RayEngine, RayOptions
 from grace_store.job.run_log import logged
 from grace_store.job.signals import check_said, open_signal, refuse_lone_gradient_options
-from grace_store.job.worker import WorkerJob
+from grace_store.job.worker import Lock, WorkerJob
 from grace_store.store import (
+    Lease,
     LocalBackend,
     Shard,
     SignalView,
@@ -56,6 +59,8 @@ class ExtractJob:
     shard: Shard = (0, 1)
     devices: tuple[str, ...] = ()
     """One worker process for each; none means in this process."""
+    cluster: RayOptions | None = None
+    """Workers on the nodes of a Ray cluster instead."""
     break_lock: bool = False
     door: str = PROXY
 
@@ -67,13 +72,27 @@ def extract(job: ExtractJob, listener: Listener = ignore, stop: threading.Event 
     if job.signal in store.signal_names:
         view = store.signal(job.signal)
         check_said(view, job.request)
-        if _is_only_asked_to_go_on(job) and view.completion() is not None and not missing_units(view):
+        if _is_done(view, job):
             return _nothing_to_do(view, job.shard, listener)
-    dataset = open_dataset(store, job.data or None)
+    # One of the ranks reads all of the data to see that it is the planned data; all look at every record they use.
+    dataset = open_dataset(store, job.data or None, by_content=job.shard[0] == 0)
     try:
         return _extract(job, store, dataset, listener, stop)
     finally:
         dataset.close()
+
+
+def is_finished(job: ExtractJob) -> bool:
+    """Whether a job would find nothing to do. Needs no model, so that nobody has to wait for torch to hear it."""
+    backend = open_backend(job.location)
+    if backend.read("zarr.json") is None:
+        return False
+    store = Store.open(backend)
+    return job.signal in store.signal_names and _is_done(store.signal(job.signal), job)
+
+
+def _is_done(view: SignalView, job: ExtractJob) -> bool:
+    return _is_only_asked_to_go_on(job) and view.completion() is not None and not missing_units(view)
 
 
 def _is_only_asked_to_go_on(job: ExtractJob) -> bool:
@@ -131,13 +150,17 @@ def _extract(
         # A run was killed between its last unit and the totals. Not under the signal's lock: others' shards may run.
         with hold(store.backend, f"complete-{view.name}", wait_seconds=COMPLETION_WAIT_SECONDS):
             return _completed(view, listener)
-    with hold(store.backend, view.name, job.shard, break_lock=job.break_lock), logged(store, listener) as tell:
+    with (
+        hold(store.backend, view.name, job.shard, break_lock=job.break_lock) as lease,
+        logged(store, listener) as tell,
+    ):
         _warn_of_unlearnt(view, tell)
         units = missing_units(view, job.shard)  # another run may have done some before this one got the lock
         tell(_started(view, job.shard, units))
         began = time.monotonic()
-        if job.devices:
-            _run_in_workers(job, view, model, dataset, units, tell, stop)
+        if job.devices or job.cluster is not None:
+            worker_job = _worker_job(job, view, model, dataset, units[len(units) // 2])
+            _run_in_workers(job, worker_job, lease, partial(is_committed, view), units, tell, stop)
         else:
             _run_here(job, view, model, dataset, units, tell, stop)
         if stop.is_set() and missing_units(view, job.shard):
@@ -205,32 +228,42 @@ def _run_here(
 
 
 def _run_in_workers(
-    job: ExtractJob, view: SignalView, model: str, dataset: Dataset, units: list[int], tell: Listener,
-    stop: threading.Event,
+    job: ExtractJob, worker_job: WorkerJob, lease: Lease, committed: Callable[[int], bool], units: list[int],
+    tell: Listener, stop: threading.Event,
 ) -> None:  # fmt: skip
+    engine: ProcessEngine | RayEngine
+    if job.cluster is not None:
+        where = f"the Ray cluster at {job.cluster.address}" if job.cluster.address else "a Ray cluster of this machine"
+        tell(Note(f"Starting workers on {where}."))
+        lock = Lock(key=lease.key, content=lease.content.decode())
+        engine = RayEngine(worker_job.model_copy(update={"lock": lock}), job.cluster, committed, tell, stop)
+    else:
+        tell(Note(f"Starting {len(job.devices)} workers on {', '.join(job.devices)}."))
+        environments = [device_environment(device) for device in job.devices]
+        engine = ProcessEngine(worker_job, environments, committed, tell, stop)
+    engine.run(units)
+
+
+def _worker_job(job: ExtractJob, view: SignalView, model: str, dataset: Dataset, trial_unit: int) -> WorkerJob:
     backend = view.store.backend
-    worker_job = WorkerJob(
+    return WorkerJob(
         location=view.store.location,
         signal=view.name,
-        data=tuple(str(file.path) for file in dataset.files),
+        data=tuple(_absolute(file.path) for file in dataset.files),
         extractor=job.door,
-        model=model,
-        adapter=job.adapter,
-        images=job.images,
+        model=_absolute(model),
+        adapter=None if job.adapter is None else _absolute(job.adapter),
+        images=None if job.images is None else _absolute(job.images),
         options=job.options,
         tmp_label=backend.tmp_label if isinstance(backend, LocalBackend) else "",
-        trial_unit=units[len(units) // 2],
+        trial_unit=trial_unit,
         parent=os.getpid(),
     )
-    tell(Note(f"Starting {len(job.devices)} workers on {', '.join(job.devices)}."))
-    engine = ProcessEngine(
-        job=worker_job,
-        environments=[device_environment(device) for device in job.devices],
-        is_committed=lambda unit: is_committed(view, unit),
-        listener=tell,
-        stop=stop,
-    )
-    engine.run(units)
+
+
+def _absolute(path: str | Path) -> str:
+    """Return a path that also a worker understands which is started elsewhere."""
+    return str(Path(path).expanduser().absolute())
 
 
 def device_environment(device: str) -> dict[str, str]:

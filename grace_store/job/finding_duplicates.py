@@ -18,7 +18,7 @@ from grace_store.analysis.duplicates import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KE
 from grace_store.analysis.forest import Float32, Pairs, joined, nearest_in, parents_in, spanning_forest
 from grace_store.errors import DataError, SettingError
 from grace_store.events import Listener, Note, Warned, ignore
-from grace_store.job.blocks import BlockReader, map_ordered
+from grace_store.job.blocks import BlockReader, Mapper, Threads, map_ordered
 from grace_store.job.describing import DescriptionReader, tell_oddities
 from grace_store.job.pool import signal_of
 from grace_store.job.scoring import check_plan_of
@@ -37,7 +37,7 @@ def find_duplicates(
     store: Store | str | Path, *, signal: str | None = None, descriptor: Descriptor | None = None,
     threshold: float = DEFAULT_THRESHOLD, floor: float | None = None, scores: ScoreTable | str | Path | None = None,
     subset: str | Path | IntArray | None = None, keep: Keep | None = None, dimension: int | None = None, seed: int = 0,
-    data: Sequence[str | Path] | None = None, partial: bool = False, threads: int | None = None,
+    data: Sequence[str | Path] | None = None, partial: bool = False, threads: Threads = None,
     listener: Listener = ignore,
 ) -> DuplicateTable:  # fmt: skip
     """Return the done samples of a signal in groups: those with the same text, or with a cosine that reaches threshold.
@@ -59,7 +59,9 @@ def find_duplicates(
         samples=samples, dimension=dimension, seed=seed, partial=partial, threads=threads,
     )  # fmt: skip
     source = StoreVectors(reader)
-    search, about = _search(source, floor, threads, seed, listener)
+    # Vectors may come from elsewhere; they are searched here, so that the result is the same wherever they come from.
+    here = None if isinstance(threads, Mapper) else threads
+    search, about = _search(source, floor, here, seed, listener)
     found = source.sample
     digests, digest_of = sample_digests(opened, found, data, listener)
     copies, is_exact = _same_text(found, digests)
@@ -186,7 +188,7 @@ def _likeness(found: IntArray, forest: Pairs, search: Found) -> dict[str, Any]:
     return {"nearest": nearest, "similarity": similarity, "link": link, "link_similarity": link_similarity}
 
 
-def _num_tokens(view: SignalView, threads: int | None) -> IntArray:
+def _num_tokens(view: SignalView, threads: Threads) -> IntArray:
     """Return the tokens in the response of every planned sample; 0 where it is not done."""
     out = np.zeros(view.store.plan.num_samples, dtype=np.int64)
     if view.per_sample:

@@ -18,10 +18,10 @@ from grace_store.amounts import counted
 from grace_store.analysis.communities import find_communities
 from grace_store.errors import SettingError
 from grace_store.events import Listener, Note, SamplesScored, Warned, ignore
-from grace_store.job.blocks import Signals, map_ordered
+from grace_store.job.blocks import Signals, Threads, map_ordered
 from grace_store.job.made_by import describe
 from grace_store.job.outputs import Source, sources_of
-from grace_store.job.signal_pairs import SignalPairs, pair_signals
+from grace_store.job.signal_pairs import pair_signals
 from grace_store.job.target_sets import Targets, TargetSet, find_subtasks, read_targets
 from grace_store.job.vector_blocks import UnitVectors, VectorReader
 from grace_store.score.grace import Flag
@@ -66,75 +66,19 @@ class InfluenceBlock:
         return len(self.sample)
 
 
-@dataclass(slots=True)
-class InfluenceScoring:
-    """One scoring: what is read, what it is multiplied with, and what its table says of it."""
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What is read of a pool and what it is multiplied with. Threads may share it, and it may be sent elsewhere."""
 
     reader: VectorReader
     spec: InfluenceSpec
-    pairs: SignalPairs
+    shares: Sequence[float]
+    """Of the checkpoints."""
     directions: FloatArray
     """(checkpoints, J, D): what every gradient of the pool is multiplied with, for subtasks or capabilities."""
-    made_by: dict[str, Any]
-    sources: list[Source]
-    """What a table must not be written over."""
-    tell: Listener = ignore
-    _held: list[InfluenceBlock] = field(default_factory=list)
-    """All blocks, if the method needs all of them before it knows one value."""
-    _influence: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
-    """(N, J), of which the blocks held have views."""
 
-    def tables(self, threads: int | None) -> Iterator[tuple[pa.Table, FlagArray]]:
-        """Yield rows of the table in order, with the samples' flags as numbers."""
-        if self.spec.method == "icons":
-            yield from self._icons_tables()
-            return
-        for block in self.blocks(threads):
-            value = strongest(block.influence)
-            more = {"influence": influence_lists(block.influence)}
-            if self.spec.method == "cadc":
-                has_value = np.isfinite(value)
-                which = np.where(has_value, np.where(has_value[:, None], block.influence, 0).argmax(axis=1), -1)
-                more["capability"] = pa.array(which, pa.int32(), mask=~has_value)
-                more["stage"] = pa.array(block.slope, pa.float64(), from_pandas=True)
-            yield self._rows(block, value, more), block.flags
-
-    def hold_all(self, threads: int | None) -> None:
-        """Read all of the pool, and note each subtask's threshold: what ICONS needs before its first row."""
-        whole = np.empty((self.reader.store.plan.num_samples, self.directions.shape[1]), np.float32)
-        stop = 0
-        for block in self.blocks(threads):
-            mine = slice(stop, stop := stop + len(block))
-            whole[mine] = block.influence
-            self._held.append(replace(block, influence=whole[mine]))
-        self._influence = whole[:stop]
-        thresholds = vote_thresholds(self._influence, self.spec.vote_percent)
-        self.made_by["thresholds"] = [None if np.isnan(each) else each for each in thresholds.tolist()]
-
-    def _icons_tables(self) -> Iterator[tuple[pa.Table, FlagArray]]:
-        influence = self._influence
-        noted = self.made_by["thresholds"]
-        votes = count_votes(influence, np.array([np.nan if each is None else each for each in noted]))
-        values = icons_values(votes, mean_rank_shares(influence))
-        start = 0
-        for block in self._held:
-            mine = slice(start, start + len(block))
-            start += len(block)
-            more = {
-                "influence": influence_lists(block.influence),
-                "votes": pa.array(votes[mine], pa.int32(), mask=np.isnan(values[mine])),
-            }
-            yield self._rows(block, values[mine], more), block.flags
-
-    def blocks(self, threads: int | None) -> Iterator[InfluenceBlock]:
-        """Yield the influences of all samples, block by block."""
-        total, num_done = self.reader.store.plan.num_samples, 0
-        for block in map_ordered(self._block, self.reader.starts(), self.reader.threads(threads)):
-            num_done = min(num_done + SAMPLES_PER_CHUNK, total)
-            self.tell(SamplesScored(num_done, total))
-            yield block
-
-    def _block(self, start: int) -> InfluenceBlock:
+    def block(self, start: int) -> InfluenceBlock:
+        """Return the influences of the samples of one block."""
         plan, store = self.reader.store.plan, self.reader.store
         stop = min(start + SAMPLES_PER_CHUNK, plan.num_samples)
         found = [self._unit(unit) for unit in self.reader.units(start)]
@@ -168,7 +112,7 @@ class InfluenceScoring:
             squared[number, done] = found.length[done].astype(np.float64) ** 2
             tokens = np.where(tokens == 0, found.num_tokens, tokens)
         flags[has.any(axis=0) & ~np.asarray(has.all(axis=0))] |= np.uint8(Flag.MISSING_SIGNAL)
-        influence = combine_checkpoints(list(parts), self.pairs.shares).astype(np.float32)
+        influence = combine_checkpoints(list(parts), self.shares).astype(np.float32)
         anywhere: npt.NDArray[np.bool_] = np.asarray(has.any(axis=0))
         return anywhere, tokens, influence, self_influence_slopes(squared), flags
 
@@ -177,9 +121,75 @@ class InfluenceScoring:
         length = found.length[found.done].astype(np.float64) if self.spec.restores_length else None
         return products(vectors, self.directions[number], length)
 
+
+@dataclass(slots=True)
+class InfluenceScoring:
+    """One scoring: what is compared, and what its table says of it."""
+
+    compared: Comparison
+    made_by: dict[str, Any]
+    sources: list[Source]
+    """What a table must not be written over."""
+    tell: Listener = ignore
+    _held: list[InfluenceBlock] = field(default_factory=list)
+    """All blocks, if the method needs all of them before it knows one value."""
+    _influence: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """(N, J), of which the blocks held have views."""
+
+    def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, FlagArray]]:
+        """Yield rows of the table in order, with the samples' flags as numbers."""
+        if self.compared.spec.method == "icons":
+            yield from self._icons_tables()
+            return
+        for block in self.blocks(threads):
+            value = strongest(block.influence)
+            more = {"influence": influence_lists(block.influence)}
+            if self.compared.spec.method == "cadc":
+                has_value = np.isfinite(value)
+                which = np.where(has_value, np.where(has_value[:, None], block.influence, 0).argmax(axis=1), -1)
+                more["capability"] = pa.array(which, pa.int32(), mask=~has_value)
+                more["stage"] = pa.array(block.slope, pa.float64(), from_pandas=True)
+            yield self._rows(block, value, more), block.flags
+
+    def hold_all(self, threads: Threads) -> None:
+        """Read all of the pool, and note each subtask's threshold: what ICONS needs before its first row."""
+        whole = np.empty((self.compared.reader.store.plan.num_samples, self.compared.directions.shape[1]), np.float32)
+        stop = 0
+        for block in self.blocks(threads):
+            mine = slice(stop, stop := stop + len(block))
+            whole[mine] = block.influence
+            self._held.append(replace(block, influence=whole[mine]))
+        self._influence = whole[:stop]
+        thresholds = vote_thresholds(self._influence, self.compared.spec.vote_percent)
+        self.made_by["thresholds"] = [None if np.isnan(each) else each for each in thresholds.tolist()]
+
+    def _icons_tables(self) -> Iterator[tuple[pa.Table, FlagArray]]:
+        influence = self._influence
+        noted = self.made_by["thresholds"]
+        votes = count_votes(influence, np.array([np.nan if each is None else each for each in noted]))
+        values = icons_values(votes, mean_rank_shares(influence))
+        start = 0
+        for block in self._held:
+            mine = slice(start, start + len(block))
+            start += len(block)
+            more = {
+                "influence": influence_lists(block.influence),
+                "votes": pa.array(votes[mine], pa.int32(), mask=np.isnan(values[mine])),
+            }
+            yield self._rows(block, values[mine], more), block.flags
+
+    def blocks(self, threads: Threads) -> Iterator[InfluenceBlock]:
+        """Yield the influences of all samples, block by block."""
+        reader = self.compared.reader
+        total, num_done = reader.store.plan.num_samples, 0
+        for block in map_ordered(self.compared.block, reader.starts(), reader.threads(threads)):
+            num_done = min(num_done + SAMPLES_PER_CHUNK, total)
+            self.tell(SamplesScored(num_done, total))
+            yield block
+
     def _rows(self, block: InfluenceBlock, value: FloatArray, more: dict[str, pa.Array]) -> pa.Table:
         return score_rows(
-            sample_id=self.reader.ids(block),
+            sample_id=self.compared.reader.ids(block),
             row=block.row,
             num_steps=block.num_steps,
             num_tokens=block.num_tokens,
@@ -193,7 +203,7 @@ class InfluenceScoring:
 
 def prepare_influence(
     pool: Store, spec: InfluenceSpec, targets: Targets | None, signals: Signals = None, *, partial: bool = False,
-    threads: int | None = None, tell: Listener = ignore,
+    threads: Threads = None, tell: Listener = ignore,
 ) -> InfluenceScoring:  # fmt: skip
     """Read the targets, refuse what cannot be compared, and return a scoring whose metadata is complete."""
     if targets is None:
@@ -220,7 +230,8 @@ def prepare_influence(
     for note in made_by["notes"]:
         tell(Warned(note))
     tell(Note(_about_work(found, made_by)))
-    scoring = InfluenceScoring(reader, spec, pairs, directions, made_by, [*sources_of(pool), *_sources(store)], tell)
+    compared = Comparison(reader, spec, pairs.shares, directions)
+    scoring = InfluenceScoring(compared, made_by, [*sources_of(pool), *_sources(store)], tell)
     if spec.method == "icons":
         scoring.hold_all(threads)
     return scoring

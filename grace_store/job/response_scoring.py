@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from grace_store.errors import SettingError
-from grace_store.job.blocks import SignalWeights, map_ordered
+from grace_store.job.blocks import SignalWeights, Threads, map_ordered
 from grace_store.job.made_by import describe
 from grace_store.job.outputs import Source, sources_of
 from grace_store.job.vector_blocks import VectorReader
@@ -63,7 +63,7 @@ class ResponseScoring:
         reader.check_complete(partial=partial)
         return cls(reader, spec, weights, describe(reader, spec.model_dump(mode="json"), weights))
 
-    def tables(self, threads: int | None) -> Iterator[tuple[pa.Table, FlagArray]]:
+    def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, FlagArray]]:
         """Yield rows of the table in order, with the samples' flags as numbers."""
         return map_ordered(self._table, self.reader.starts(), threads)
 

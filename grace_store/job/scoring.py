@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from grace_store.errors import NotAStore, ResumeMismatch, SettingError
 from grace_store.events import Listener, ignore
-from grace_store.job.blocks import BlockReader, SampleBlock, Signals, SignalWeights, resolve_signals
+from grace_store.job.blocks import BlockReader, SampleBlock, Signals, SignalWeights, Threads, resolve_signals
 from grace_store.job.influence import InfluenceScoring, prepare_influence
 from grace_store.job.made_by import describe
 from grace_store.job.outputs import Source, check_outputs, sources_of
@@ -56,7 +56,7 @@ class ScoreRun:
 def score_samples(
     store: Store | str | Path, spec: Spec | None = None, *, signals: Signals = None,
     custom_history: History | None = None, targets: Targets | None = None, partial: bool = False,
-    threads: int | None = None, tell: Listener = ignore,
+    threads: Threads = None, tell: Listener = ignore,
 ) -> ScoreTable:  # fmt: skip
     """Return the scores of every done sample as a table in memory.
 
@@ -72,7 +72,7 @@ def score_samples(
 def write_score_table(
     store: Store | str | Path, spec: Spec | None, out: Path, *, signals: Signals = None,
     custom_history: History | None = None, targets: Targets | None = None, partial: bool = False,
-    threads: int | None = None, tell: Listener = ignore,
+    threads: Threads = None, tell: Listener = ignore,
 ) -> ScoreRun:  # fmt: skip
     """Write the scores of every done sample, block by block, and say what was written."""
     scoring = _prepare(store, spec, signals, custom_history, targets, partial=partial, threads=threads, tell=tell)
@@ -92,7 +92,7 @@ def write_score_table(
 
 def _prepare(
     store: Store | str | Path, spec: Spec | None, signals: Signals, history: History | None, targets: Targets | None,
-    *, partial: bool, threads: int | None, tell: Listener,
+    *, partial: bool, threads: Threads, tell: Listener,
 ) -> _Scoring | ResponseScoring | InfluenceScoring:  # fmt: skip
     opened = store if isinstance(store, Store) else Store.open(store)
     if not isinstance(spec, InfluenceSpec):
@@ -116,7 +116,7 @@ def _prepare_without_targets(
 
 
 def replay(
-    table: Path, out: Path, store: Store | str | Path | None = None, threads: int | None = None, *,
+    table: Path, out: Path, store: Store | str | Path | None = None, threads: Threads = None, *,
     targets: Targets | None = None, tell: Listener = ignore,
 ) -> ScoreRun:  # fmt: skip
     """Score again exactly as a table was scored, from the store it was made from or a copy of it elsewhere.
@@ -249,7 +249,7 @@ class _Scoring:
             made_by["custom_history"] = _described(history)
         return cls(reader, spec, weights, history, made_by)
 
-    def tables(self, threads: int | None) -> Iterator[tuple[pa.Table, npt.NDArray[np.uint8]]]:
+    def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, npt.NDArray[np.uint8]]]:
         """Yield rows of the table in order, with the samples' flags as numbers."""
         return self.reader.map(self._table, threads)
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from grace_store import __version__
 from grace_store.events import Listener, ignore
-from grace_store.job.blocks import BlockReader, SampleBlock, map_ordered
+from grace_store.job.blocks import BlockReader, Mapper, SampleBlock, Threads, map_ordered
 from grace_store.job.settings import Setting, SettingValues, resolve_settings, short_labels
 from grace_store.score import SweepSpec
 from grace_store.score.length_bias import correlation, mean_ranks
@@ -82,7 +82,7 @@ class Sweep:
 
 def sweep_settings(
     store: Store | str | Path, sweep: SweepSpec, out: str | Path, *, partial: bool = False,
-    threads: int | None = None, listener: Listener = ignore,
+    threads: Threads = None, listener: Listener = ignore,
 ) -> Sweep:  # fmt: skip
     """Write the values of every setting in a sweep, and how the settings differ, to a folder.
 
@@ -101,7 +101,9 @@ def sweep_settings(
     made_by = _made_by(reader, sweep, settings)
     with whole_folder(Path(out), SPEC) as folder:
         _write_values(reader, settings, made_by, folder, threads)
-        result = _compare(folder, settings, sweep, made_by, opened.location, threads)
+        # What the driver has written is compared here, wherever it was computed.
+        here = None if isinstance(threads, Mapper) else threads
+        result = _compare(folder, settings, sweep, made_by, opened.location, here)
         _write_comparison(folder, result)
         write_json(folder / SPEC, made_by)
     return replace(result, folder=Path(out))
@@ -125,7 +127,7 @@ def _made_by(reader: BlockReader, sweep: SweepSpec, settings: Sequence[Setting])
 
 
 def _write_values(
-    reader: BlockReader, settings: Sequence[Setting], made_by: dict[str, Any], folder: Path, threads: int | None
+    reader: BlockReader, settings: Sequence[Setting], made_by: dict[str, Any], folder: Path, threads: Threads
 ) -> None:
     values = SettingValues(settings, reader.names)
 
