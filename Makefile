@@ -1,13 +1,14 @@
 # make demo   sets up .venv and runs the whole of it on what ships with it
 # make test   sets up .venv and runs every check and test
 # make torture  breaks all that can break, over and over, and counts what survives
+# make bench  measures what it costs, every ratio against its goal
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test torture lint schemas tools study clean
+.PHONY: demo test torture bench lint schemas tools study clean
 
 demo: $(READY)
 	$(BIN)/grace-store demo --out demo-output
@@ -17,6 +18,9 @@ test: $(READY) tools lint
 
 torture: $(READY) tools
 	$(BIN)/python -m tests.torture --json torture.json $(TORTURE_ARGS)
+
+bench: $(READY)
+	$(BIN)/python -m jobs.bench --out bench.json --page bench.html $(BENCH_ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -39,12 +39,6 @@ def test_a_synthetic_store_is_a_store(store):
     assert len(score_samples(store)) == 300
 
 
-def test_the_bench_of_scoring_prints_its_ratios(store, repository):
-    printed = script(repository, "scoring.py", store.location, "--looped", 2)
-    assert "faster than the loop" in printed
-    assert "bytes a sample" in printed
-
-
 def test_the_bench_of_gradients_prints_what_each_kind_costs(repository, tmp_path):
     warmups.write_traces(tmp_path / "traces.jsonl", 12)
     request = warmups.REQUEST.model_copy(update={"num_heldout": 0, "checkpoints": ("1",), "ratio": "0.7"})

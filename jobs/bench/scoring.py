@@ -1,22 +1,13 @@
-"""Measure scoring as DESIGN section 9 asks: the paper's 27 settings over a store, against a loop over vectors.
+"""Scoring: the paper's 27 settings over a store, against a loop over vectors; and how it grows with N and K.
 
-    python jobs/bench/synthetic_store.py /tmp/million.zarr --samples 1000000
-    python jobs/bench/scoring.py /tmp/million.zarr
-
-Every measurement runs in a process of its own, which tells its peak memory. The loop is timed on a few hundred samples
-and extrapolated. Nothing here is asserted anywhere: numbers belong to the machine they were measured on.
+The loop is timed on a few hundred samples and extrapolated. Each reading of a store runs in a process of its own, which
+tells its peak memory.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import resource
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +18,17 @@ from grace_store.job.scoring import write_score_table
 from grace_store.job.settings import SettingValues, resolve_settings
 from grace_store.job.sweeping import sweep_settings
 from grace_store.score import Grid, SweepSpec, history_weights
-from grace_store.store import SAMPLES_PER_CHUNK, Store
+from grace_store.store import Store
+from jobs.bench.findings import Curve, Findings, Goal, Ratio
+from jobs.bench.measuring import measured_apart
+from jobs.bench.stores import NUM_STEPS, kept_store, million
 
 HISTORIES = ("uniform", "window:3", "ema:0.8")
 ALPHAS = tuple(i / 10 for i in range(1, 10))
 PAPER = SweepSpec(grid=(Grid(alpha=ALPHAS, history=HISTORIES),))
 HIDDEN_SIZE = 2048
-NUM_STEPS = 9
+GOAL = Goal(">=", 500.0)
+FLAT = Goal("<=", 1.5)
 
 
 def loop_over_vectors(num_samples: int) -> float:
@@ -41,7 +36,7 @@ def loop_over_vectors(num_samples: int) -> float:
     rng = np.random.default_rng(0)
     stored = rng.standard_normal((num_samples, NUM_STEPS + 1, HIDDEN_SIZE)).astype(np.float16)
     weights = {history: history_weights(history, NUM_STEPS).astype(np.float32) for history in HISTORIES}
-    began = time.perf_counter()
+    began = time.process_time()
     for sample in stored:
         vectors = sample.astype(np.float32)
         steps, answer = vectors[:-1], vectors[-1]
@@ -52,96 +47,81 @@ def loop_over_vectors(num_samples: int) -> float:
                 past = weights[history] @ steps
                 h = (steps * past).sum(axis=1)[1:] / (norm[1:] * np.linalg.norm(past, axis=1)[1:])
                 np.concatenate([a[:1], alpha * a[1:] + (1 - alpha) * h]).mean()
-    return (time.perf_counter() - began) / num_samples
+    return (time.process_time() - began) / num_samples
 
 
-def values_alone(store: Store, threads: int | None) -> None:
+def values(location: str, threads: int) -> None:
     """Read the store and compute every value, keeping none."""
+    store = Store.open(location)
     settings = resolve_settings(store, PAPER)
     names = settings[0].weights.names
     for _ in BlockReader(store, names).map(SettingValues(settings, names), threads):
         pass
 
 
-def whole_sweep(store: Store, threads: int | None) -> None:
+def sweep(location: str, threads: int) -> None:
+    """Do all that `grace-store sweep` does."""
     with tempfile.TemporaryDirectory() as folder:
-        sweep_settings(store, PAPER, Path(folder) / "sweep", threads=threads)
+        sweep_settings(Store.open(location), PAPER, Path(folder) / "sweep", threads=threads)
 
 
-def one_table(store: Store, threads: int | None) -> None:
+def table(location: str, threads: int) -> None:
+    """Do all that `grace-store score` does, one setting."""
     with tempfile.TemporaryDirectory() as folder:
-        write_score_table(store, None, Path(folder) / "scores.parquet", threads=threads)
+        write_score_table(Store.open(location), None, Path(folder) / "scores.parquet", threads=threads)
 
 
-TASKS: dict[str, Callable[[Store, int | None], None]] = {
-    "values of 27 settings, read from the store": values_alone,
-    "sweep of 27 settings, with files and comparisons": whole_sweep,
-    "score, one setting, with all step scores": one_table,
-}
+def measure(*, quick: bool, threads: int, work: str) -> dict[str, Any]:
+    """Measure the whole sweep against the loop, and how reading and scoring grow."""
+    location, num_samples = million(Path(work), quick=quick)
+    loop = loop_over_vectors(20 if quick else 300) * num_samples
+    tasks = {task.__name__: task for task in (values, sweep, table)}
+    costs = {name: measured_apart(task, location=location, threads=threads) for name, task in tasks.items()}
+    for cost in costs.values():
+        del cost["result"]
+    costs["loop, extrapolated"] = {"cpu_seconds": loop, "wall_seconds": loop}
+    ratios = [
+        _against_loop("values of 27 settings, read from the store", "values", costs, num_samples),
+        _against_loop("sweep of 27 settings, with files and comparisons", "sweep", costs, num_samples),
+    ]
+    curves, flat = _growth(Path(work), costs, num_samples, quick=quick, threads=threads)
+    return Findings([*ratios, flat], curves).to_json()
 
 
-def measured(task: str, store: str, threads: int | None) -> dict[str, float]:
-    """Run a task in a process of its own and return its seconds, CPU seconds and peak memory."""
-    command = [sys.executable, __file__, store, "--task", task, *(["--threads", str(threads)] if threads else [])]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    result: dict[str, float] = json.loads(done.stdout)
-    return result
+def _against_loop(what: str, task: str, costs: dict[str, Any], num_samples: int) -> Ratio:
+    both = {name: costs[name] for name in (task, "loop, extrapolated")}
+    note = (
+        f"{num_samples:,} samples, K = {NUM_STEPS}: {costs[task]['cpu_seconds']:.1f} s CPU, "
+        f"{costs[task]['wall_seconds']:.1f} s, {costs[task]['peak_bytes'] / 1e6:.0f} MB; "
+        f"the loop {costs['loop, extrapolated']['cpu_seconds']:.0f} s"
+    )
+    value = costs["loop, extrapolated"]["cpu_seconds"] / costs[task]["cpu_seconds"]
+    return Ratio(what, "a loop over the vectors, CPU time", value, GOAL, both, note)
 
 
-def run_task(task: str, store: str, threads: int | None) -> dict[str, float]:
-    opened = Store.open(store)
-    began, cpu = time.perf_counter(), time.process_time()
-    TASKS[task](opened, threads)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-    return {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - cpu, "peak_mb": peak}
+def _growth(
+    work: Path, costs: dict[str, Any], num_samples: int, *, quick: bool, threads: int
+) -> tuple[list[Curve], Ratio]:
+    sizes = [num_samples // 64, num_samples // 8]
+    taken = [_values_of(work, size, NUM_STEPS, threads) for size in sizes] + [costs["values"]]
+    steps = (3, 9, 27)
+    by_steps = [_values_of(work, sizes[0] if quick else 20_000, num_steps, threads) for num_steps in steps]
+    curves = [
+        Curve("Values of 27 settings", "samples", "CPU seconds", [*sizes, num_samples], {"CPU": _cpu(taken)}),
+        Curve("Values of 27 settings", "steps a sample", "CPU seconds", steps, {"CPU": _cpu(by_steps)}),
+    ]
+    peaks = [each["peak_bytes"] for each in taken]
+    flat = Ratio(
+        f"peak memory of scoring, {num_samples:,} samples", f"{sizes[0]:,} samples", peaks[-1] / peaks[0], FLAT,
+        note=f"{peaks[0] / 1e6:.0f} to {peaks[-1] / 1e6:.0f} MB, Python and its libraries included",
+    )  # fmt: skip
+    return curves, flat
 
 
-def bytes_read(store: Store) -> float:
-    """Return how many bytes a sample scoring reads."""
-    view = store.signal()
-    root = Path(store.location)
-    arrays = [root / view.key / name for name in ("sample_gram", "segment_num_tokens", "sample_state")]
-    arrays += [root / "samples" / name for name in ("sample_num_steps", "sample_row")]
-    total = sum(path.stat().st_size for array in arrays for path in array.rglob("*") if path.is_file())
-    return total / store.plan.num_samples
+def _values_of(work: Path, num_samples: int, num_steps: int, threads: int) -> dict[str, Any]:
+    location = kept_store(work, num_samples, num_steps)
+    return measured_apart(values, location=location, threads=threads)
 
 
-def report(location: str, threads: int | None, num_looped: int) -> dict[str, Any]:
-    store = Store.open(location)
-    num = store.plan.num_samples
-    per_sample = loop_over_vectors(num_looped)
-    found: dict[str, Any] = {"num_samples": num, "loop_seconds_extrapolated": per_sample * num}
-    say = sys.stdout.write
-    say(f"{num} samples; chunks of {SAMPLES_PER_CHUNK}\n")
-    say(f"loop over float16 vectors of {HIDDEN_SIZE}: {per_sample * 1e3:.2f} ms a sample, ")
-    say(f"{per_sample * num:.0f} s in all\n")
-    for task in TASKS:
-        result = measured(task, location, threads)
-        found[task] = result
-        ratio = f", {per_sample * num / result['seconds']:.0f} x faster than the loop" if "27" in task else ""
-        say(f"{task}: {result['seconds']:.1f} s ({result['cpu_seconds']:.1f} s CPU), ")
-        say(f"peak {result['peak_mb']:.0f} MB{ratio}\n")
-    share = bytes_read(store) / ((NUM_STEPS + 1) * HIDDEN_SIZE * 2)
-    found["bytes_read_a_sample"] = bytes_read(store)
-    say(f"scoring reads {bytes_read(store):.0f} bytes a sample, {share:.4f} of (K+1) d float16\n")
-    return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("store")
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--looped", type=int, default=300, help="samples to time the loop on")
-    parser.add_argument("--json", type=Path, help="also write the numbers here")
-    parser.add_argument("--task", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.task:
-        sys.stdout.write(json.dumps(run_task(given.task, given.store, given.threads)))
-        return
-    found = report(given.store, given.threads, given.looped)
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+def _cpu(costs: list[dict[str, Any]]) -> list[float]:
+    return [cost["cpu_seconds"] for cost in costs]

@@ -1,6 +1,6 @@
 """Measure the search for duplicates: how long, how much memory, how much of what was planted is found.
 
-    python jobs/bench/search.py /tmp/vectors.zarr --samples 200000
+    python -m jobs.bench.search /tmp/vectors.zarr --samples 200000
 
 Makes the store if it is not there: int8 vectors of 2048 numbers around a few hundred centres, and in every unit some
 noisy copies. Every measurement runs in a process of its own, which tells its peak memory. Nothing here is asserted
@@ -10,10 +10,8 @@ anywhere: numbers belong to the machine they were measured on.
 from __future__ import annotations
 
 import argparse
-import json
-import resource
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from synthetic_store import make_plan
 
 from grace_store.config import ExtractSpec, ModelIdentity
 from grace_store.job.finding_duplicates import find_duplicates
@@ -29,6 +26,9 @@ from grace_store.job.neighbours import nearest_samples
 from grace_store.metadata import Signal
 from grace_store.store import SignalView, Store, UnitWriter, complete_signal, create_signal, unit_range
 from grace_store.unit import UnitSignals
+from jobs.bench.findings import Curve, Findings
+from jobs.bench.measuring import measured_apart
+from jobs.bench.synthetic_store import make_plan
 
 NUM_CENTRES = 300
 COPIES_PER_UNIT = 4
@@ -100,15 +100,38 @@ def neighbours(store: Store, threads: int | None) -> dict[str, Any]:
     return {"nearest": best.sample_id, "cosine": best.cosine}
 
 
-TASKS: dict[str, Callable[[Store, int | None], dict[str, Any]]] = {"duplicates": duplicates, "neighbours": neighbours}
+def duplicates_in(location: str, threads: int | None) -> dict[str, Any]:
+    return duplicates(Store.open(location), threads)
 
 
-def run_task(task: str, location: str, threads: int | None) -> dict[str, Any]:
-    opened = Store.open(location)
-    began, cpu = time.perf_counter(), time.process_time()
-    found = TASKS[task](opened, threads)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-    return {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - cpu, "peak_mb": peak} | found
+def neighbours_in(location: str, threads: int | None) -> dict[str, Any]:
+    return neighbours(Store.open(location), threads)
+
+
+TASKS: dict[str, Callable[[str, int | None], dict[str, Any]]] = {
+    "duplicates": duplicates_in, "neighbours": neighbours_in,
+}  # fmt: skip
+
+
+def measure(*, quick: bool, threads: int) -> dict[str, Any]:
+    """Measure how both searches grow with the number of samples."""
+    sizes, size = ((200, 400), 16) if quick else ((2_500, 5_000, 10_000, 20_000), 256)
+    lines: dict[str, list[float]] = {task: [] for task in TASKS}
+    notes: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for num_samples in sizes:
+            place = Path(folder, f"{num_samples}.zarr")
+            make_vectors(place, num_samples, size)
+            for name, task in TASKS.items():
+                cost = measured_apart(task, location=str(place), threads=threads)
+                lines[name].append(cost["cpu_seconds"])
+                if name == "duplicates":
+                    found = cost["result"]
+                    notes.append(
+                        f"duplicates among {num_samples:,} samples of {size} numbers: {found['planted_found']} of "
+                        f"{found['planted']} planted copies found, {cost['peak_bytes'] / 1e6:.0f} MB"
+                    )
+    return Findings(curves=[Curve("Search", "samples", "CPU seconds", sizes, lines)], notes=notes).to_json()
 
 
 def main() -> None:
@@ -117,25 +140,18 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=200_000)
     parser.add_argument("--size", type=int, default=2048, help="numbers in a vector")
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--task", choices=TASKS, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.task:
-        sys.stdout.write(json.dumps(run_task(given.task, str(given.store), given.threads)))
-        return
     if not given.store.exists():
         began = time.perf_counter()
         make_vectors(given.store, given.samples, given.size)
         sys.stdout.write(f"made {given.store} in {time.perf_counter() - began:.0f} s\n")
     plan = Store.open(given.store).plan
     sys.stdout.write(f"{plan.num_samples} samples\n{'task':<12}{'s':>8}{'CPU s':>8}{'peak MB':>9}\n")
-    for task in TASKS:
-        threads = ["--threads", str(given.threads)] if given.threads else []
-        command = [sys.executable, __file__, str(given.store), "--task", task, *threads]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        result = json.loads(done.stdout)
-        numbers = [result.pop(name) for name in ("seconds", "cpu_seconds", "peak_mb")]
-        more = "  ".join(f"{name} {value}" for name, value in result.items())
-        sys.stdout.write(f"{task:<12}{numbers[0]:>8.0f}{numbers[1]:>8.0f}{numbers[2]:>9.0f}  {more}\n")
+    for name, task in TASKS.items():
+        cost = measured_apart(task, location=str(given.store.resolve()), threads=given.threads)
+        more = "  ".join(f"{key} {value}" for key, value in cost["result"].items())
+        seconds = f"{cost['wall_seconds']:>8.0f}{cost['cpu_seconds']:>8.0f}"
+        sys.stdout.write(f"{name:<12}{seconds}{cost['peak_bytes'] / 1e6:>9.0f}  {more}\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""What grace-store costs, measured: ``python -m jobs.bench``."""
