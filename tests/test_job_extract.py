@@ -118,6 +118,23 @@ def test_running_again_computes_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert (started.num_units, started.num_samples_skipped) == (0, NUM_USABLE)
 
 
+def test_what_another_run_did_while_this_one_waited_for_the_lock_is_not_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(tmp_path)
+
+    def hold_after_another(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        extract(job)
+        monkeypatch.setenv(CALLS_FILE, str(tmp_path / "calls"))
+        return lock.hold(*arguments, **options)
+
+    monkeypatch.setattr("grace_store.job.extract.hold", hold_after_another)
+    view = extract(job)
+    assert not (tmp_path / "calls").exists()
+    assert status(view.store).num_done == NUM_USABLE
+
+
 NUM_PARTS = 4
 """The crash points are shared out over so many tests, which may run side by side."""
 

@@ -17,7 +17,8 @@ from click.testing import CliRunner, Result
 
 from grace_store.cli import main
 from grace_store.errors import StorageError, StoreBusy
-from grace_store.job import doctor
+from grace_store.job.doctor.findings import DoctorJob, Seen
+from grace_store.job.doctor.machine_checks import check_place
 from grace_store.job.extract import ExtractJob, extract
 from grace_store.job.verify import repair, verify
 from grace_store.select.table import read_scores
@@ -238,11 +239,11 @@ def test_commands_take_a_url(stored: str, direct: None, tmp_path: Path, words: l
 
 
 def test_the_doctor_examines_a_bucket(job: ExtractJob, direct: None) -> None:
-    asked = doctor.DoctorJob(model="", data=(), store=job.location)
-    found = doctor._check_place(asked, doctor._Seen())
+    asked = DoctorJob(model="", data=(), store=job.location)
+    found = check_place(asked, Seen())
     assert (found.verdict, found.text.partition(" takes")[0]) == ("ok", job.location)
     assert list(open_backend(job.location).walk()) == []
-    nowhere = doctor._check_place(replace(asked, store="s3://no-such-bucket/x"), doctor._Seen())
+    nowhere = check_place(replace(asked, store="s3://no-such-bucket/x"), Seen())
     assert nowhere.verdict == "fail"
     assert "There is no bucket s3://no-such-bucket" in nowhere.text
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from grace_store.config import DataRequest
-from grace_store.errors import DatasetChanged, NotAStore, NothingUsable, ResumeMismatch, SettingError
+from grace_store.errors import DatasetChanged, NotAStore, NothingUsable, ResumeMismatch, SettingError, StoreBusy
 from grace_store.events import Event, Scanned
 from grace_store.job.dataset import UnitLoader, open_dataset
 from grace_store.job.planning import plan
 from grace_store.job.status import set_aside_rows, status
-from grace_store.store import Store
+from grace_store.store import Store, open_backend
 from tests.jobs import NUM_RECORDS, NUM_UNITS, NUM_USABLE, content, record, write_dataset
 
 REQUEST = DataRequest(min_steps=2)
@@ -158,6 +158,21 @@ def test_a_file_without_a_usable_record_shows_one_and_leaves_nothing(tmp_path: P
         plan([data], tmp_path / "store.zarr", DataRequest(min_steps=9))
     assert not (tmp_path / "store.zarr").exists()
     planned(tmp_path)  # and the place is free for another try
+
+
+def test_a_run_without_a_usable_record_discards_nothing_of_one_that_took_over(tmp_path: Path) -> None:
+    data = tmp_path / "traces.jsonl"
+    data.write_text("".join(json.dumps(record(number)) + "\n" for number in range(100)))
+    backend = open_backend(tmp_path / "store.zarr")
+
+    def take_over(event: Event) -> None:
+        if isinstance(event, Scanned):
+            backend.write("ledger/locks/plan.0-of-1.json", b'{"host": "another-machine"}')
+            backend.write("samples/zarr.json", b"theirs")
+
+    with pytest.raises(StoreBusy, match=r"was taken over by process \? on another-machine"):
+        plan([data], backend.location, DataRequest(min_steps=9), listener=take_over)
+    assert backend.read("samples/zarr.json") == b"theirs"
 
 
 def test_steps_that_cannot_be_are_refused_before_reading(tmp_path: Path) -> None:

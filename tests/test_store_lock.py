@@ -186,12 +186,18 @@ def test_a_slow_finder_of_a_dead_lock_does_not_delete_the_quick_ones(
     assert list(backend.walk()) == []
 
 
-def test_a_claim_of_a_live_run_is_respected_and_of_a_dead_one_not(backend: LocalBackend) -> None:
+def claim_of(raw: bytes) -> str:
+    return f"{MINE}.{lock.hashlib.sha256(raw).hexdigest()[:16]}.dead"
+
+
+def test_a_claim_of_a_live_run_is_respected_and_of_a_dead_one_not(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "CLAIM_SECONDS", 0.0)
     for claimant, is_respected in ((lock._me(), True), (dead_owner(), False)):
         dead = json.dumps(dead_owner()).encode()
         backend.write(MINE, dead)
-        claim = f"{MINE}.{lock.hashlib.sha256(dead).hexdigest()[:16]}.dead"
-        put(backend, claimant, claim)
+        put(backend, claimant, claim_of(dead))
         if is_respected:
             with pytest.raises(StoreBusy, match=r"\.dead"), hold(backend, "base"):
                 pass
@@ -203,6 +209,70 @@ def test_a_claim_of_a_live_run_is_respected_and_of_a_dead_one_not(backend: Local
             with hold(backend, "base"):
                 pass
         assert list(backend.walk()) == []
+
+
+def test_a_run_that_just_deletes_a_dead_lock_is_waited_for(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every run that starts clears the locks of all dead ones; the runs that were to take their place do not fail."""
+    dead = json.dumps(dead_owner()).encode()
+    backend.write(MINE, dead)
+    put(backend, lock._me(), claim_of(dead))
+    monkeypatch.setattr(lock.time, "sleep", lambda _: backend.delete(MINE, claim_of(dead)))
+    with hold(backend, "base"):
+        pass
+    assert list(backend.walk()) == []
+
+
+def test_of_two_that_find_a_dead_lock_and_a_dead_claim_one_gets_it(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second judges the claim while it is still the dead run's, and goes on when the first is about to delete."""
+    monkeypatch.setattr(lock, "CLAIM_SECONDS", 0.0)
+    dead = json.dumps(dead_owner()).encode()
+    backend.write(MINE, dead)
+    put(backend, dead_owner(), claim_of(dead))
+    judged, about_to_delete, second_done = (threading.Event() for _ in range(3))
+    both_tried = threading.Barrier(2)
+    judge = lock.is_dead
+
+    def judge_in_turn(where: Backend, key: str, owner: Any, now: float | None = None) -> bool:
+        verdict = judge(where, key, owner, now)
+        if threading.current_thread().name == "second" and key == claim_of(dead) and not judged.is_set():
+            judged.set()
+            assert about_to_delete.wait(60)
+        if threading.current_thread().name == "first" and key == MINE and now is not None:
+            about_to_delete.set()
+            assert second_done.wait(60)
+        return verdict
+
+    def take(name: str) -> bool:
+        threading.current_thread().name = name
+        if name == "first":
+            assert judged.wait(60)
+        try:
+            with hold(LocalBackend(backend.root), "base"):
+                second_done.set()
+                both_tried.wait(60)
+                return True
+        except StoreBusy:
+            second_done.set()
+            both_tried.wait(60)
+            return False
+
+    monkeypatch.setattr(lock, "is_dead", judge_in_turn)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(take, ("first", "second"))) == [True, False]
+    assert list(backend.walk()) == []
+
+
+def test_a_lock_that_was_given_back_since_it_was_listed_is_nobodys(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = backend.names
+    monkeypatch.setattr(backend, "names", lambda prefix: [*listed(prefix), "base.0-of-2.json"])
+    with hold(backend, "base"):
+        pass
 
 
 def test_a_broken_lock_that_was_alive_after_all_does_not_take_the_new_one_along(backend: LocalBackend) -> None:

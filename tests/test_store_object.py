@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import socket
 import sys
@@ -124,9 +125,10 @@ def test_being_refused_is_told_at_once(bucket: Backend, proxy: Proxy, status: in
     assert sum(proxy.counts().values()) == 3
 
 
-def test_a_request_that_means_nothing_is_not_made_again(bucket: Backend, proxy: Proxy) -> None:
-    proxy.fault = lambda *_: 400
-    with pytest.raises(StorageError, match=r"refused a request \(400 Bad Request"):
+@pytest.mark.parametrize("status", [400, 501])
+def test_a_request_that_means_nothing_is_not_made_again(bucket: Backend, proxy: Proxy, status: int) -> None:
+    proxy.fault = lambda *_: status
+    with pytest.raises(StorageError, match=rf"refused a request \({status} "):
         bucket.read("key")
 
 
@@ -217,6 +219,13 @@ def test_each_kind_of_storage_is_opened_without_being_asked(monkeypatch: pytest.
     assert open_backend(f"{url}/").location == url
 
 
+def test_a_setting_that_is_missing_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    text = r"cannot be opened \(a setting is missing or cannot be read\). Check .*AZURE_STORAGE_ACCOUNT_NAME"
+    with pytest.raises(SettingError, match=text):
+        open_backend("az://container/store")
+
+
 # ---------------------------------------------------------------- the doctor
 
 
@@ -227,7 +236,15 @@ def test_the_doctor_tries_what_a_store_does_and_leaves_nothing(bucket: Backend) 
 
 
 def test_the_doctor_finds_what_is_wrong(bucket: Backend, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_backend.ObjectBackend, "write_new", lambda self, *item: not self.write(*item))
-    assert "replaces objects that it was told not to" in try_storage(bucket.location).slight
+    with monkeypatch.context() as patch:
+        patch.setattr(object_backend.ObjectBackend, "write_new", lambda self, *item: not self.write(*item))
+        assert "replaces objects that it was told not to" in try_storage(bucket.location).slight
+    puts = itertools.count(1)
+    proxy.fault = lambda method, _: 501 if method == "PUT" and next(puts) > 2 else None
+    assert "does not let a lock be renewed" in try_storage(bucket.location).slight
+    proxy.fault = lambda method, _: 403 if method == "LIST" else None
+    assert "access was denied" in try_storage(bucket.location).fatal
+    proxy.fault = lambda *_: None
+    assert list(bucket.walk()) == []
     proxy.fault = lambda *_: 403
     assert "access was denied" in try_storage(bucket.location).fatal

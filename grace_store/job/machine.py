@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grace_store.errors import StorageError
-from grace_store.store import open_backend
+from grace_store.store import Backend, open_backend
 from grace_store.whole_files import sync_file, sync_folder
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -61,20 +61,36 @@ def main_memory() -> Room | None:
 
 def try_storage(url: str) -> Trouble:
     """Try in a bucket, by an object that is gone afterwards, what a store does there."""
+    backend = open_backend(url)
+    key = f".doctor-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     try:
-        backend = open_backend(url)
-        key = f".doctor-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        is_new = backend.write_new(key, b"1")
-        is_new_again = backend.write_new(key, b"2")
-        found, names = backend.read(key), backend.names("")
-        backend.delete(key)
+        try:
+            return _try_object(backend, key)
+        finally:
+            backend.delete(key)
     except StorageError as error:
         return Trouble(url, fatal=str(error))
+
+
+def _try_object(backend: Backend, key: str) -> Trouble:
+    url = backend.location
+    is_new = backend.write_new(key, b"1")
+    is_new_again = backend.write_new(key, b"2")
+    found, names = backend.read(key), backend.names("")
     if not is_new or key not in names or found is None:
         return Trouble(url, fatal=f"{url} does not give back at once what was put there")
     if is_new_again:
         return Trouble(url, slight=f"{url} replaces objects that it was told not to, so runs may not see each other")
+    if not _can_renew(backend, key, found):
+        return Trouble(url, slight=f"{url} does not let a lock be renewed, so a long run may be taken for a dead one")
     return Trouble(url)
+
+
+def _can_renew(backend: Backend, key: str, value: bytes) -> bool:
+    try:
+        return backend.renew(key, value)
+    except StorageError:
+        return False
 
 
 def try_place(place: Path) -> Trouble:

@@ -118,10 +118,10 @@ def _write_plan(
     writer = PlanWriter(lease.backend)
     scanner = _Scanner(writer, Understanding(tuple(file.name for file in dataset.files), spec, images))
     scanner.take_all(itertools.chain(head, records), num_processes)
+    lease.confirm()  # of two plans, unlike of two units, one is wrong: neither finish nor discard another run's
     if writer.num_samples == 0:
         writer.discard()
         raise NothingUsable(scanner.nothing_usable())
-    lease.confirm()  # of two plans, unlike of two units, one is wrong
     writer.finish(spec, dataset.summary(), samples_per_unit, f"grace-store {__version__}")
     if scanner.num_images_missing:
         listener(Warned(f"{scanner.num_images_missing} images that records name are not in {images}."))

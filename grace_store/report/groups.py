@@ -67,12 +67,18 @@ def groups_section(store: Store, compared: Compared, request: GroupsRequest) -> 
 
 
 def _numbers(values: Sequence[object]) -> FloatArray | None:
-    """Return a field's numbers, NaN where there is none; None if it is no number or has few enough values to group."""
+    """Return a field's numbers, NaN where there is none; None if it is no number or has few enough values to group.
+
+    An integer that no float can hold is no amount but a name.
+    """
     if any(isinstance(value, bool) or not isinstance(value, int | float | None) for value in values):
         return None
     if len(set(values)) <= MAX_GROUPS:
         return None
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    try:
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    except OverflowError:
+        return None
 
 
 def _numeric(section: Section, field: str, numbers: FloatArray, compared: Compared) -> None:

@@ -1,9 +1,10 @@
 """Who may write: one run per signal and shard. A dead run's lock is taken over.
 
 A process of this machine is seen to be dead at once. Any other shows that it lives by renewing its lock every minute;
-one that has been silent for fifteen counts as dead. How long that is, is told by the clock of the storage alone: the
-claim that goes before a takeover and the lock are both written there, so machines may disagree about the time. And if
-a run is taken over that was only cut off, then both write the same bytes: what a unit holds follows from the plan.
+one that has been silent for fifteen counts as dead. The clock of the storage has the last word on how long that is: the
+claim that goes before a takeover and the lock are both written there, so a wrong clock of a machine makes no live run
+dead (one that is behind makes it wait longer). And if a run is taken over that was only cut off, then both write the
+same bytes: what a unit holds follows from the plan.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ SILENT_SECONDS = 900.0
 """A lock that has not been renewed for so long, by a run that cannot be seen from here, is a dead run's."""
 RENEWED = "renewed_every_seconds"
 """The field of a lock that says that it is renewed. Locks of older versions are not: their silence says nothing."""
+CLAIM_SECONDS = 30.0
+"""How long to wait for another run that is just deleting a dead run's lock: of runs that start together after a crash
+each does that for all, and none should fail for it."""
 _POLL_SECONDS = 0.2
 _LONGEST_POLL_SECONDS = 5.0
 
@@ -40,6 +44,10 @@ Shard = tuple[int, int]
 
 _held: set[str] = set()
 """The marks of this process that are in use, so that one it could not take back is known to be dead."""
+
+
+class _Claimed(StoreBusy):
+    """Another run is just deleting the lock of a dead one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +73,16 @@ def hold(
     backend: Backend, name: str, shard: Shard = (0, 1), *, break_lock: bool = False, wait_seconds: float = 0.0
 ) -> Iterator[Lease]:
     """Hold the right to write a signal's units of one shard; raise StoreBusy if a live run overlaps for too long."""
-    deadline = time.monotonic() + wait_seconds
+    began = time.monotonic()
     pause = _POLL_SECONDS
     with _mark() as mine:
         while True:
             try:
                 key = _take(backend, name, shard, mine, break_lock=break_lock)
                 break
-            except StoreBusy:
-                if time.monotonic() >= deadline:
+            except StoreBusy as busy:
+                patience = max(wait_seconds, CLAIM_SECONDS) if isinstance(busy, _Claimed) else wait_seconds
+                if time.monotonic() - began >= patience:
                     raise
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_POLL_SECONDS)
@@ -142,7 +151,7 @@ def _bury(backend: Backend, key: str, *, break_lock: bool = False) -> None:
 
     Many runs may find it at once, and one that is slow must not delete the lock that a quicker one has put in
     its place: so who deletes first takes a claim, named for the lock's content, and looks again. The claim also says
-    what time it is by the clock that says when the lock was renewed.
+    what time it is by the clock that says when the lock was renewed. A claim whose owner died is buried in its turn.
     """
     found = backend.read(key)
     if found is None:
@@ -151,11 +160,12 @@ def _bury(backend: Backend, key: str, *, break_lock: bool = False) -> None:
     with _mark() as mine:
         if not backend.write_new(claim, mine):
             owner = _owner(backend, claim)
-            if not (break_lock or is_dead(backend, claim, owner)):
-                raise StoreBusy(_busy_text(backend, claim, owner))
-            backend.write(claim, mine)
+            if break_lock or is_dead(backend, claim, owner):
+                _bury(backend, claim, break_lock=break_lock)
+            if not backend.write_new(claim, mine):
+                raise _Claimed(_busy_text(backend, claim, owner))
         try:
-            now = backend.written_at(claim)
+            now = backend.written_at(claim) or 0.0  # without a claim silence says nothing
             if backend.read(key) == found and (break_lock or is_dead(backend, key, _parsed(found), now)):
                 backend.delete(key)
         finally:
@@ -164,17 +174,14 @@ def _bury(backend: Backend, key: str, *, break_lock: bool = False) -> None:
 
 def clear_dead(backend: Backend) -> None:
     """Delete what runs that are gone left behind: locks and half-written files. Those of live runs stay."""
-    live = set()
     for key, owner in _owners(backend, backend.names(LOCKS)):
-        if not is_dead(backend, key, owner):
-            live.add(key.rpartition("/")[2].removesuffix(".json"))
-        elif key.endswith(".dead"):
-            backend.delete(key)
-        else:
-            with suppress(StoreBusy):  # another run is at it
+        if is_dead(backend, key, owner):
+            with suppress(_Claimed):  # another run is at it
                 _bury(backend, key)
-    for label in backend.names(TMP):
-        if label not in live:
+    labels = backend.names(TMP)
+    locks = backend.names(LOCKS) if labels else []
+    for label in labels:
+        if f"{label}.json" not in locks:
             backend.delete_tree(f"{TMP}/{label}")
 
 
@@ -199,9 +206,9 @@ def _overlaps(file: str, name: str, shard: Shard) -> bool:
 
 
 def _owners(backend: Backend, files: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the keys of locks and what they say."""
+    """Yield the keys of locks and what they say; those that were given back since they were listed are left out."""
     keys = [f"{LOCKS}/{file}" for file in files]
-    return zip(keys, map(_parsed, backend.read_all(keys)), strict=True)
+    return ((key, _parsed(raw)) for key, raw in zip(keys, backend.read_all(keys), strict=True) if raw is not None)
 
 
 def _owner(backend: Backend, key: str) -> dict[str, Any]:

@@ -51,8 +51,9 @@ _PART_BYTES = 32 << 20
 """Values above this size are uploaded in parts, each of which can be sent again."""
 _KEYS_PER_PAGE = 1000
 _BEYOND_THE_END = 416
+_NOT_IMPLEMENTED = 501
 _PASSING_STATUSES = (408, 409, 425, 429)
-"""Refusals that another attempt may overcome, as those of 500 and above."""
+"""Refusals that another attempt may overcome, as those of 500 and above but one."""
 _PASSING_CODES = ("RequestTimeout", "ConditionalRequestConflict", "OperationAborted")
 """The same, where the status alone does not say so."""
 
@@ -282,7 +283,7 @@ class ObjectBackend:
             )
             return opened
         except (BaseError, ValueError) as error:
-            reason = _reason(str(error)) or "see the environment"
+            reason = _reason(str(error), otherwise="a setting is missing or cannot be read")
             raise SettingError(
                 f"{self.location} cannot be opened ({reason}). Check the URL and the environment "
                 f"({CREDENTIALS[self._scheme]})."
@@ -354,7 +355,7 @@ def _may_pass(error: Exception) -> bool:
     if not isinstance(error, GenericError) or "builder error" in text:
         return False
     status = _status(text)
-    return status is None or status >= 500 or status in _PASSING_STATUSES
+    return status is None or (status >= 500 and status != _NOT_IMPLEMENTED) or status in _PASSING_STATUSES
 
 
 def _is_without_bucket(text: str) -> bool:
@@ -366,7 +367,7 @@ def _status(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _reason(text: str) -> str:
+def _reason(text: str, otherwise: str = "the connection broke") -> str:
     """Return what a message of obstore says, in words that are known to hold no secret."""
     found = re.search(r"status code: (\d{3}[A-Za-z -]*)", text)
     code = re.search(r"<Code>(\w+)</Code>", text)
@@ -379,7 +380,7 @@ def _reason(text: str) -> str:
         "Timeout": "no answer in time",
         "builder error": "the endpoint is no URL",
     }
-    return next((words for sign, words in signs.items() if sign in text), "the connection broke")
+    return next((words for sign, words in signs.items() if sign in text), otherwise)
 
 
 def _refuse_forked() -> None:
