@@ -2,6 +2,7 @@
 # make test   sets up .venv and runs every check and test
 # make torture  breaks all that can break, over and over, and counts what survives
 # make bench  measures what it costs, every ratio against its goal
+# make study  trains small models on the subsets of every method (35 minutes)
 
 PYTHON ?= python3
 VENV   := .venv

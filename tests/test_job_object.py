@@ -16,10 +16,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from grace_store.cli import main
-from grace_store.errors import StorageError, StoreBusy
+from grace_store.errors import SettingError, StorageError, StoreBusy
 from grace_store.job.doctor.findings import DoctorJob, Seen
 from grace_store.job.doctor.machine_checks import check_place
 from grace_store.job.extract import ExtractJob, extract
+from grace_store.job.scoring import write_score_table
 from grace_store.job.verify import repair, verify
 from grace_store.select.table import read_scores
 from grace_store.store import PlanWriter, Store, hold, layout, open_backend
@@ -259,8 +260,10 @@ def test_results_are_not_written_to_a_url(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = run("score", stored, "--out", "s3://bucket/scores.parquet")
-    assert result.exit_code == 1
-    assert "scores.parquet cannot be written to a bucket: only stores can be in one" in result.stderr
+    assert result.exit_code == 2
+    assert "s3://bucket/scores.parquet is in a bucket, and only stores can be there" in result.stderr
+    with pytest.raises(SettingError, match=r"scores.parquet cannot be written to a bucket"):
+        write_score_table(stored, None, Path("s3://bucket/scores.parquet"))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -226,6 +226,12 @@ def test_a_setting_that_is_missing_is_told_as_that(monkeypatch: pytest.MonkeyPat
         open_backend("az://container/store")
 
 
+def test_an_address_without_its_scheme_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9000")
+    with pytest.raises(SettingError, match=r"AWS_ENDPOINT_URL must begin with http:// or https://"):
+        open_backend("s3://bucket/store")
+
+
 # ---------------------------------------------------------------- the doctor
 
 

@@ -11,6 +11,7 @@ import click
 from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, harmless, print_json
 from grace_store.cli.options import (
+    LocalPath,
     as_json,
     descriptor_option,
     engine_options,
@@ -50,7 +51,7 @@ descriptor_options = stacked(
 
 @click.command(epilog=EPILOG)
 @click.argument("store", type=click.Path(), required=False)
-@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The Parquet table.")
+@click.option("--out", required=True, type=LocalPath(dir_okay=False, path_type=Path), help="The Parquet table.")
 @click.option("--threshold", type=float, help="Cosine from which samples are alike. [default: 0.95]")
 @click.option("--floor", type=float, help="Look for pairs down to here, to lower the threshold later. [default: 0.9]")
 @click.option(

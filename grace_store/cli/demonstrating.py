@@ -15,7 +15,7 @@ import click
 from rich.table import Table
 
 from grace_store.cli.console import log, out, print_json
-from grace_store.cli.options import as_json
+from grace_store.cli.options import LocalPath, as_json
 
 NUM_SHOWN = 5
 WIDTH_OF_THE_REST = 57
@@ -23,7 +23,7 @@ WIDTH_OF_THE_REST = 57
 
 
 @click.command(epilog="\b\nExample:\n  grace-store demo --out demo-output")
-@click.option("--out", "folder", default="demo-output", show_default=True, type=click.Path(path_type=Path))
+@click.option("--out", "folder", default="demo-output", show_default=True, type=LocalPath(path_type=Path))
 @click.option("--model", type=click.Path(path_type=Path), help="Another model. [default: SmolLM2-135M-Instruct]")
 @click.option("--ratio", default="0.2", show_default=True, help="Share of the traces to keep.")
 @as_json

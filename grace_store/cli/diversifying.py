@@ -14,7 +14,7 @@ from rich.table import Table
 from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, harmless, print_json
 from grace_store.cli.console import out as console
-from grace_store.cli.options import as_json, descriptor_option, given_once, stacked, store_argument
+from grace_store.cli.options import LocalPath, as_json, descriptor_option, given_once, stacked, store_argument
 from grace_store.cli.scoring import partial_option, threads_option
 from grace_store.errors import SettingError
 
@@ -59,7 +59,7 @@ similar_options = stacked(
 @click.option("--method", "methods", multiple=True, type=click.Choice(TRADED), help="In the curve. [default: all]")
 @click.option("--weight", "weights", multiple=True, type=float, help="In the curve. [default: 0 to 1 in seven steps]")
 @click.option("--show", type=click.IntRange(0), default=3, show_default=True, help="Clusters to list for a subset.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write everything, as JSON.")
+@click.option("--out", type=LocalPath(dir_okay=False, path_type=Path), help="Write everything, as JSON.")
 @partial_option
 @threads_option
 @as_json

@@ -20,6 +20,16 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print the result
 
 store_argument = click.argument("store", type=click.Path())
 
+
+class LocalPath(click.Path):
+    """A path of this machine, where results other than stores go."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if "://" in str(value):
+            self.fail(f"{value} is in a bucket, and only stores can be there. Give a local path.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 DESCRIPTORS = ("answer", "steps", "weighted", "projected")
 """Those of the library, which no command line waits for to be imported."""
 descriptor_option = click.option(

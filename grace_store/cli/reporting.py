@@ -8,7 +8,7 @@ import click
 
 from grace_store.amounts import counted, size
 from grace_store.cli.console import ProgressDisplay, print_json
-from grace_store.cli.options import as_json, images_option, store_argument
+from grace_store.cli.options import LocalPath, as_json, images_option, store_argument
 from grace_store.cli.scoring import partial_option
 
 EPILOG = """\b
@@ -25,7 +25,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command(epilog=EPILOG)
 @store_argument
-@click.option("--out", required=True, type=_FILE, help="The HTML file.")
+@click.option("--out", required=True, type=LocalPath(dir_okay=False, path_type=Path), help="The HTML file.")
 @click.option("--signal", multiple=True, metavar="NAME[=WEIGHT]", help="May be repeated. [default: the only one]")
 @click.option(
     "--scores", multiple=True, type=_FILE,

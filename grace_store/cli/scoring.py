@@ -10,7 +10,7 @@ import click
 
 from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, harmless, print_json
-from grace_store.cli.options import as_json, engine_options, spread, stacked
+from grace_store.cli.options import LocalPath, as_json, engine_options, spread, stacked
 from grace_store.errors import SettingError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ target_options = stacked(
 
 @click.command(epilog=EPILOG)
 @click.argument("store", type=click.Path(), required=False)
-@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The Parquet table.")
+@click.option("--out", required=True, type=LocalPath(dir_okay=False, path_type=Path), help="The Parquet table.")
 @click.option("--signal", multiple=True, metavar="NAME[=WEIGHT]", help="May be repeated. [default: the only one]")
 @spec_options
 @target_options

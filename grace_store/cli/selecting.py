@@ -16,7 +16,7 @@ from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, harmless, print_json
 from grace_store.cli.console import out as console
 from grace_store.cli.diversifying import similar_options
-from grace_store.cli.options import as_json, images_option, stacked
+from grace_store.cli.options import LocalPath, as_json, images_option, stacked
 from grace_store.cli.scoring import threads_option
 from grace_store.errors import SettingError
 
@@ -56,7 +56,7 @@ diversity_options = stacked(
 @click.option("--ratio", multiple=True, help="Share of the samples to keep; may be repeated. [default: 0.2]")
 @click.option("--count", multiple=True, type=int, help="Keep so many instead; may be repeated.")
 @click.option("--threshold", type=float, help="Keep all that reach this value instead.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The subset; {ratio} stands for the ratio.")
+@click.option("--out", required=True, type=LocalPath(path_type=Path), help="The subset; {ratio} stands for the ratio.")
 @click.option(
     "--as", "as_format", type=click.Choice(FORMATS), default="source", show_default=True,
     help="Records as they stand; conversations for a trainer; a Hugging Face datasets folder; records with step "
@@ -161,7 +161,7 @@ def _paths(out: Path, labels: Sequence[str]) -> list[Path]:
 @click.argument("b", type=click.Path(path_type=Path))
 @click.option("--ratio", help="For tables of scores: share of the samples to compare. [default: 0.2]")
 @click.option("--show", type=click.IntRange(0), default=10, show_default=True, help="How many changes to list.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write all changes, as JSON lines.")
+@click.option("--out", type=LocalPath(dir_okay=False, path_type=Path), help="Write all changes, as JSON lines.")
 @as_json
 def compare(a: Path, b: Path, ratio: str | None, show: int, out: Path | None, *, as_json: bool) -> None:
     """Say what subset B has that A has not, what it lacks, and why.

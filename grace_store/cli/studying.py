@@ -9,7 +9,7 @@ import click
 
 from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, print_json
-from grace_store.cli.options import as_json, images_option, store_argument
+from grace_store.cli.options import LocalPath, as_json, images_option, store_argument
 from grace_store.cli.scoring import grace_options, partial_option, threads_option
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ Examples:
 @images_option
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads. [default: up to 8]")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write every number behind it as JSON.")
+@click.option("--out", type=LocalPath(dir_okay=False, path_type=Path), help="Write every number behind it as JSON.")
 @click.option("--figure", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture of it as SVG.")
 @as_json
 def fidelity(

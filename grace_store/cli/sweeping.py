@@ -10,7 +10,7 @@ from rich.table import Table
 
 from grace_store.amounts import counted
 from grace_store.cli.console import ProgressDisplay, out, print_json
-from grace_store.cli.options import as_json, engine_options, spread, store_argument
+from grace_store.cli.options import LocalPath, as_json, engine_options, spread, store_argument
 from grace_store.cli.scoring import partial_option, threads_option
 from grace_store.errors import SettingError
 
@@ -26,7 +26,7 @@ Examples:
 @click.command(epilog=EPILOG)
 @store_argument
 @click.option(
-    "--out", "folder", required=True, type=click.Path(file_okay=False, path_type=Path),
+    "--out", "folder", required=True, type=LocalPath(file_okay=False, path_type=Path),
     help="A new folder, or that of an earlier sweep, which is replaced.",
 )  # fmt: skip
 @click.option("--grid", type=click.Path(dir_okay=False, path_type=Path), help="Take the grids from a TOML file.")

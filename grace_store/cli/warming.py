@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from grace_store.cli.console import ProgressDisplay, print_json, stoppable
-from grace_store.cli.options import as_json, config_option, data_options, images_option, pick, stacked
+from grace_store.cli.options import LocalPath, as_json, config_option, data_options, images_option, pick, stacked
 
 EPILOG = """\b
 Examples:
@@ -79,7 +79,7 @@ run_options = stacked(
 
 
 @click.command(epilog=EPILOG)
-@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder of checkpoints.")
+@click.option("--out", required=True, type=LocalPath(path_type=Path, file_okay=False), help="Folder of checkpoints.")
 @click.option("--model", type=click.Path(), help="Model folder (safetensors) or .gguf file.")
 @click.option("--store", type=click.Path(), help="A planned store, whose samples to choose from.")
 @click.option("--data", multiple=True, type=click.Path(), help="Dataset, planned in OUT/plan.zarr without --store.")

@@ -169,7 +169,7 @@ class RayEngine:
         self._call(actor, "put", unit)
 
     def _end(self, actor: _Actor) -> None:
-        if actor.place == NOWHERE:
+        if actor.place == NOWHERE or actor.rate is None:  # it has no unit yet, and loading a model may take minutes
             self._drop(actor)
         elif not actor.is_told_to_end:
             actor.is_told_to_end = True

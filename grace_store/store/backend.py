@@ -281,7 +281,7 @@ def open_backend(location: str | Path) -> Backend:
     if is_url(text):
         return ObjectBackend(text)
     if text.partition(":/")[0] in CREDENTIALS:
-        raise SettingError(f"{text}: a path made of a URL is none any more; give the URL as text, with ://.")
+        raise SettingError(f"{text} is neither a path nor a URL: give {text.replace(':/', '://', 1)}, as text.")
     return LocalBackend(Path(text).expanduser().absolute())
 
 

@@ -265,6 +265,7 @@ class ObjectBackend:
                 f"{self.location} is in an object store, and the package for these is not installed. "
                 "Run `pip install 'grace-store[cloud]'`."
             ) from None
+        _check_endpoint()
         if not _opened_in:
             _opened_in.append(os.getpid())
         kinds: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
@@ -288,6 +289,13 @@ class ObjectBackend:
                 f"{self.location} cannot be opened ({reason}). Check the URL and the environment "
                 f"({CREDENTIALS[self._scheme]})."
             ) from None
+
+
+def _check_endpoint() -> None:
+    """Raise SettingError for an address without http://, at which the library under obstore would panic."""
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
+        if not os.environ.get(name, "http://").startswith(("http://", "https://")):
+            raise SettingError(f"The environment's {name} must begin with http:// or https://.")
 
 
 def split_url(url: str) -> tuple[str, str, str]:

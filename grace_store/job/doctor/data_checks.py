@@ -12,7 +12,7 @@ from grace_store.data import Dataset, Record, check_spec, understand
 from grace_store.data.folders import default_image_folder
 from grace_store.data.image_files import ImageFolder
 from grace_store.data.tables import open_table
-from grace_store.errors import Unusable
+from grace_store.errors import StorageError, Unusable
 from grace_store.job.doctor.findings import DoctorJob, Finding, Seen
 from grace_store.job.planning import check_request, found_format
 from grace_store.metadata import Reason
@@ -76,7 +76,7 @@ def _why_unusable(reasons: Counter[Reason], records: Sequence[Record], spec: Dat
 
 def _data_spec(job: DoctorJob, dataset: Dataset, records: Sequence[Record]) -> DataSpec:
     """Return the settings that a plan would freeze, or that the store's has frozen."""
-    if job.store is not None and open_backend(job.store).read("zarr.json") is not None:
+    if job.store is not None and _is_planned(job.store):
         store = Store.open(job.store)
         check_request(store.plan, job.data_request, store.location)
         return store.plan.spec
@@ -86,6 +86,13 @@ def _data_spec(job: DoctorJob, dataset: Dataset, records: Sequence[Record]) -> D
     spec = DataSpec(**wishes)
     check_spec(spec)
     return spec
+
+
+def _is_planned(location: str) -> bool:
+    try:
+        return open_backend(location).read("zarr.json") is not None
+    except StorageError:
+        return False  # which is for the check of its place to say
 
 
 def _num_records(dataset: Dataset, read_bytes: int) -> int:

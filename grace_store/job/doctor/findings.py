@@ -87,7 +87,7 @@ class Seen:
 def finding_lines(examination: Examination) -> Iterator[str]:
     """Yield one line for each finding, and what to change below it."""
     for finding in examination.findings:
-        yield f"{finding.verdict:<5}{finding.check:<10}{finding.text}."
+        yield f"{finding.verdict:<5}{finding.check:<10}{finding.text.removesuffix('.')}."
         if finding.remedy and finding.verdict != "ok":
             yield f"{'':<15}{finding.remedy}"
 
