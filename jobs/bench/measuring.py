@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import inspect
 import json
 import math
 import resource
@@ -86,7 +87,9 @@ def named_apart(module: str, function: str, arguments: Mapping[str, Any], python
 
 def measured_apart(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
     """Return what a function's call takes in a process of its own, and under "result" what it returned."""
-    named = {"module": function.__module__, "function": function.__name__, "arguments": arguments}
+    # A script's own functions are found again under its module's name.
+    module = f"jobs.bench.{Path(inspect.getfile(function)).stem}" if function.__module__ == "__main__" else None
+    named = {"module": module or function.__module__, "function": function.__name__, "arguments": arguments}
     taken: dict[str, Any] = named_apart(run_measured.__module__, run_measured.__name__, named)
     return taken
 
