@@ -158,12 +158,10 @@ def _extract(
         units = missing_units(view, job.shard)  # another run may have done some before this one got the lock
         tell(_started(view, job.shard, units))
         began = time.monotonic()
-        if not units:
-            pass  # all of them were
-        elif job.devices or job.cluster is not None:
+        if units and (job.devices or job.cluster is not None):
             worker_job = _worker_job(job, view, model, dataset, units[len(units) // 2])
             _run_in_workers(job, worker_job, lease, partial(is_committed, view), units, tell, stop)
-        else:
+        elif units:
             _run_here(job, view, model, dataset, units, tell, stop)
         if stop.is_set() and missing_units(view, job.shard):
             raise Interrupted(
