@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from grace_store.config import DataRequest, ExtractSpec, GradientSpec, ModelIdentity, Storage
-from grace_store.job.planning import plan
-from grace_store.metadata import Reason, Signal
+from grace_store.base.metadata import Reason, Signal
+from grace_store.base.settings import DataRequest, ExtractSpec, GradientSpec, ModelIdentity, Storage
+from grace_store.base.unit import SampleSignals, SetAside
+from grace_store.run.plan import plan
 from grace_store.store import Store, UnitWriter, complete_signal, create_signal, unit_range
-from grace_store.unit import SampleSignals, SetAside
 
 DIMENSION = 24
 NO_SPANS = np.zeros((0, 2), np.int32)

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import torch
 from peft import PeftModel
 
-from grace_store.config import ExtractRequest, GradientRequest, RunOptions
-from grace_store.model.extractor import open_extractor, resolve_spec
-from grace_store.model.gradient import GradientExtractor
-from grace_store.model.load import load
-from grace_store.model.lora import attach
+from grace_store.base.settings import ExtractRequest, GradientRequest, RunOptions
+from grace_store.model.door import open_extractor, resolve_spec
+from grace_store.model.gradients.gradient_extractor import GradientExtractor
+from grace_store.model.load.weights import load
+from grace_store.model.lora.layers import attach
 
 ONE_THREAD = RunOptions(device="cpu", threads=1)
 Floats = npt.NDArray[np.float64]

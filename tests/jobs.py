@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from grace_store.config import DataRequest
-from grace_store.job.extract import ExtractJob
+from grace_store.base.settings import DataRequest
+from grace_store.run.extract import ExtractJob
 from tests.fake_model import make_fake_model
 
 NUM_RECORDS = 27

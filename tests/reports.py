@@ -12,8 +12,8 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from grace_store.config import DataRequest
-from grace_store.job.extract import ExtractJob, extract
+from grace_store.base.settings import DataRequest
+from grace_store.run.extract import ExtractJob, extract
 from grace_store.store import Store
 from tests.fake_model import make_fake_model
 

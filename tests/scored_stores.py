@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from grace_store.metadata import Reason
+from grace_store.base.metadata import Reason
+from grace_store.base.unit import SetAside, UnitSignals
 from grace_store.store import Store, UnitWriter, complete_signal, unit_range
-from grace_store.unit import SetAside, UnitSignals
 from tests.stores import add_signal, spans_for, write_plan
 
 VECTOR_SIZE = 6

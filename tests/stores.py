@@ -14,7 +14,8 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.config import (
+from grace_store.base.metadata import DataFile, Plan, Reason, Signal
+from grace_store.base.settings import (
     DataRequest,
     DataSpec,
     ExtractRequest,
@@ -24,8 +25,8 @@ from grace_store.config import (
     Per,
     Storage,
 )
-from grace_store.job.extract import ExtractJob, extract
-from grace_store.metadata import DataFile, Plan, Reason, Signal
+from grace_store.base.unit import SampleSignals, SetAside, UnitSignals
+from grace_store.run.extract import ExtractJob, extract
 from grace_store.store import (
     PlannedSample,
     PlanWriter,
@@ -37,7 +38,6 @@ from grace_store.store import (
     open_backend,
     unit_range,
 )
-from grace_store.unit import SampleSignals, SetAside, UnitSignals
 from tests.fake_model import make_fake_model
 
 STORAGES: tuple[Storage, ...] = get_args(Storage)

@@ -7,12 +7,12 @@ import hashlib
 import numpy as np
 import pytest
 
-from grace_store.analysis.descriptors import DESCRIPTORS, Projection, describe, projection_for
-from grace_store.errors import DataError, ResumeMismatch, SettingError, Unfinished
-from grace_store.job.describing import DescriptionReader, describe_samples
-from grace_store.job.scoring import score_samples
-from grace_store.score import HeuristicSpec
+from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished
+from grace_store.curate.score import score_samples
+from grace_store.likeness.points import DESCRIPTORS, Projection, describe, projection_for
+from grace_store.read.descriptors import DescriptionReader, describe_samples
 from grace_store.store import Store, UnitWriter, complete_signal
+from grace_store.values.heuristics import HeuristicSpec
 from tests.gradient_stores import NO_SPANS
 from tests.stores import STORAGES, add_signal, random_vectors, write_plan
 from tests.vector_stores import traces, vector_store
@@ -185,7 +185,7 @@ def test_blocks_are_the_whole_and_threads_change_nothing(store):
 
 def test_units_are_decoded_a_bounded_number_of_rows_at_a_time(store, monkeypatch):
     whole = {name: describe_samples(store, descriptor=name).vector for name in ("answer", "steps")}
-    monkeypatch.setattr("grace_store.job.describing.ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("grace_store.read.descriptors.ROWS_AT_ONCE", 3)
     for name, vector in whole.items():
         assert np.array_equal(describe_samples(store, descriptor=name).vector, vector)
 

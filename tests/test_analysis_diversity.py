@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_store.analysis.clusters import cluster_vectors, default_num_clusters, make_cells
-from grace_store.analysis.coverage import (
+from grace_store.base.errors import SettingError
+from grace_store.likeness.clusters import cluster_vectors, default_num_clusters, make_cells
+from grace_store.likeness.coverage import (
     RandomInterval,
     expected_share_touched,
     occupancy_entropy,
     random_counts,
     share_touched,
 )
-from grace_store.analysis.greedy import Trade, cell_similarity, greedy_orders
-from grace_store.analysis.spread import MAX_QUERIES, drawn, nearest_distance, vendi_score
-from grace_store.errors import SettingError
+from grace_store.likeness.greedy import Trade, cell_similarity, greedy_orders
+from grace_store.likeness.spread import MAX_QUERIES, drawn, nearest_distance, vendi_score
 from tests.test_select_diversity import NAIVE
 
 
@@ -138,8 +138,8 @@ def test_planted_clusters_are_found():
 
 CLUSTERED = """
 import sys, hashlib, faiss, numpy as np
-from grace_store.analysis.clusters import cluster_vectors, make_cells
-from grace_store.analysis.greedy import Trade, greedy_orders
+from grace_store.likeness.clusters import cluster_vectors, make_cells
+from grace_store.likeness.greedy import Trade, greedy_orders
 rng = np.random.default_rng(5)
 vectors = rng.normal(size=(9000, 48)).astype(np.float32)
 vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

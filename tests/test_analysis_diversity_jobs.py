@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from grace_store.analysis.clusters import cluster_vectors
+from grace_store.base.errors import DataError, ResumeMismatch, SettingError
 from grace_store.cli import main
-from grace_store.errors import DataError, ResumeMismatch, SettingError
-from grace_store.job.comparing import compare_subsets
-from grace_store.job.describing import describe_samples
-from grace_store.job.diversity import measure_diversity
-from grace_store.job.exporting import export_subset
-from grace_store.job.finding_duplicates import find_duplicates
-from grace_store.job.scoring import score_samples, write_score_table
-from grace_store.job.selecting import rank_samples, select_samples
-from grace_store.job.trade_curve import TradeSpec
-from grace_store.select.diversity_spec import METHODS, DiversitySpec
+from grace_store.curate.compare import compare_subsets
+from grace_store.curate.diversity import measure_diversity
+from grace_store.curate.duplicates import find_duplicates
+from grace_store.curate.exports.export import export_subset
+from grace_store.curate.score import score_samples, write_score_table
+from grace_store.curate.select import rank_samples, select_samples
+from grace_store.curate.trade_curve import TradeSpec
+from grace_store.likeness.clusters import cluster_vectors
+from grace_store.read.descriptors import describe_samples
 from grace_store.store import Store
+from grace_store.values.diversity_spec import METHODS, DiversitySpec
 from tests.planted_stores import planted_store
 from tests.scored_stores import known_store
 

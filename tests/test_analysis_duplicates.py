@@ -14,18 +14,18 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from grace_store.analysis.duplicate_table import read_duplicates
-from grace_store.analysis.search import IndexPlan
+from grace_store.artifacts.duplicate_table import read_duplicates
+from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished, UnknownName
+from grace_store.base.events import Warned
 from grace_store.cli import main
-from grace_store.errors import DataError, ResumeMismatch, SettingError, Unfinished, UnknownName
-from grace_store.events import Warned
-from grace_store.job.describing import describe_samples
-from grace_store.job.exporting import export_subset
-from grace_store.job.extract import extract
-from grace_store.job.finding_duplicates import find_duplicates, regroup_duplicates
-from grace_store.job.neighbours import nearest_samples, read_vectors
-from grace_store.job.scoring import score_samples, write_score_table
-from grace_store.job.selecting import select_samples
+from grace_store.curate.duplicates import find_duplicates, regroup_duplicates
+from grace_store.curate.exports.export import export_subset
+from grace_store.curate.neighbours import nearest_samples, read_vectors
+from grace_store.curate.score import score_samples, write_score_table
+from grace_store.curate.select import select_samples
+from grace_store.likeness.search import IndexPlan
+from grace_store.read.descriptors import describe_samples
+from grace_store.run.extract import extract
 from grace_store.store import Store
 from tests.gradient_stores import NO_SPANS
 from tests.jobs import make_job, record
@@ -110,7 +110,7 @@ def test_every_storage_finds_what_is_planted(tmp_path, samples, storage):
 
 @pytest.mark.parametrize("kind", ["ivf", "ivf-sq8"])
 def test_a_large_store_is_searched_by_cells(store, found, monkeypatch, kind):
-    monkeypatch.setattr("grace_store.analysis.search.plan_index", lambda *_, **__: IndexPlan(kind, 4, 3))
+    monkeypatch.setattr("grace_store.likeness.search.plan_index", lambda *_, **__: IndexPlan(kind, 4, 3))
     table = find_duplicates(store, floor=0.85, threads=1)
     assert groups_of(table) == groups_of(found)
     search = table.made_by["search"]
@@ -119,7 +119,7 @@ def test_a_large_store_is_searched_by_cells(store, found, monkeypatch, kind):
 
 
 def test_a_poor_search_is_told(store, monkeypatch):
-    monkeypatch.setattr("grace_store.analysis.search.plan_index", lambda *_, **__: IndexPlan("ivf", 64, 1))
+    monkeypatch.setattr("grace_store.likeness.search.plan_index", lambda *_, **__: IndexPlan("ivf", 64, 1))
     told = []
     table = find_duplicates(store, floor=0.5, listener=told.append, threads=1)
     share = table.made_by["search"]["recall"]["share"]
@@ -358,7 +358,7 @@ def test_a_copy_counts_as_one_even_where_vectors_differ_or_are_zero(tmp_path, mo
     vectors = [np.eye(2, 4, k=place % 3).astype(np.float32) * (place != 1) for place in range(4)]
     store = vector_store(tmp_path / "s.zarr", vectors)
     digests = [b"a", b"a", b"b", b"a"]
-    monkeypatch.setattr("grace_store.job.finding_duplicates.sample_digests", lambda *_: (digests, "text"))
+    monkeypatch.setattr("grace_store.curate.duplicates.sample_digests", lambda *_: (digests, "text"))
     table = find_duplicates(store, threshold=0.99)
     assert table.group.tolist() == [0, 0, -1, 0]
     assert table.similarity.tolist()[:2] == [1, 1]

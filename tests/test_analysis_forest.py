@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_store.analysis.duplicates import choose_kept, count_groups, group_samples
-from grace_store.analysis.forest import ForestBuilder, Pairs, connected, nearest_in, parents_in, spanning_forest
+from grace_store.likeness.duplicate_groups import choose_kept, count_groups, group_samples
+from grace_store.likeness.forest import ForestBuilder, Pairs, connected, nearest_in, parents_in, spanning_forest
 from tests.vector_stores import brute_force_groups
 
 NUM_POINTS = 12

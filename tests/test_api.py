@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import grace_store as gs
-from grace_store.job.extract import extract
+from grace_store.run.extract import extract
 from tests.jobs import make_job
 
 NAMES = [

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from grace_store.config import DataRequest
-from grace_store.job import understanding
-from grace_store.job.planning import plan
-from grace_store.job.status import status
-from grace_store.job.verify import verify
+from grace_store.base.settings import DataRequest
+from grace_store.run import scan as understanding
+from grace_store.run.plan import plan
+from grace_store.run.status import status
+from grace_store.run.verify import verify
 from grace_store.store import layout
 from jobs.bench.billion import MEANING, Assumptions, Layout, phase_requests, report, sample_seconds
 from jobs.bench.scale import PHASES, findings, run_phase, table

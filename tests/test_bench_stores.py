@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from grace_store.job.scoring import score_samples
-from grace_store.job.verify import verify
-from grace_store.job.warmup import warmup
+from grace_store.curate.score import score_samples
+from grace_store.run.verify import verify
+from grace_store.run.warmup import warmup
 from grace_store.store import Store
 from tests import warmups
 

@@ -15,14 +15,16 @@ from typing import Any, get_args
 import pytest
 from click.testing import CliRunner, Result
 
-from grace_store.analysis import descriptors, duplicates
+from grace_store.base.errors import Interrupted
+from grace_store.base.events import Finished, Note, Rated, Scanned, Started, UnitCommitted, Warned
 from grace_store.cli import analysing, diversifying, main, options, selecting
 from grace_store.cli.console import ProgressDisplay, duration, print_json, size, stoppable
 from grace_store.cli.main import COMMANDS
-from grace_store.errors import Interrupted
-from grace_store.events import Finished, Note, Rated, Scanned, Started, UnitCommitted, Warned
-from grace_store.job import trade_curve
-from grace_store.select import budget, diversity_spec
+from grace_store.curate import trade_curve
+from grace_store.likeness import duplicate_groups as duplicates
+from grace_store.likeness import points as descriptors
+from grace_store.values import diversity_spec
+from grace_store.values import ranking as budget
 from tests.jobs import NUM_RECORDS, NUM_USABLE, content, write_dataset
 from tests.tiny_models import tiny_text_model
 
@@ -143,8 +145,8 @@ def test_running_again_skips_everything(finished: Path) -> None:
 def test_a_finished_store_needs_neither_data_nor_model_to_say_so(tmp_path: Path, finished: Path) -> None:
     store = shutil.copytree(finished / "store.zarr", tmp_path / "store.zarr")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grace_store.job.extract.open_dataset", _must_not_be_called)
-        patch.setattr("grace_store.job.extract.model_door", _must_not_be_called)
+        patch.setattr("grace_store.run.extract.open_dataset", _must_not_be_called)
+        patch.setattr("grace_store.run.extract.model_door", _must_not_be_called)
         result = run_ok("extract", "--store", store)
     assert "Signal base is complete: there is nothing to do." in result.stderr
     assert f"{NUM_USABLE} samples done in signal base" in result.stdout
@@ -345,7 +347,7 @@ def test_bad_input_is_answered_with_a_sentence(tmp_path: Path, data: str, finish
 def test_a_missing_package_is_answered_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, extra: str
 ) -> None:
-    from grace_store.job import engines
+    from grace_store.run.engines import choice as engines
 
     def missing(environment: object) -> list[str]:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)

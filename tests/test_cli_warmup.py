@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from grace_store.base.events import CheckpointWritten, HeldOutMeasured, StepTaken
 from grace_store.cli import console
 from grace_store.cli.main import main
-from grace_store.events import CheckpointWritten, HeldOutMeasured, StepTaken
-from grace_store.report.loss_curve import draw, sparkline
+from grace_store.pages.loss_curve import draw, sparkline
 from grace_store.store import Store
 from tests.tiny_models import tiny_text_model
 from tests.warmups import content, make_inputs

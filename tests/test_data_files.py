@@ -20,13 +20,13 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from grace_store.base.errors import DataError, DatasetChanged, Unusable
+from grace_store.base.metadata import Reason
 from grace_store.data import Dataset, Record
 from grace_store.data import dataset as dataset_module
 from grace_store.data import tables as tables_module
 from grace_store.data.cursors import NUM_CURSORS
 from grace_store.data.tables import row_json
-from grace_store.errors import DataError, DatasetChanged, Unusable
-from grace_store.metadata import Reason
 
 ROWS = [
     {"id": i, "text": 'é"\\\n[{' * (i % 7) + "x" * (i * 37 % 301), "n": [{"m": i, "l": [None, "]"]}]}
@@ -549,7 +549,7 @@ def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "stat", refuse)
-    from grace_store.data.files import examine_file
+    from grace_store.data.file_kinds import examine_file
 
     with pytest.raises(DataError, match=r"data\.jsonl: cannot be read: Permission denied"):
         examine_file(path, "data.jsonl")

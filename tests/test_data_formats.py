@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from grace_store.config import DataSpec
+from grace_store.base.errors import SettingError, UnknownFormat, Unusable
+from grace_store.base.metadata import Reason
+from grace_store.base.settings import DataSpec
 from grace_store.data import FORMATS, ImageRef, Record, Sample, Turn, check_spec, detect_format, understand
-from grace_store.errors import SettingError, UnknownFormat, Unusable
-from grace_store.metadata import Reason
 
 MMATHCOT = {
     "image_url": "images/1.png",

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from grace_store.base.errors import SettingError, Unusable
+from grace_store.base.metadata import Reason
 from grace_store.data import image_files
 from grace_store.data.folders import default_image_folder
 from grace_store.data.image_files import ImageFolder, decode
 from grace_store.data.sample import ImageRef
-from grace_store.errors import SettingError, Unusable
-from grace_store.metadata import Reason
 
 PICTURE = Image.fromarray(np.arange(12 * 8 * 3, dtype=np.uint8).reshape(12, 8, 3))
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grace_store.base.errors import SettingError, Unusable
 from grace_store.data import cover
 from grace_store.data.answers import (
     after_think,
@@ -28,7 +29,6 @@ from grace_store.data.splitters import (
     section_starts,
     step_starts,
 )
-from grace_store.errors import SettingError, Unusable
 
 SPLITTERS = {
     "lines": line_starts,

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from grace_store import example as demo_models
+from grace_store.base.errors import MissingExtra
 from grace_store.cli import demonstrating, main
-from grace_store.demo import model as demo_models
-from grace_store.demo.traces import FOLDER
-from grace_store.errors import MissingExtra
+from grace_store.example import FOLDER
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model
 

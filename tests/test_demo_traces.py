@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from grace_store.demo import flaws, traces
+from grace_store.example import FOLDER
+from jobs.demo_traces import flaws, traces
 
-FOLDER = Path(traces.__file__).parent
 LINES = (FOLDER / "traces.jsonl").read_text(encoding="utf-8").splitlines()
 USABLE: list[dict[str, Any]] = [json.loads(line) for line in LINES[:64]]
 NUMBER = r"\d+(?:\.\d+)?"

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from grace_store.base.errors import DataError
 from grace_store.cli import main
-from grace_store.errors import DataError
-from grace_store.evaluation import Entry, Results, read_results, relative_average
+from grace_store.curate import relative_average
+from grace_store.curate.benchmark_results import Entry, Results, read_results
 
 TABLE = """\
 run,Hallusion,SQA,MMBench,MME-P,MME-C,MMT-SI,MMT-MI,MathVista,MathVision-MINI,MathVision

@@ -18,8 +18,8 @@ import pytest
 import xarray
 import zarr
 
-from grace_store.config import DataSpec, ExtractSpec, GradientSpec, Per, Storage
-from grace_store.metadata import FORMAT_VERSION, STATE_CODES, Commit, Completion, Plan, Reason, Signal
+from grace_store.base.metadata import FORMAT_VERSION, STATE_CODES, Commit, Completion, Plan, Reason, Signal
+from grace_store.base.settings import DataSpec, ExtractSpec, GradientSpec, Per, Storage
 from grace_store.store import Store, UnitWriter, complete_signal, layout, schemas
 from grace_store.store.vectors import Rotation
 from tests.stores import (

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from grace_store.base.errors import ModelError, UnsafeModel
 from grace_store.cli import main
-from grace_store.errors import ModelError, UnsafeModel
-from grace_store.model.adapter_folder import open_adapter
-from grace_store.model.folder import open_folder
+from grace_store.model.load.adapter_folder import open_adapter
+from grace_store.model.load.model_folder import open_folder
 from tests.scored_stores import known_store
 
 

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from grace_store.errors import WorkerDied
-from grace_store.events import Event, Rated, Warned
-from grace_store.job.dispatch import LOSSES_PER_UNIT, Dispatch, Worker
+from grace_store.base.errors import WorkerDied
+from grace_store.base.events import Event, Rated, Warned
+from grace_store.run.engines.dispatch import LOSSES_PER_UNIT, Dispatch, Worker
 
 
 class Floor:

@@ -18,12 +18,11 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions
 from grace_store.cli import main
-from grace_store.config import DataRequest, ExtractRequest, RunOptions
-from grace_store.job import machine
-from grace_store.job.doctor import DoctorJob, Examination, Finding, examine
-from grace_store.job.machine import Room, try_place
-from grace_store.model.head import ClosedFormHead
+from grace_store.model.head.closed_form import ClosedFormHead
+from grace_store.run.doctor import DoctorJob, Examination, Finding, examine, machine
+from grace_store.run.doctor.machine import Room, try_place
 from tests import fake_model
 from tests.fake_model import FakeExtractor, FakePending, make_fake_model
 from tests.jobs import record
@@ -111,7 +110,7 @@ def test_other_heads_agree_with_autograd_too(job: DoctorJob, tmp_path: Path) -> 
 def test_vectors_that_are_not_the_gradients_fail(job: DoctorJob, monkeypatch: pytest.MonkeyPatch) -> None:
     true = ClosedFormHead._pull_back
     monkeypatch.setattr(ClosedFormHead, "_pull_back", lambda self, mean: true(self, mean) * 1.01)
-    monkeypatch.setattr("grace_store.model.head_choice._agree", lambda *_: True)
+    monkeypatch.setattr("grace_store.model.head.choose_head._agree", lambda *_: True)
     found = finding(examine(job), "gradient")
     assert found.verdict == "fail"
     assert found.figures["difference"] == pytest.approx(0.01, rel=1e-3)
@@ -212,8 +211,8 @@ def test_a_full_disk_is_seen_before_it_is_full(
 
 
 def test_the_estimate_is_about_what_is_written(fake: DoctorJob, tmp_path: Path) -> None:
-    from grace_store.job.extract import ExtractJob, extract
-    from grace_store.job.status import status
+    from grace_store.run.extract import ExtractJob, extract
+    from grace_store.run.status import status
 
     expected = finding(examine(fake), "disk").figures["expected_bytes"]
     view = extract(
@@ -267,7 +266,7 @@ def test_a_place_that_syncs_no_folders_is_warned_of(
 
 
 def test_little_memory_is_warned_of(fake: DoctorJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grace_store.job.doctor.machine_checks.main_memory", lambda: Room(10**8, 10**10))
+    monkeypatch.setattr("grace_store.run.doctor.machine_checks.main_memory", lambda: Room(10**8, 10**10))
     found = finding(examine(fake), "memory")
     assert (found.verdict, found.text) == ("warn", "100.0 MB of 10.0 GB of main memory left")
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from grace_store.config import RunOptions
-from grace_store.errors import SettingError
-from grace_store.job import engines
-from grace_store.job.engines import Engine, choose_engine
-from grace_store.job.ray_engine import RayOptions, needed_resources
+from grace_store.base.errors import SettingError
+from grace_store.base.settings import RunOptions
+from grace_store.run.engines import choice as engines
+from grace_store.run.engines.choice import Engine, choose_engine
+from grace_store.run.engines.ray_engine import RayOptions, needed_resources
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from grace_store.base.errors import Interrupted, ResumeMismatch, SettingError, StoreBusy, WorkerDied
+from grace_store.base.events import Event, Note, Rated, Started, UnitCommitted, Warned
+from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.cli.console import ProgressDisplay
-from grace_store.config import ExtractRequest, RunOptions
-from grace_store.errors import Interrupted, ResumeMismatch, SettingError, StoreBusy, WorkerDied
-from grace_store.events import Event, Note, Rated, Started, UnitCommitted, Warned
-from grace_store.job.extract import ExtractJob, extract, missing_units
-from grace_store.job.planning import plan
-from grace_store.job.status import status
-from grace_store.job.verify import verify
+from grace_store.run.extract import ExtractJob, extract, missing_units
+from grace_store.run.plan import plan
+from grace_store.run.status import status
+from grace_store.run.verify import verify
 from grace_store.store import Store, backend, lock
 from tests.fake_model import CALLS_FILE, make_fake_model
 from tests.jobs import NUM_RECORDS, NUM_UNITS, NUM_USABLE, content, make_job
@@ -129,7 +129,7 @@ def test_what_another_run_did_while_this_one_waited_for_the_lock_is_not_done_aga
         monkeypatch.setenv(CALLS_FILE, str(tmp_path / "calls"))
         return lock.hold(*arguments, **options)
 
-    monkeypatch.setattr("grace_store.job.extract.hold", hold_after_another)
+    monkeypatch.setattr("grace_store.run.extract.hold", hold_after_another)
     view = extract(job)
     assert not (tmp_path / "calls").exists()
     assert status(view.store).num_done == NUM_USABLE
@@ -376,8 +376,8 @@ def test_a_worker_that_fails_says_why(tmp_path: Path) -> None:
 RUN_JOB = """
 import json, os, sys
 from pathlib import Path
-from grace_store.events import UnitCommitted
-from grace_store.job.extract import extract
+from grace_store.base.events import UnitCommitted
+from grace_store.run.extract import extract
 from tests.jobs import make_job
 
 def say(event):
@@ -410,7 +410,7 @@ def test_a_killed_parent_leaves_a_store_that_resumes(
 
 
 def test_environment_of_a_worker_shows_one_device() -> None:
-    from grace_store.job.extract import device_environment
+    from grace_store.run.extract import device_environment
 
     assert device_environment("3") == {"CUDA_VISIBLE_DEVICES": "3"}
     assert device_environment("cpu") == {}

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from grace_store.base.errors import SettingError
+from grace_store.base.settings import DataRequest, RunOptions
 from grace_store.cli import main
-from grace_store.config import DataRequest, RunOptions
-from grace_store.errors import SettingError
-from grace_store.job.extract import ExtractJob, extract
-from grace_store.job.fidelity import measure_fidelity
-from grace_store.score import ScoreSpec
-from grace_store.score.fidelity import agreement, scores_of
+from grace_store.curate.fidelity import measure_fidelity
+from grace_store.run.extract import ExtractJob, extract
 from grace_store.store import Store
+from grace_store.values.agreement import agreement, scores_of
+from grace_store.values.score_spec import ScoreSpec
 from tests.scored_stores import known_store
 from tests.tiny_models import tiny_text_model
 

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from grace_store.base.errors import ResumeMismatch, SettingError
+from grace_store.base.events import Note, UnitCommitted, Warned
+from grace_store.base.settings import ExtractRequest, ExtractSpec, GradientRequest, GradientSpec, RunOptions
 from grace_store.cli import main
-from grace_store.config import ExtractRequest, ExtractSpec, GradientRequest, GradientSpec, RunOptions
-from grace_store.errors import ResumeMismatch, SettingError
-from grace_store.events import Note, UnitCommitted, Warned
-from grace_store.job.estimate import expected_bytes
-from grace_store.job.extract import ExtractJob, extract
-from grace_store.job.scoring import score_samples
-from grace_store.job.signals import choose_signals, name_signals
-from grace_store.job.status import status
-from grace_store.job.verify import repair, verify, verify_against_model
-from grace_store.job.warmup import warmup
+from grace_store.curate.score import score_samples
+from grace_store.run.estimate import expected_bytes
+from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.open_signal import choose_signals, name_signals
+from grace_store.run.status import status
+from grace_store.run.verify import repair, verify, verify_against_model
+from grace_store.run.warmup import warmup
 from grace_store.store import Store, UnitWriter, complete_signal, unit_range
 from tests import fake_model, warmups
 from tests.gradients import TrueGradients, open_gradient
@@ -383,7 +383,7 @@ def test_gradients_of_steps_are_scored_like_proxies(warmed, tmp_path):
     table = score_samples(store)
     extractor = open_gradient(warmed / "model", checkpoint, dimension=4)
     truth = TrueGradients(warmed / "model", checkpoint, extractor)
-    from grace_store.job.dataset import UnitLoader, open_dataset
+    from grace_store.read.records import UnitLoader, open_dataset
 
     opened = Store.open(store)
     with open_dataset(opened) as dataset:

@@ -12,22 +12,30 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from grace_store.artifacts.score_table import read_scores
+from grace_store.base.errors import (
+    Corrupt,
+    NotAStore,
+    ResumeMismatch,
+    SettingError,
+    TargetMismatch,
+    Unfinished,
+    UnknownName,
+)
+from grace_store.base.events import SamplesScored, Warned
 from grace_store.cli import main
-from grace_store.errors import Corrupt, NotAStore, ResumeMismatch, SettingError, TargetMismatch, Unfinished, UnknownName
-from grace_store.events import SamplesScored, Warned
-from grace_store.job import vector_blocks
-from grace_store.job.comparing import compare_subsets
-from grace_store.job.influence import InfluenceScoring
-from grace_store.job.scoring import replay, score_samples, write_score_table
-from grace_store.job.selecting import rank_samples, select_samples
-from grace_store.job.target_sets import Targets
-from grace_store.job.vector_blocks import VectorReader
-from grace_store.score import HeuristicSpec, ScoreSpec
-from grace_store.score.heuristics import random_values
-from grace_store.score.influence import InfluenceSpec
-from grace_store.select.audit import audit_length
-from grace_store.select.table import read_scores
+from grace_store.curate.audit import audit_length
+from grace_store.curate.compare import compare_subsets
+from grace_store.curate.influence import InfluenceScoring
+from grace_store.curate.score import replay, score_samples, write_score_table
+from grace_store.curate.select import rank_samples, select_samples
+from grace_store.curate.targets import Targets
+from grace_store.read import vectors as vector_blocks
+from grace_store.read.vectors import VectorReader
 from grace_store.store import SAMPLES_PER_CHUNK, Store
+from grace_store.values.heuristics import HeuristicSpec, random_values
+from grace_store.values.influence.influence_spec import InfluenceSpec
+from grace_store.values.score_spec import ScoreSpec
 from tests.gradient_stores import (
     DIMENSION,
     add_gradients,
@@ -256,8 +264,8 @@ def test_a_chunk_of_another_unit_is_not_scored(tmp_path, array):
 def test_the_table_is_the_same_with_any_number_of_threads(tmp_path, folder, monkeypatch):
     pool, targets = stores(folder, "int8")
     # Blocks of one unit each, so that there is something to share.
-    for module in ("influence", "vector_blocks", "blocks"):
-        monkeypatch.setattr(f"grace_store.job.{module}.SAMPLES_PER_CHUNK", UNIT)
+    for module in ("curate.influence", "read.vectors", "read.blocks"):
+        monkeypatch.setattr(f"grace_store.{module}.SAMPLES_PER_CHUNK", UNIT)
     for spec, signals in ((LESS, CHECKPOINTS), (ICONS, "ck1"), (CADC, CHECKPOINTS)):
         written = []
         for threads in (1, 2, 5):

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from grace_store.artifacts.score_table import read_scores
+from grace_store.base.errors import SettingError, StorageError, StoreBusy
 from grace_store.cli import main
-from grace_store.errors import SettingError, StorageError, StoreBusy
-from grace_store.job.doctor.findings import DoctorJob, Seen
-from grace_store.job.doctor.machine_checks import check_place
-from grace_store.job.extract import ExtractJob, extract
-from grace_store.job.scoring import write_score_table
-from grace_store.job.verify import repair, verify
-from grace_store.select.table import read_scores
+from grace_store.curate.score import write_score_table
+from grace_store.run.doctor.findings import DoctorJob, Seen
+from grace_store.run.doctor.machine_checks import check_place
+from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.verify import repair, verify
 from grace_store.store import PlanWriter, Store, hold, layout, open_backend
 from tests.jobs import NUM_UNITS, NUM_USABLE, content, make_job
 from tests.s3_server import Fault, Proxy, environment, new_bucket, random_faults, s3_server
@@ -128,7 +128,7 @@ def test_a_killed_run_is_resumed_to_the_same_bytes(
     proxy.fault = kill
     code = (
         "import sys; from dataclasses import replace; from pathlib import Path; from tests.jobs import make_job; "
-        "from grace_store.job.extract import extract; "
+        "from grace_store.run.extract import extract; "
         "extract(replace(make_job(Path(sys.argv[1])), location=sys.argv[2]))"
     )
     words = [sys.executable, "-c", code, str(Path(job.data[0]).parent), job.location]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from grace_store.config import DataRequest
-from grace_store.errors import DatasetChanged, NotAStore, NothingUsable, ResumeMismatch, SettingError, StoreBusy
-from grace_store.events import Event, Scanned
-from grace_store.job.dataset import UnitLoader, open_dataset
-from grace_store.job.planning import plan
-from grace_store.job.status import set_aside_rows, status
+from grace_store.base.errors import DatasetChanged, NotAStore, NothingUsable, ResumeMismatch, SettingError, StoreBusy
+from grace_store.base.events import Event, Scanned
+from grace_store.base.settings import DataRequest
+from grace_store.read.records import UnitLoader, open_dataset
+from grace_store.run.plan import plan
+from grace_store.run.status import set_aside_rows, status
 from grace_store.store import Store, open_backend
 from tests.jobs import NUM_RECORDS, NUM_UNITS, NUM_USABLE, content, record, write_dataset
 

@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from grace_store.base.errors import Interrupted, SettingError, WorkerDied
+from grace_store.base.events import Event, Note, UnitCommitted, Warned
+from grace_store.base.settings import RunOptions
 from grace_store.cli.main import main
-from grace_store.config import RunOptions
-from grace_store.errors import Interrupted, SettingError, WorkerDied
-from grace_store.events import Event, Note, UnitCommitted, Warned
-from grace_store.job.extract import ExtractJob, extract, missing_units
-from grace_store.job.finding_duplicates import find_duplicates
-from grace_store.job.ray_engine import RayOptions
-from grace_store.job.ray_tasks import ray_tasks
-from grace_store.job.scoring import write_score_table
-from grace_store.job.sweeping import sweep_settings
-from grace_store.score import SweepSpec
+from grace_store.curate.duplicates import find_duplicates
+from grace_store.curate.score import write_score_table
+from grace_store.curate.sweep import sweep_settings
+from grace_store.run.engines.ray_engine import RayOptions
+from grace_store.run.engines.ray_tasks import ray_tasks
+from grace_store.run.extract import ExtractJob, extract, missing_units
 from grace_store.store import SAMPLES_PER_CHUNK, Store
+from grace_store.values.grid import SweepSpec
 from tests.fake_model import GATE, Gate
 from tests.jobs import NUM_UNITS, content, make_job
 from tests.planted_stores import planted_store, write_vectors

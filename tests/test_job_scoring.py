@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from numcodecs import zstd
 
-from grace_store.errors import Corrupt, DataError, NotAStore, ResumeMismatch, SettingError, Unfinished, UnknownName
-from grace_store.job import blocks
-from grace_store.job.blocks import map_ordered, resolve_signals
-from grace_store.job.samples import iter_samples
-from grace_store.job.scoring import replay, score_samples, write_score_table
-from grace_store.score import HeuristicSpec, ScoreSpec, history_weights
-from grace_store.score.heuristics import random_values
-from grace_store.select.table import read_made_by, read_scores
+from grace_store.artifacts.score_table import read_made_by, read_scores
+from grace_store.base.errors import Corrupt, DataError, NotAStore, ResumeMismatch, SettingError, Unfinished, UnknownName
+from grace_store.curate.score import replay, score_samples, write_score_table
+from grace_store.read import blocks
+from grace_store.read.blocks import map_ordered, resolve_signals
+from grace_store.read.samples import iter_samples
 from grace_store.store import Store
+from grace_store.values.heuristics import HeuristicSpec, random_values
+from grace_store.values.history import history_weights
+from grace_store.values.score_spec import ScoreSpec
 from tests.scored_stores import NUM_STEPS, fill_signal, known_store
 from tests.test_score_grace import HISTORIES, TARGETS, brute_force
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_store.job.seen_ids import SeenIds
+from grace_store.run.seen_ids import SeenIds
 
 
 @settings(max_examples=50, deadline=None)

@@ -13,19 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grace_store.config import DataRequest
+from grace_store.artifacts.score_table import SCHEMA, ScoreTable, read_scores
+from grace_store.base.errors import DataError, DatasetChanged, ResumeMismatch, SettingError
+from grace_store.base.files import whole_file, whole_folder, write_lines
+from grace_store.base.settings import DataRequest
+from grace_store.curate.compare import compare_subsets
+from grace_store.curate.exports.export import export_subset
+from grace_store.curate.score import score_samples, write_score_table
+from grace_store.curate.select import rank_samples, select_samples
 from grace_store.data import Dataset
-from grace_store.errors import DataError, DatasetChanged, ResumeMismatch, SettingError
-from grace_store.job.comparing import compare_subsets
-from grace_store.job.exporting import export_subset
-from grace_store.job.extract import extract
-from grace_store.job.recipes import write_whole
-from grace_store.job.scoring import score_samples, write_score_table
-from grace_store.job.selecting import rank_samples, select_samples
-from grace_store.score import HeuristicSpec, ScoreSpec
-from grace_store.select.files import whole_folder, write_lines
-from grace_store.select.table import SCHEMA, ScoreTable, read_scores
-from grace_store.whole_files import whole_file
+from grace_store.run.extract import extract
+from grace_store.run.warmup_recipe import write_whole
+from grace_store.values.heuristics import HeuristicSpec
+from grace_store.values.score_spec import ScoreSpec
 from tests.jobs import NUM_RECORDS, make_job
 from tests.scored_stores import known_store
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from grace_store.base.errors import SettingError, UnknownName
 from grace_store.cli import main
-from grace_store.errors import SettingError, UnknownName
-from grace_store.job.stability import measure_stability
-from grace_store.score import ScoreSpec
-from grace_store.select.budget import budget, top
+from grace_store.curate.stability import measure_stability
+from grace_store.values.ranking import budget, top
+from grace_store.values.score_spec import ScoreSpec
 from tests.scored_stores import known_store
 
 

@@ -12,15 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 import xarray as xr
 
-from grace_store.errors import SettingError, Unfinished
-from grace_store.job import blocks, sweeping
-from grace_store.job.scoring import score_samples
-from grace_store.job.settings import load_grid, resolve_settings, short_labels
-from grace_store.job.sweeping import sweep_settings
-from grace_store.score import Grid, ScoreSpec, SweepSpec
-from grace_store.select import sweep_table
-from grace_store.select.budget import budget, top
-from grace_store.select.sweep_table import SweepValues
+from grace_store.artifacts import sweep_table
+from grace_store.artifacts.sweep_table import SweepValues
+from grace_store.base.errors import SettingError, Unfinished
+from grace_store.curate import sweep as sweeping
+from grace_store.curate.score import score_samples
+from grace_store.curate.sweep import sweep_settings
+from grace_store.curate.sweep_settings import load_grid, resolve_settings, short_labels
+from grace_store.read import blocks
+from grace_store.values.grid import Grid, SweepSpec
+from grace_store.values.ranking import budget, top
+from grace_store.values.score_spec import ScoreSpec
 from tests.scored_stores import known_store
 
 EVERYTHING = SweepSpec(

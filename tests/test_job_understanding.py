@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from grace_store.config import DataRequest, DataSpec
+from grace_store.base.errors import GraceStoreError
+from grace_store.base.settings import DataRequest, DataSpec
 from grace_store.data import Record
-from grace_store.errors import GraceStoreError
-from grace_store.job import understanding
-from grace_store.job.planning import plan
-from grace_store.job.status import set_aside_rows
-from grace_store.job.understanding import BYTES_PER_PROCESS, Understanding, Verdict, processes_for, understood
+from grace_store.run import scan as understanding
+from grace_store.run.plan import plan
+from grace_store.run.scan import BYTES_PER_PROCESS, Understanding, Verdict, processes_for, understood
+from grace_store.run.status import set_aside_rows
 from grace_store.store import Store
 from tests.jobs import content, record, write_dataset
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from grace_store.config import ExtractRequest, RunOptions
-from grace_store.errors import Corrupt, DatasetChanged, NotAStore, ResumeMismatch, StoreBusy, StoreError
-from grace_store.job import planning, understanding
-from grace_store.job import verify as verify_module
-from grace_store.job.dataset import open_dataset
-from grace_store.job.extract import ExtractJob, extract
-from grace_store.job.verify import describe_problems, repair, verify, verify_against_model
+from grace_store.base.errors import Corrupt, DatasetChanged, NotAStore, ResumeMismatch, StoreBusy, StoreError
+from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.read.records import open_dataset
+from grace_store.run import plan as planning
+from grace_store.run import scan as understanding
+from grace_store.run import verify as verify_module
+from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.verify import describe_problems, repair, verify, verify_against_model
 from grace_store.store import Problem, Store, hold
 from grace_store.store.sealed import group_bytes
 from tests.fake_model import CALLS_FILE, make_fake_model

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from grace_store.base.errors import ResumeMismatch, SettingError
+from grace_store.base.events import Warned
+from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.cli import main
-from grace_store.config import ExtractRequest, RunOptions
-from grace_store.demo.traces import FOLDER
-from grace_store.errors import ResumeMismatch, SettingError
-from grace_store.events import Warned
-from grace_store.job.extract import ExtractJob, extract
-from grace_store.job.planning import plan
-from grace_store.job.status import status
-from grace_store.job.verify import verify, verify_against_model
+from grace_store.example import FOLDER
+from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.plan import plan
+from grace_store.run.status import status
+from grace_store.run.verify import verify, verify_against_model
 from tests.jobs import content
 from tests.tiny_vision_models import tiny_vision_model
 

@@ -21,23 +21,31 @@ from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-import grace_store.model.checkpoints as checkpoints
-import grace_store.model.warmup_loop as warmup_loop
-from grace_store.config import DataRequest, ExtractRequest, RunOptions
-from grace_store.errors import Corrupt, Interrupted, ModelError, NothingUsable, ResumeMismatch, SettingError, StoreBusy
-from grace_store.events import CheckpointWritten, HeldOutMeasured, Note, StepTaken, Warned
-from grace_store.job.dataset import UnitLoader, open_dataset
-from grace_store.job.planning import plan
-from grace_store.job.subsets import choose_samples, order_steps
-from grace_store.job.warmup import _held, warmup
-from grace_store.loss_log import LossLog, read_entries
-from grace_store.model.adapters import check_base, read_adapter
-from grace_store.model.extractor import open_extractor, resolve_spec
-from grace_store.model.load import describe, load
-from grace_store.model.lora_training import AdapterTrainer, StepResult
-from grace_store.recipe import WarmupRequest
-from grace_store.score.heuristics import random_values
+import grace_store.model.lora.checkpoints as checkpoints
+import grace_store.model.lora.step_loop as warmup_loop
+from grace_store.base.errors import (
+    Corrupt,
+    Interrupted,
+    ModelError,
+    NothingUsable,
+    ResumeMismatch,
+    SettingError,
+    StoreBusy,
+)
+from grace_store.base.events import CheckpointWritten, HeldOutMeasured, Note, StepTaken, Warned
+from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions
+from grace_store.model.door import open_extractor, resolve_spec
+from grace_store.model.load.adapters import check_base, read_adapter
+from grace_store.model.load.weights import describe, load
+from grace_store.model.lora.loss_log import LossLog, read_entries
+from grace_store.model.lora.recipe import WarmupRequest
+from grace_store.model.lora.training import AdapterTrainer, StepResult
+from grace_store.read.records import UnitLoader, open_dataset
+from grace_store.run.plan import plan
+from grace_store.run.warmup import _held, warmup
+from grace_store.run.warmup_samples import choose_samples, order_steps
 from grace_store.store import Store
+from grace_store.values.heuristics import random_values
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import picture, tiny_vision_model
 from tests.warmups import NUM_SAMPLES, NUM_STEPS, OPTIONS, REQUEST, content, make_inputs, make_job, write_traces
@@ -201,7 +209,7 @@ def test_killed_anywhere_and_resumed_leaves_the_same_files(
 
 KILLED = """
 import os, signal, sys
-import grace_store.model.warmup_loop as loop
+import grace_store.model.lora.step_loop as loop
 actual = loop.StepLoop._record
 def record(self, step, rate, result):
     actual(self, step, rate, result)
@@ -210,7 +218,7 @@ def record(self, step, rate, result):
 loop.StepLoop._record = record
 from pathlib import Path
 from tests.warmups import make_job
-from grace_store.job.warmup import warmup
+from grace_store.run.warmup import warmup
 warmup(make_job(Path(sys.argv[1]), sys.argv[2]))
 """
 
@@ -254,8 +262,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from tests.warmups import make_job
-from grace_store.job.warmup import warmup
-from grace_store.recipe import Ranks
+from grace_store.run.warmup import warmup
+from grace_store.model.lora.recipe import Ranks
 home, rank, out = sys.argv[1:]
 warmup(replace(make_job(Path(home), out), ranks=Ranks(rank=int(rank), world_size=2, local_rank=int(rank))))
 """

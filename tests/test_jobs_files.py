@@ -13,10 +13,10 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
+from grace_store.base.settings import DataRequest
 from grace_store.cli.main import main
-from grace_store.config import DataRequest
-from grace_store.job.planning import plan
-from grace_store.job.warmup import warmup
+from grace_store.run.plan import plan
+from grace_store.run.warmup import warmup
 from grace_store.store import Store
 from tests.warmups import make_inputs, make_job
 

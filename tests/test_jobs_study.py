@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from grace_store.demo.flaws import FILLERS as REAL_FILLERS
-from grace_store.errors import Corrupt, ResumeMismatch, SettingError
-from grace_store.evaluation import Entry, Results, relative_average
+from grace_store.base.errors import Corrupt, ResumeMismatch, SettingError
+from grace_store.curate import relative_average
+from grace_store.curate.benchmark_results import Entry, Results
+from jobs.demo_traces.flaws import FILLERS as REAL_FILLERS
 from jobs.study import corruptions
 from jobs.study.answering import ask, generate, is_right
 from jobs.study.drawings import curve_plot, interval_plot, stacked_plot

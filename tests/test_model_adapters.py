@@ -13,14 +13,14 @@ import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from grace_store.config import ExtractRequest, RunOptions
-from grace_store.errors import MissingExtra, ModelError, SettingError, UnsafeModel
-from grace_store.job.signals import name_signals
-from grace_store.model import adapter_folder
-from grace_store.model.adapter_folder import find_adapters, open_adapter
-from grace_store.model.adapters import merge, read_adapter
-from grace_store.model.extractor import open_extractor, resolve_spec
-from grace_store.model.load import describe, load, skeleton_of
+from grace_store.base.errors import MissingExtra, ModelError, SettingError, UnsafeModel
+from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.model.door import open_extractor, resolve_spec
+from grace_store.model.load import adapter_folder
+from grace_store.model.load.adapter_folder import find_adapters, open_adapter
+from grace_store.model.load.adapters import merge, read_adapter
+from grace_store.model.load.weights import describe, load, skeleton_of
+from grace_store.run.open_signal import name_signals
 from tests.test_model_extractor import SAMPLES
 from tests.test_model_extractor import extract as run_extractor
 from tests.tiny_models import tiny_text_model, tiny_tokenizer

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import grace_store.fingerprint as fingerprint
-from grace_store.fingerprint import file_sha256, files_sha256
-from grace_store.model.load import describe
+import grace_store.base.fingerprint as fingerprint
+from grace_store.base.fingerprint import file_sha256, files_sha256
+from grace_store.model.load.weights import describe
 from tests.tiny_models import TRIMMING, tiny_text_model, tiny_tokenizer
 
 

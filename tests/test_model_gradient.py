@@ -13,16 +13,16 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-import grace_store.model.projected_rows as projected_rows
-import grace_store.model.sample_gradients as sample_gradients
-from grace_store.config import ExtractRequest, GradientRequest, RunOptions
-from grace_store.errors import ModelError, OutOfMemory, SettingError
-from grace_store.job.warmup import warmup
-from grace_store.metadata import Reason
-from grace_store.model.extractor import open_extractor, resolve_spec
-from grace_store.model.gradient import GradientExtractor
-from grace_store.model.sample_gradients import PlainGradients, RecordedGradients
-from grace_store.unit import SampleSignals, UnitSignals
+import grace_store.model.gradients.projected_rows as projected_rows
+import grace_store.model.gradients.sample_gradients as sample_gradients
+from grace_store.base.errors import ModelError, OutOfMemory, SettingError
+from grace_store.base.metadata import Reason
+from grace_store.base.settings import ExtractRequest, GradientRequest, RunOptions
+from grace_store.base.unit import SampleSignals, UnitSignals
+from grace_store.model.door import open_extractor, resolve_spec
+from grace_store.model.gradients.gradient_extractor import GradientExtractor
+from grace_store.model.gradients.sample_gradients import PlainGradients, RecordedGradients
+from grace_store.run.warmup import warmup
 from tests.gradients import MATRICES, ONE_THREAD, TrueGradients, make_adapter, open_gradient
 from tests.test_model_vectors import SAMPLES, make_sample
 from tests.test_model_vision import SAMPLES as VISION_SAMPLES
@@ -330,7 +330,7 @@ def adapter_on(model: Path, folder: Path, targets: str, **settings) -> Path:
     """Save a random adapter on the modules that a regular expression names."""
     from peft import LoraConfig, get_peft_model
 
-    from grace_store.model.load import load
+    from grace_store.model.load.weights import load
 
     config = LoraConfig(r=2, lora_alpha=4, target_modules=targets, init_lora_weights=False, **settings)
     torch.manual_seed(0)

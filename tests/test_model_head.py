@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-import grace_store.model.head as head_module
-from grace_store.errors import ModelError
-from grace_store.model.head import ClosedFormHead, ResponseTokens
-from grace_store.model.head_choice import choose_head
-from grace_store.model.head_vjp import OwnForward, VjpHead
+import grace_store.model.head.closed_form as head_module
+from grace_store.base.errors import ModelError
+from grace_store.model.head.choose_head import choose_head
+from grace_store.model.head.closed_form import ClosedFormHead, ResponseTokens
+from grace_store.model.head.own_forward import OwnForward, VjpHead
 from tests.tiny_models import FAMILIES, tiny_text_model
 
 NOT_PLAIN = {"gemma2", "gemma3", "granite", "cohere", "minicpm3", "phi", "gptj"}

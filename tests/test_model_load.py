@@ -11,10 +11,10 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-import grace_store.model.load as loading
-from grace_store.config import default_threads
-from grace_store.errors import ModelError, SettingError, UnsafeModel
-from grace_store.model.load import describe, load, resolve_device
+import grace_store.model.load.weights as loading
+from grace_store.base.errors import ModelError, SettingError, UnsafeModel
+from grace_store.base.settings import default_threads
+from grace_store.model.load.weights import describe, load, resolve_device
 from tests.tiny_models import randomize, tiny_text_model, tiny_tokenizer
 
 

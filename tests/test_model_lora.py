@@ -17,14 +17,14 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
-from grace_store.errors import ModelError, OutOfMemory, SettingError
-from grace_store.model.load import LoadedModel, load
-from grace_store.model.lora import adapter_config, attach, target_names, trainable
-from grace_store.model.lora_training import AdapterTrainer
-from grace_store.model.schedule import checkpoint_steps, learning_rate, mean_learning_rate
-from grace_store.model.training_data import TrainingSample
-from grace_store.model.warmup import resolve_warmup
-from grace_store.recipe import Ranks, WarmupOptions, WarmupRequest, WarmupSpec
+from grace_store.base.errors import ModelError, OutOfMemory, SettingError
+from grace_store.model.load.weights import LoadedModel, load
+from grace_store.model.lora.layers import adapter_config, attach, target_names, trainable
+from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupRequest, WarmupSpec
+from grace_store.model.lora.schedule import checkpoint_steps, learning_rate, mean_learning_rate
+from grace_store.model.lora.trainer import resolve_warmup
+from grace_store.model.lora.training import AdapterTrainer
+from grace_store.model.lora.training_data import TrainingSample
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grace_store.config import ExtractRequest, RunOptions
-from grace_store.errors import SettingError
-from grace_store.model.extractor import open_extractor, resolve_spec
+from grace_store.base.errors import SettingError
+from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.model.door import open_extractor, resolve_spec
 from tests.test_model_vectors import SAMPLES as TEXTS
 from tests.test_model_vectors import relative
 from tests.test_model_vision import SAMPLES as PICTURES

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from grace_store.errors import Unusable
-from grace_store.metadata import Reason
-from grace_store.model.render import RenderedSample
-from grace_store.model.tokens import NO_SEGMENT, SampleTokenizer, TokenizedSample
+from grace_store.base.errors import Unusable
+from grace_store.base.metadata import Reason
+from grace_store.model.text.render import RenderedSample
+from grace_store.model.text.tokens import NO_SEGMENT, SampleTokenizer, TokenizedSample
 from tests.tiny_models import tiny_tokenizer
 
 TOKENIZERS = {"bytes": tiny_tokenizer(), "spaces": tiny_tokenizer(metaspace=True)}

@@ -10,12 +10,12 @@ import torch
 import transformers
 from peft import PeftModel
 
-from grace_store.config import ExtractRequest, RunOptions
-from grace_store.errors import ModelError
-from grace_store.model.adapters import read_adapter
-from grace_store.model.extractor import load_planned, resolve_spec
+from grace_store.base.errors import ModelError
+from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.model.door import load_planned, resolve_spec
+from grace_store.model.gradients.true_gradients import LORA, REPRESENTATION, TrueGradients, open_gradients
+from grace_store.model.load.adapters import read_adapter
 from grace_store.model.proxy import ProxyExtractor
-from grace_store.model.true_gradients import LORA, REPRESENTATION, TrueGradients, open_gradients
 from tests.test_model_adapters import make_adapter
 from tests.test_model_vectors import SAMPLES, make_sample
 from tests.tiny_models import tiny_text_model

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from grace_store.config import ExtractRequest, RunOptions
+from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.base.unit import UnitSignals
 from grace_store.data.sample import Sample, Turn
-from grace_store.model.extractor import ProxyExtractor, open_extractor, resolve_spec
-from grace_store.model.load import LoadedModel, load
-from grace_store.model.tokens import NO_SEGMENT
-from grace_store.unit import UnitSignals
+from grace_store.model.door import ProxyExtractor, open_extractor, resolve_spec
+from grace_store.model.load.weights import LoadedModel, load
+from grace_store.model.text.tokens import NO_SEGMENT
 from tests.tiny_models import FAMILIES, tiny_text_model
 
 ONE_THREAD = RunOptions(device="cpu", threads=1)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-import grace_store.model.reading as reading
-import grace_store.model.vision as vision
-from grace_store.config import ExtractRequest, RunOptions
+import grace_store.model.text.reading as reading
+import grace_store.model.text.vision as vision
+from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.base.unit import UnitSignals
 from grace_store.data.sample import ImageRef, Sample, Turn
-from grace_store.model.extractor import ProxyExtractor, resolve_spec
-from grace_store.model.load import LoadedModel, load
-from grace_store.unit import UnitSignals
+from grace_store.model.door import ProxyExtractor, resolve_spec
+from grace_store.model.load.weights import LoadedModel, load
 from tests.test_model_vectors import relative
 from tests.tiny_vision_models import VISION_FAMILIES, picture, png, tiny_vision_model
 

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-import grace_store.model.reading as reading
-from grace_store.config import ExtractRequest, RunOptions
+import grace_store.model.text.reading as reading
+from grace_store.base.errors import DatasetChanged, ModelError, SettingError
+from grace_store.base.metadata import Reason
+from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.data.sample import ImageRef, Sample, Turn
-from grace_store.errors import DatasetChanged, ModelError, SettingError
-from grace_store.metadata import Reason
-from grace_store.model import trials
-from grace_store.model.extractor import ProxyExtractor, open_extractor, resolve_spec
-from grace_store.model.reading import ImageQueue
-from grace_store.model.vision import SampleImages
+from grace_store.model.door import ProxyExtractor, open_extractor, resolve_spec
+from grace_store.model.load import trials
+from grace_store.model.text.reading import ImageQueue
+from grace_store.model.text.vision import SampleImages
 from tests.test_model_vectors import relative
 from tests.tiny_models import CHATML, tiny_text_model
 from tests.tiny_vision_models import picture, png, tiny_vision_model

@@ -15,27 +15,28 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grace_store.artifacts.score_table import read_scores
+from grace_store.base.errors import DataError, MissingExtra, ResumeMismatch, SettingError
 from grace_store.cli import main
-from grace_store.errors import DataError, MissingExtra, ResumeMismatch, SettingError
-from grace_store.job.exporting import export_subset
-from grace_store.job.finding_duplicates import find_duplicates
-from grace_store.job.scoring import score_samples, write_score_table
-from grace_store.job.selecting import select_samples
-from grace_store.job.status import status
-from grace_store.job.sweeping import sweep_settings
-from grace_store.job.target_sets import Targets
-from grace_store.report import writing
-from grace_store.report.costs import cost_of, seconds_by_signal
-from grace_store.report.document import html_parts, inert_json
-from grace_store.report.overview import overview_section
-from grace_store.report.plain_text import plot_label, shortened, visible
-from grace_store.report.shown_traces import choose_traces
-from grace_store.report.writing import ReportRequest, write_report
-from grace_store.score import HeuristicSpec, SweepSpec
-from grace_store.score.influence import InfluenceSpec
-from grace_store.score.length_bias import rank_correlation
-from grace_store.select.table import read_scores
+from grace_store.curate.duplicates import find_duplicates
+from grace_store.curate.exports.export import export_subset
+from grace_store.curate.score import score_samples, write_score_table
+from grace_store.curate.select import select_samples
+from grace_store.curate.sweep import sweep_settings
+from grace_store.curate.targets import Targets
+from grace_store.pages import report as writing
+from grace_store.pages.costs import cost_of, seconds_by_signal
+from grace_store.pages.html import html_parts, inert_json
+from grace_store.pages.overview import overview_section
+from grace_store.pages.plain_text import plot_label, shortened, visible
+from grace_store.pages.report import ReportRequest, write_report
+from grace_store.pages.shown_traces import choose_traces
+from grace_store.run.status import status
 from grace_store.store import Store
+from grace_store.values.grid import SweepSpec
+from grace_store.values.heuristics import HeuristicSpec
+from grace_store.values.influence.influence_spec import InfluenceSpec
+from grace_store.values.length_bias import rank_correlation
 from tests.gradient_stores import DIMENSION, add_gradients, gradient_spec, plan_store, record
 from tests.reports import HOSTILE_ID, NUM_TRACES, SCRIPT, make_store
 from tests.scored_stores import known_store

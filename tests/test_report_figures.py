@@ -11,11 +11,11 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from grace_store.errors import MissingExtra
-from grace_store.report import figures
-from grace_store.report.figure_files import write_figures
-from grace_store.report.figures import MAX_POINTS, Points
-from grace_store.report.sections import FIGURE_HEIGHT, Figure
+from grace_store.base.errors import MissingExtra
+from grace_store.pages import figures
+from grace_store.pages.figure_files import write_figures
+from grace_store.pages.figures import MAX_POINTS, Points
+from grace_store.pages.sections import FIGURE_HEIGHT, Figure
 
 RNG = np.random.default_rng(5)
 NUM = 400

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from grace_store.job.exporting import export_subset
-from grace_store.job.scoring import score_samples, write_score_table
-from grace_store.job.selecting import select_samples
-from grace_store.report.writing import ReportRequest, write_report
-from grace_store.score import HeuristicSpec
-from grace_store.score.length_bias import rank_correlation
+from grace_store.curate.exports.export import export_subset
+from grace_store.curate.score import score_samples, write_score_table
+from grace_store.curate.select import select_samples
+from grace_store.pages.report import ReportRequest, write_report
 from grace_store.store import Store
+from grace_store.values.heuristics import HeuristicSpec
+from grace_store.values.length_bias import rank_correlation
 from tests.reports import HOSTILE_ID, IMAGE, NUM_TRACES, chromium, make_store
 
 NUM_SHOWN = NUM_TRACES + 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grace_store.score.gram import num_entries, num_segments, pack, unpack
+from grace_store.values.gram import num_entries, num_segments, pack, unpack
 
 
 @pytest.mark.parametrize("size", [2, 3, 10, 61])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from grace_store.errors import SettingError
-from grace_store.score import Grid, ScoreSpec, SweepSpec
-from grace_store.score.grid import parse_alphas
+from grace_store.base.errors import SettingError
+from grace_store.values.grid import Grid, SweepSpec, parse_alphas
+from grace_store.values.score_spec import ScoreSpec
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,16 @@ import math
 import numpy as np
 import pytest
 
-from grace_store.errors import SettingError
-from grace_store.score import HeuristicSpec, heuristic_values
-from grace_store.score.heuristics import longest_values, loss_values, perplexity_values, random_values, stepmax_values
+from grace_store.base.errors import SettingError
+from grace_store.values.heuristics import (
+    HeuristicSpec,
+    heuristic_values,
+    longest_values,
+    loss_values,
+    perplexity_values,
+    random_values,
+    stepmax_values,
+)
 
 NUM_STEPS = np.array([2, 1, 3])
 NUM_TOKENS = np.array([4, 1, 5, 7, 3, 2, 2, 2, 4], dtype=np.int32)

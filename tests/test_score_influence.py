@@ -9,26 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_store.analysis.communities import find_communities
-from grace_store.errors import SettingError
-from grace_store.score import Flag
-from grace_store.score.influence import (
-    InfluenceSpec,
+from grace_store.base.errors import SettingError
+from grace_store.likeness.communities import find_communities
+from grace_store.values.grace import Flag
+from grace_store.values.influence.cadc import capability_directions, joined_pairs, self_influence_slopes, trajectories
+from grace_store.values.influence.directions import (
+    ROWS_AT_ONCE,
     SubtaskMeans,
-    capability_directions,
     combine_checkpoints,
-    count_votes,
-    icons_values,
-    joined_pairs,
-    mean_rank_shares,
     products,
-    self_influence_slopes,
-    strongest,
-    trajectories,
     unit_vectors,
-    vote_thresholds,
 )
-from grace_store.score.influence.directions import ROWS_AT_ONCE
+from grace_store.values.influence.icons import count_votes, icons_values, mean_rank_shares, vote_thresholds
+from grace_store.values.influence.influence_spec import InfluenceSpec
+from grace_store.values.influence.less import strongest
 from tests.gradient_stores import brute_influence, brute_mean_rank, brute_votes
 
 # ---------------------------------------------------------------- directions and means

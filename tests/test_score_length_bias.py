@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_store.score.length_bias import (
+from grace_store.values.length_bias import (
     LENGTHS,
     audit_lengths,
     correlation,

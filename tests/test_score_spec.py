@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from grace_store.errors import SettingError
-from grace_store.score import ScoreSpec
+from grace_store.base.errors import SettingError
+from grace_store.values.score_spec import ScoreSpec
 
 
 def test_the_defaults_are_the_papers():

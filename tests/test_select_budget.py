@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_store.errors import SettingError
-from grace_store.select.budget import at_least, budget, rank, stratified_rank, top, top_mask
+from grace_store.base.errors import SettingError
+from grace_store.values.ranking import at_least, budget, rank, stratified_rank, top, top_mask
 
 VALUES = st.lists(
     st.sampled_from([0.0, -0.0, 0.25, 0.5, -1.0, np.nan, np.inf, -np.inf]) | st.floats(-1, 1), max_size=40

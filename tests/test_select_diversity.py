@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_store.errors import SettingError
-from grace_store.select.budget import balanced_order, stratified_rank
-from grace_store.select.curve_picture import Line, Panel, Point, curve_picture
-from grace_store.select.diversity import (
+from grace_store.artifacts.curve_picture import Line, Panel, Point, curve_picture
+from grace_store.base.errors import SettingError
+from grace_store.values.diverse_orders import (
     GREEDY,
     blended_order,
     distinct_first,
@@ -23,7 +22,8 @@ from grace_store.select.diversity import (
     mmr_order,
     rank_utility,
 )
-from grace_store.select.diversity_spec import METHODS, DiversitySpec
+from grace_store.values.diversity_spec import METHODS, DiversitySpec
+from grace_store.values.ranking import balanced_order, stratified_rank
 
 WEIGHTS = (0.0, 0.1, 0.5, 0.9, 1.0)
 

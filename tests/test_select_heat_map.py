@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from grace_store.select.heat_map import heat_map
+from grace_store.artifacts.heat_map import heat_map
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_store.select.budget import budget, top
-from grace_store.select.overlap import jaccard_by_chance
-from grace_store.select.stability import step_survival, survival
+from grace_store.values.overlap import jaccard_by_chance
+from grace_store.values.ranking import budget, top
+from grace_store.values.survival import step_survival, survival
 
 
 def brute_jaccard(value: np.ndarray, other: np.ndarray, ratio: str) -> float:

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grace_store.errors import DataError
-from grace_store.score import Flag
-from grace_store.select.sweep_table import SweepValues
-from grace_store.select.table import SCHEMA, read_made_by, read_scores, score_rows, write_scores
+from grace_store.artifacts.score_table import SCHEMA, read_made_by, read_scores, score_rows, write_scores
+from grace_store.artifacts.sweep_table import SweepValues
+from grace_store.base.errors import DataError
+from grace_store.values.grace import Flag
 
 MADE_BY = {"kind": "scores", "spec": {"method": "grace"}, "store": "s.zarr", "plan_sha256": "0", "signals": {}}
 

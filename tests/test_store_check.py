@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grace_store.config import Storage
-from grace_store.errors import Corrupt, GraceStoreError
-from grace_store.job.verify import verify
-from grace_store.metadata import Commit, Plan, Reason, SampleSetAside, Signal
+from grace_store.base.errors import Corrupt, GraceStoreError
+from grace_store.base.metadata import Commit, Plan, Reason, SampleSetAside, Signal
+from grace_store.base.settings import Storage
+from grace_store.run.verify import verify
 from grace_store.store import (
     LocalBackend,
     Problem,

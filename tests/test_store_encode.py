@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import zarr
 
-from grace_store.config import Storage
+from grace_store.base.settings import Storage
 from grace_store.store import Store, UnitWriter, layout
 from grace_store.store.encode import ArrayEncoder
 from tests.stores import STORAGES, add_signal, random_signals, spans_for, write_plan, write_store

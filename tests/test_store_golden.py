@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grace_store.config import ExtractRequest, GradientRequest, RunOptions
-from grace_store.errors import StoreError
-from grace_store.job.extract import ExtractJob, extract, missing_units
-from grace_store.job.scoring import score_samples
-from grace_store.job.verify import repair, verify
+from grace_store.base.errors import StoreError
+from grace_store.base.settings import ExtractRequest, GradientRequest, RunOptions
+from grace_store.curate.score import score_samples
+from grace_store.run.extract import ExtractJob, extract, missing_units
+from grace_store.run.verify import repair, verify
 from grace_store.store import Store, withdraw_units
 from tests.fake_model import make_fake_model
 from tests.jobs import content

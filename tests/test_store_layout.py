@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_store.config import DataSpec, Per, Storage
-from grace_store.errors import SettingError
-from grace_store.metadata import STATE_CODES, Plan, Reason
+from grace_store.base.errors import SettingError
+from grace_store.base.metadata import STATE_CODES, Plan, Reason
+from grace_store.base.settings import DataSpec, Per, Storage
 from grace_store.store import Store, layout, unit_range
 from tests.stores import STORAGES, make_spec, write_plan
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_store.errors import StorageError, StoreBusy
+from grace_store.base.errors import StorageError, StoreBusy
 from grace_store.store import Backend, LocalBackend, clear_dead, hold, lock, open_backend, refuse_busy
 from grace_store.store.layout import LOCKS, TMP
 from tests.s3_server import environment, new_bucket, s3_server

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from grace_store.errors import MissingExtra, SettingError, StorageError
-from grace_store.job.machine import try_storage
+from grace_store.base.errors import MissingExtra, SettingError, StorageError
+from grace_store.run.doctor.machine import try_storage
 from grace_store.store import Backend, object_backend, open_backend
 from tests.s3_server import Fault, Proxy, environment, new_bucket, s3_server
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grace_store.errors import NotAStore, SettingError
-from grace_store.metadata import Reason
+from grace_store.base.errors import NotAStore, SettingError
+from grace_store.base.metadata import Reason
 from grace_store.store import PlannedSample, PlanWriter, Store, check_plan, check_strays, layout, open_backend
 from tests.stores import NUM_SAMPLES, extract_store, finished_store, write_plan
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grace_store.config import Storage
+from grace_store.base.errors import Corrupt, NotAStore, StoreError, Unfinished, UnknownName
+from grace_store.base.metadata import Plan
+from grace_store.base.settings import Storage
+from grace_store.base.unit import UnitSignals
 from grace_store.data import Dataset, Sample
-from grace_store.errors import Corrupt, NotAStore, StoreError, Unfinished, UnknownName
-from grace_store.job.dataset import UnitLoader
-from grace_store.metadata import Plan
+from grace_store.read.records import UnitLoader
 from grace_store.store import (
     GramReader,
     SignalView,
@@ -26,7 +27,6 @@ from grace_store.store import (
     withdraw_units,
 )
 from grace_store.store.sealed import BODY, SEAL, canonical_json, from_bytes, group_bytes, unseal
-from grace_store.unit import UnitSignals
 from tests.fake_model import fake_signals
 from tests.stores import (
     NUM_SAMPLES,

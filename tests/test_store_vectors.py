@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_store.config import Storage
+from grace_store.base.settings import Storage
 from grace_store.store.vectors import CODEBOOK, Rotation, decode, encode, hadamard_blocks, packed_grams
 from tests.stores import STORAGES
 

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from grace_store.config import DataRequest
-from grace_store.job.warmup import WarmupJob
-from grace_store.recipe import WarmupOptions, WarmupRequest
+from grace_store.base.settings import DataRequest
+from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
+from grace_store.run.warmup import WarmupJob
 from tests.tiny_models import tiny_text_model
 
 NUM_SAMPLES = 60

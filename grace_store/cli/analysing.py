@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from grace_store.amounts import counted
+from grace_store.base.errors import SettingError
+from grace_store.base.text import counted
 from grace_store.cli.console import ProgressDisplay, harmless, print_json
 from grace_store.cli.options import (
     LocalPath,
@@ -21,10 +22,9 @@ from grace_store.cli.options import (
     store_argument,
 )
 from grace_store.cli.scoring import partial_option, threads_option
-from grace_store.errors import SettingError
 
 if TYPE_CHECKING:
-    from grace_store.analysis.duplicate_table import DuplicateTable
+    from grace_store.artifacts.duplicate_table import DuplicateTable
 
 EPILOG = """\b
 Examples:
@@ -83,8 +83,8 @@ def duplicates(
 
     With --engine ray the cluster reads and decodes the vectors; they are searched where the command runs.
     """
-    from grace_store.job.finding_duplicates import find_duplicates, regroup_duplicates
-    from grace_store.job.outputs import check_results
+    from grace_store.artifacts.outputs import check_results
+    from grace_store.curate.duplicates import find_duplicates, regroup_duplicates
 
     said = _said({**settings, "threads": threads, "engine": engine if engine != "local" else None, "address": address})
     check_results(store, [out], [scores, source, settings["subset"]])
@@ -178,8 +178,8 @@ def neighbours(
     as_json: bool, **settings: Any,
 ) -> None:  # fmt: skip
     """Show the samples of STORE whose vectors point most nearly the way those of SAMPLE (an id, or #ROW) do."""
-    from grace_store.job.neighbours import nearest_samples, read_vectors
-    from grace_store.select.table import read_scores
+    from grace_store.artifacts.score_table import read_scores
+    from grace_store.curate.neighbours import nearest_samples, read_vectors
 
     if (sample is None) == (vectors is None):
         raise click.UsageError("Give a SAMPLE or --vectors, one of them.")

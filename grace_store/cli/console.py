@@ -17,11 +17,8 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from grace_store.amounts import counted
-from grace_store.amounts import duration as duration
-from grace_store.amounts import size as size
-from grace_store.errors import GraceStoreError, Interrupted
-from grace_store.events import (
+from grace_store.base.errors import GraceStoreError, Interrupted
+from grace_store.base.events import (
     CheckpointWritten,
     Event,
     Finished,
@@ -36,7 +33,9 @@ from grace_store.events import (
     UnitCommitted,
     Warned,
 )
-from grace_store.json_values import without_nan
+from grace_store.base.text import counted, without_nan
+from grace_store.base.text import duration as duration
+from grace_store.base.text import size as size
 
 EXIT_INTERRUPTED = 130
 SECONDS_BETWEEN_LINES = 10.0
@@ -68,7 +67,7 @@ def told() -> Iterator[None]:
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", []))
         raise click.ClickException(harmless(f"{error}{notes}")) from None
     except ValidationError as error:
-        from grace_store.score.spec import one_sentence
+        from grace_store.values.score_spec import one_sentence
 
         raise click.ClickException(one_sentence(error)) from None
     except ModuleNotFoundError as error:

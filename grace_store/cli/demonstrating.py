@@ -33,8 +33,7 @@ def demo(ctx: click.Context, folder: Path, model: Path | None, ratio: str, *, as
 
     64 worked problems of twelve kinds, half of them flawed in known ways, and a real language model on the CPU.
     """
-    from grace_store.demo.model import demo_model
-    from grace_store.demo.traces import FOLDER
+    from grace_store.example import FOLDER, demo_model
 
     traces = FOLDER / "traces.jsonl"
     store, scores, subset = folder / "demo.zarr", folder / "scores.parquet", folder / "subset.jsonl"
@@ -86,8 +85,8 @@ def _run(ctx: click.Context, arguments: Sequence[Any]) -> None:
 
 def _ranking(scores: Path, traces: Path) -> list[dict[str, Any]]:
     """Return the samples from best to worst, with what the demo knows of each."""
-    from grace_store.select.budget import rank
-    from grace_store.select.table import read_scores
+    from grace_store.artifacts.score_table import read_scores
+    from grace_store.values.ranking import rank
 
     known: dict[str, dict[str, Any]] = {}
     for line in traces.read_text(encoding="utf-8").splitlines():

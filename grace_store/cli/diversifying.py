@@ -11,17 +11,17 @@ from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
-from grace_store.amounts import counted
+from grace_store.base.errors import SettingError
+from grace_store.base.text import counted
 from grace_store.cli.console import ProgressDisplay, harmless, print_json
 from grace_store.cli.console import out as console
 from grace_store.cli.options import LocalPath, as_json, descriptor_option, given_once, stacked, store_argument
 from grace_store.cli.scoring import partial_option, threads_option
-from grace_store.errors import SettingError
 
 if TYPE_CHECKING:
-    from grace_store.analysis.coverage import RandomInterval
-    from grace_store.job.diversity import ClusterShare, Diversity, SubsetDiversity
-    from grace_store.job.trade_curve import TradeCurve
+    from grace_store.curate.diversity import ClusterShare, Diversity, SubsetDiversity
+    from grace_store.curate.trade_curve import TradeCurve
+    from grace_store.likeness.coverage import RandomInterval
 
 EPILOG = """\b
 Examples:
@@ -74,10 +74,10 @@ def diversity(
     Coverage is counted in clusters of the samples' vectors. Subsets are files that `select` wrote; tables of scores
     stand for their best.
     """
-    from grace_store.job.diversity import measure_diversity
-    from grace_store.job.diversity_files import write_diversity
-    from grace_store.job.outputs import check_results
-    from grace_store.job.trade_curve import TradeSpec
+    from grace_store.artifacts.outputs import check_results
+    from grace_store.curate.diversity import measure_diversity
+    from grace_store.curate.diversity_files import write_diversity
+    from grace_store.curate.trade_curve import TradeSpec
 
     if (methods or weights) and curve is None:
         raise SettingError("--method and --weight are of the curve: give --curve, too")

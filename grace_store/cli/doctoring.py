@@ -44,9 +44,9 @@ def doctor(
     Vectors are held against autograd, alone against batched, as stored against exact; images are opened, the store's
     place is tried, time and room are estimated. Takes the options of extract. Writes no plan and no store.
     """
-    from grace_store.config import DataRequest, ExtractRequest, RunOptions
-    from grace_store.job.doctor import DoctorJob, examine, finding_lines
-    from grace_store.job.engines import choose_engine
+    from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions
+    from grace_store.run.doctor import DoctorJob, examine, finding_lines
+    from grace_store.run.engines.choice import choose_engine
 
     engine = choose_engine(RunOptions(**pick(wishes, RunOptions.model_fields)), workers, None)
     job = DoctorJob(

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from grace_store.base.errors import SettingError
 from grace_store.cli.console import harmless, print_json
 from grace_store.cli.options import as_json
-from grace_store.errors import SettingError
 
 if TYPE_CHECKING:
-    from grace_store.evaluation import RelativeAverage, Results
+    from grace_store.curate.benchmark_results import Results
+    from grace_store.curate.relative_average import RelativeAverage
 
 EPILOG = """\b
 Examples:
@@ -38,8 +39,8 @@ def evaluate(results: tuple[str, ...], full: str, items: tuple[str, ...], seed: 
     RESULTS are folders of VLMEvalKit's (or ms-swift's) files, or .csv tables with a run a row and, in a row named
     "items", the numbers of questions.
     """
-    from grace_store.evaluation import relative_average
-    from grace_store.evaluation.results import read_results, with_items
+    from grace_store.curate.benchmark_results import read_results, with_items
+    from grace_store.curate.relative_average import relative_average
 
     counts = _counts(items)
     runs = with_items((run for path in results for run in read_results(path)), counts)

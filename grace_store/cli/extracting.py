@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from grace_store.amounts import counted
+from grace_store.base.text import counted
 from grace_store.cli.console import ProgressDisplay, print_json, size, stoppable
 from grace_store.cli.options import (
     as_json,
@@ -89,13 +89,13 @@ def extract(
     With --engine ray this process hands out units to workers on the nodes of a Ray cluster, one for each GPU (with
     --device cpu, each CPU). Nodes may come and go. Every node must see store, data and model under the same paths.
     """
-    from grace_store.config import DataRequest, ExtractRequest, GradientRequest, RunOptions, said
-    from grace_store.job.engines import Engine, choose_engine
-    from grace_store.job.extract import ExtractJob, is_finished
-    from grace_store.job.extract import extract as run
-    from grace_store.job.ray_engine import RayOptions
-    from grace_store.job.signals import choose_signals
-    from grace_store.job.status import status
+    from grace_store.base.settings import DataRequest, ExtractRequest, GradientRequest, RunOptions, said
+    from grace_store.run.engines.choice import Engine, choose_engine
+    from grace_store.run.engines.ray_engine import RayOptions
+    from grace_store.run.extract import ExtractJob, is_finished
+    from grace_store.run.extract import extract as run
+    from grace_store.run.open_signal import choose_signals
+    from grace_store.run.status import status
 
     if wait_minutes is not None and engine != "ray":
         raise click.UsageError("--wait-minutes is for --engine ray.")

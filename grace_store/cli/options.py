@@ -11,8 +11,8 @@ import click
 from grace_store.cli.config_files import config_option as config_option
 
 if TYPE_CHECKING:
-    from grace_store.events import Listener
-    from grace_store.job.blocks import Threads
+    from grace_store.base.events import Listener
+    from grace_store.read.blocks import Threads
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -165,7 +165,7 @@ def spread(engine: str, address: str | None, threads: int | None, listener: List
     if not is_ray(engine, address):
         yield threads
         return
-    from grace_store.job.ray_tasks import ray_tasks
+    from grace_store.run.engines.ray_tasks import ray_tasks
 
     with ray_tasks(address, threads, listener) as tasks:
         yield tasks

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from grace_store.amounts import counted
+from grace_store.base.text import counted
 from grace_store.cli.console import ProgressDisplay, log, print_json
 from grace_store.cli.options import as_json, config_option, data_options, pick
 
@@ -36,9 +36,9 @@ def plan(
 
     Optional: extract plans by itself. What cannot be used is set aside with a reason; `status` counts it.
     """
-    from grace_store.config import DataRequest
-    from grace_store.job.planning import plan as make_plan
-    from grace_store.job.status import status
+    from grace_store.base.settings import DataRequest
+    from grace_store.run.plan import plan as make_plan
+    from grace_store.run.status import status
 
     with ProgressDisplay() as display:
         planned = make_plan(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from grace_store.amounts import counted, size
+from grace_store.base.text import counted, size
 from grace_store.cli.console import ProgressDisplay, print_json
 from grace_store.cli.options import LocalPath, as_json, images_option, store_argument
 from grace_store.cli.scoring import partial_option
@@ -63,7 +63,7 @@ def report(
     Texts and images come from the dataset, if it is at hand. Traces are shown and never run: the page executes nothing
     but its own scripts and loads nothing.
     """
-    from grace_store.report.writing import ReportRequest, write_report
+    from grace_store.pages.report import ReportRequest, write_report
 
     request = ReportRequest(
         signals=signal, scores=scores, sweep=sweep, duplicates=duplicates, diversity=diversity,

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from grace_store.amounts import counted
+from grace_store.base.errors import SettingError
+from grace_store.base.text import counted
 from grace_store.cli.console import ProgressDisplay, harmless, print_json
 from grace_store.cli.options import LocalPath, as_json, engine_options, spread, stacked
-from grace_store.errors import SettingError
 
 if TYPE_CHECKING:
-    from grace_store.job.target_sets import Targets
-    from grace_store.score import HeuristicSpec, ScoreSpec
-    from grace_store.score.influence import InfluenceSpec
+    from grace_store.curate.targets import Targets
+    from grace_store.values.heuristics import HeuristicSpec
+    from grace_store.values.influence.influence_spec import InfluenceSpec
+    from grace_store.values.score_spec import ScoreSpec
 
 EPILOG = """\b
 Examples:
@@ -92,8 +93,8 @@ def score(
     With --method less, icons or cadc, signals are checkpoints with one gradient a sample (`extract --kind gradient`),
     and their weights are learning rates: as given, else as recorded by all of them, else equal.
     """
-    from grace_store.job.scoring import replay as run_again
-    from grace_store.job.scoring import write_score_table
+    from grace_store.curate.score import replay as run_again
+    from grace_store.curate.score import write_score_table
 
     wanted = _targets(targets, target_signal, subtasks, target_data)
     with ProgressDisplay(quiet=as_json) as display, spread(engine, address, threads, display) as pool:
@@ -130,7 +131,7 @@ def _targets(
     store: str | None, signals: tuple[str, ...], subtasks: str | None, data: tuple[str, ...]
 ) -> Targets | None:
     """Return the target set of the options given; with --replay, where it is now."""
-    from grace_store.job.target_sets import Targets
+    from grace_store.curate.targets import Targets
 
     if store is None:
         said = {"--target-signal": signals, "--subtasks": subtasks, "--target-data": data}
@@ -142,8 +143,8 @@ def _targets(
 
 def _print_influence(made_by: dict[str, Any]) -> None:
     """Say how an influence method counted checkpoints and subtasks."""
-    from grace_store.job.record_fields import shown
-    from grace_store.select.table import named_method
+    from grace_store.artifacts.score_table import named_method
+    from grace_store.read.record_fields import shown
 
     targets, total = made_by["targets"], sum(each["weight"] for each in made_by["signals"].values())
     shares = ", ".join(f"{name} {made_by['signals'][name]['weight'] / total:.3g}" for name in made_by["checkpoints"])
@@ -171,8 +172,9 @@ def _first_few(texts: list[str]) -> str:
 
 def _spec(settings: dict[str, Any]) -> ScoreSpec | HeuristicSpec | InfluenceSpec:
     """Return the spec of the options given, refusing those that the method would ignore."""
-    from grace_store.score import HeuristicSpec, ScoreSpec
-    from grace_store.score.influence import InfluenceSpec
+    from grace_store.values.heuristics import HeuristicSpec
+    from grace_store.values.influence.influence_spec import InfluenceSpec
+    from grace_store.values.score_spec import ScoreSpec
 
     method = settings["method"]
     said = {name: value for name, value in settings.items() if value is not None and name != "method"}
@@ -198,8 +200,8 @@ def audit(scores: Path, ratio: str, *, as_json: bool) -> None:
 
     `select --control length` ranks by what is left when length is taken out.
     """
-    from grace_store.score.length_bias import MIN_AUDITED
-    from grace_store.select.audit import audit_length
+    from grace_store.curate.audit import audit_length
+    from grace_store.values.length_bias import MIN_AUDITED
 
     found = audit_length(scores, ratio=ratio)
     if as_json:

@@ -12,18 +12,18 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from grace_store.amounts import counted
+from grace_store.base.errors import SettingError
+from grace_store.base.text import counted
 from grace_store.cli.console import ProgressDisplay, harmless, print_json
 from grace_store.cli.console import out as console
 from grace_store.cli.diversifying import similar_options
 from grace_store.cli.options import LocalPath, as_json, images_option, stacked
 from grace_store.cli.scoring import threads_option
-from grace_store.errors import SettingError
 
 if TYPE_CHECKING:
-    from grace_store.job.comparing import Change
-    from grace_store.job.selecting import Subset
-    from grace_store.select.diversity_spec import DiversitySpec
+    from grace_store.curate.compare import Change
+    from grace_store.curate.select import Subset
+    from grace_store.values.diversity_spec import DiversitySpec
 
 EPILOG = """\b
 Examples:
@@ -83,9 +83,9 @@ def select(
     of each group kept. clusters: equal budgets for clusters, the best by value inside. facility, mmr: greedily, what
     is valuable and covers samples not yet covered, or is unlike what is chosen.
     """
-    from grace_store.job.exporting import export_subset
-    from grace_store.job.outputs import check_outputs
-    from grace_store.job.selecting import rank_samples
+    from grace_store.artifacts.outputs import check_outputs
+    from grace_store.curate.exports.export import export_subset
+    from grace_store.curate.select import rank_samples
 
     if sum(map(bool, (ratio, count, threshold is not None))) > 1:
         raise SettingError("give one of --ratio, --count and --threshold")
@@ -134,7 +134,7 @@ def select(
 
 
 def _diversity_spec(method: str | None, settings: dict[str, Any], duplicates: Path | None) -> DiversitySpec | None:
-    from grace_store.select.diversity_spec import DiversitySpec
+    from grace_store.values.diversity_spec import DiversitySpec
 
     if method is not None:
         return DiversitySpec.parse(method=method, **settings)
@@ -168,9 +168,9 @@ def compare(a: Path, b: Path, ratio: str | None, show: int, out: Path | None, *,
 
     A and B are subsets that `select` wrote, or tables of scores.
     """
-    from grace_store.job.comparing import compare_subsets
-    from grace_store.job.outputs import check_results
-    from grace_store.select.files import write_lines
+    from grace_store.artifacts.outputs import check_results
+    from grace_store.base.files import write_lines
+    from grace_store.curate.compare import compare_subsets
 
     check_results(None, [out], [a, b])
     found = compare_subsets(a, b, ratio=ratio)

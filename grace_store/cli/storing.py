@@ -9,7 +9,7 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
-from grace_store.amounts import counted
+from grace_store.base.text import counted
 from grace_store.cli.console import ProgressDisplay, harmless, out, print_json, size, stoppable
 from grace_store.cli.options import as_json, images_option, pick, speed_options, store_argument
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 @as_json
 def status(store: str, signal: str | None, *, list_all: bool, as_json: bool) -> None:
     """Say how many records are planned, done and set aside, and why."""
-    from grace_store.job.status import set_aside_rows
-    from grace_store.job.status import status as count
+    from grace_store.run.status import set_aside_rows
+    from grace_store.run.status import status as count
     from grace_store.store import Store
 
     opened = Store.open(store)
@@ -69,9 +69,9 @@ def verify(
     Quick by default: commits, sizes and counts. Units that an unfinished signal still lacks are counted apart: they are
     no problem, and with nothing else amiss the exit code is 0.
     """
-    from grace_store.config import RunOptions
-    from grace_store.job.verify import describe_problems, verify_against_model
-    from grace_store.job.verify import verify as check
+    from grace_store.base.settings import RunOptions
+    from grace_store.run.verify import describe_problems, verify_against_model
+    from grace_store.run.verify import verify as check
     from grace_store.store import Store
 
     opened = Store.open(store)
@@ -122,9 +122,9 @@ def _apart(store: Store, found: Iterable[Problem]) -> tuple[list[Problem], list[
 @as_json
 def repair(store: str, model: str | None, data: tuple[str, ...], *, as_json: bool, **speed: Any) -> None:
     """Redo exactly the units that a deep check finds broken, and clear what killed runs left behind."""
-    from grace_store.config import RunOptions
-    from grace_store.job.extract import ExtractJob
-    from grace_store.job.verify import repair as mend
+    from grace_store.base.settings import RunOptions
+    from grace_store.run.extract import ExtractJob
+    from grace_store.run.verify import repair as mend
 
     options = RunOptions(**pick(speed, RunOptions.model_fields))
     job = ExtractJob(location=store, model=model, data=data, options=options, images=speed["images"])
@@ -144,10 +144,10 @@ def repair(store: str, model: str | None, data: tuple[str, ...], *, as_json: boo
 @as_json
 def inspect(store: str, sample: str, signal: str | None, data: tuple[str, ...], *, as_json: bool) -> None:
     """Show SAMPLE (an id, or #ROW): its text by segment, with loss, entropy, alignments and score."""
-    from grace_store.job.status import check_planned, why_set_aside
-    from grace_store.report.sample_view import sample_view
-    from grace_store.score import ScoreSpec
+    from grace_store.curate.inspect import sample_view
+    from grace_store.run.status import check_planned, why_set_aside
     from grace_store.store import Store
+    from grace_store.values.score_spec import ScoreSpec
 
     opened = Store.open(store)
     check_planned(opened, sample)
@@ -199,7 +199,7 @@ def _show_segments(segments: list[dict[str, Any]]) -> None:
 @as_json
 def info(store: str, *, as_json: bool) -> None:
     """Show what a store was made from: files, settings, models, sizes."""
-    from grace_store.config import short
+    from grace_store.base.settings import short
     from grace_store.store import Store
 
     opened = Store.open(store)

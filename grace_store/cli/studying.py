@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from grace_store.amounts import counted
+from grace_store.base.text import counted
 from grace_store.cli.console import ProgressDisplay, print_json
 from grace_store.cli.options import LocalPath, as_json, images_option, store_argument
 from grace_store.cli.scoring import grace_options, partial_option, threads_option
 
 if TYPE_CHECKING:
-    from grace_store.job.fidelity import Fidelity
-    from grace_store.job.stability import Stability
-    from grace_store.select.stability import Survival
+    from grace_store.curate.fidelity import Fidelity
+    from grace_store.curate.stability import Stability
+    from grace_store.values.survival import Survival
 
 EPILOG = """\b
 Examples:
@@ -46,8 +46,8 @@ def stability(
     """
     from dataclasses import asdict
 
-    from grace_store.job.stability import measure_stability
-    from grace_store.score import ScoreSpec
+    from grace_store.curate.stability import measure_stability
+    from grace_store.values.score_spec import ScoreSpec
 
     found = measure_stability(
         store,
@@ -121,11 +121,11 @@ def fidelity(
     For each sample a backward pass a segment: the true alignments of steps with answer and history, over the
     parameters that make the last hidden state and over those of the adapter, against the proxy's.
     """
-    from grace_store.config import RunOptions
-    from grace_store.job.fidelity import measure_fidelity
-    from grace_store.job.outputs import check_results
-    from grace_store.report.fidelity_view import document, write_fidelity
-    from grace_store.score import ScoreSpec
+    from grace_store.artifacts.outputs import check_results
+    from grace_store.base.settings import RunOptions
+    from grace_store.curate.fidelity import measure_fidelity
+    from grace_store.pages.fidelity_picture import document, write_fidelity
+    from grace_store.values.score_spec import ScoreSpec
 
     names = ("alpha", "history", "target", "without_answer", "aggregation")
     spec = ScoreSpec.parse(**{name: value for name in names if (value := settings.pop(name)) is not None})

@@ -8,11 +8,11 @@ from typing import Any
 import click
 from rich.table import Table
 
-from grace_store.amounts import counted
+from grace_store.base.errors import SettingError
+from grace_store.base.text import counted
 from grace_store.cli.console import ProgressDisplay, out, print_json
 from grace_store.cli.options import LocalPath, as_json, engine_options, spread, store_argument
 from grace_store.cli.scoring import partial_option, threads_option
-from grace_store.errors import SettingError
 
 EPILOG = """\b
 Examples:
@@ -52,9 +52,9 @@ def sweep(
     The folder gets values.parquet (setting, row, value), samples.parquet, summary.parquet, overlap.parquet, and
     overlap and rank correlation as pictures.
     """
-    from grace_store.job.settings import load_grid
-    from grace_store.job.sweeping import sweep_settings
-    from grace_store.score import SweepSpec
+    from grace_store.curate.sweep import sweep_settings
+    from grace_store.curate.sweep_settings import load_grid
+    from grace_store.values.grid import SweepSpec
 
     said: dict[str, Any] = {name: value for name, value in axes.items() if value is not None}
     if signal:

@@ -25,7 +25,7 @@ class FractionsType(click.ParamType[tuple[str, ...]]):
     name = "F,F,..."
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        from grace_store.recipe import check_fraction
+        from grace_store.model.lora.recipe import check_fraction
 
         if isinstance(value, tuple):
             return value
@@ -98,12 +98,12 @@ def warmup(
     The subset is chosen from the planned samples by the seed alone and written to OUT/subset.json. Run the same
     command again after any interruption: it goes on, and ends with the same adapter.
     """
-    from grace_store.config import DataRequest
-    from grace_store.job.engines import current_ranks
-    from grace_store.job.warmup import WarmupJob
-    from grace_store.job.warmup import warmup as run
-    from grace_store.recipe import WarmupOptions, WarmupRequest
-    from grace_store.report.loss_curve import read_losses, sparkline, write_loss_svg
+    from grace_store.base.settings import DataRequest
+    from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
+    from grace_store.pages.loss_curve import read_losses, sparkline, write_loss_svg
+    from grace_store.run.engines.choice import current_ranks
+    from grace_store.run.warmup import WarmupJob
+    from grace_store.run.warmup import warmup as run
 
     ranks = current_ranks()
     job = WarmupJob(

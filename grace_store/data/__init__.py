@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grace_store.data.dataset import Dataset, Progress
-from grace_store.data.files import RecordFile
+from grace_store.data.file_kinds import RecordFile
 from grace_store.data.folders import name_files
 from grace_store.data.formats import FORMATS, Format, Trace
 from grace_store.data.record import MAX_RECORD_BYTES, Record

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
+from grace_store.base.errors import SettingError
 from grace_store.data.splitters import STEP_MARKER, compile_marker, paragraph_starts
-from grace_store.errors import SettingError
 
 AnswerFinder = Callable[[str], int | None]
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import zstandard
 
-from grace_store.errors import DataError
+from grace_store.base.errors import DataError
 
 Compression = Literal["", "gz", "zst"]
 

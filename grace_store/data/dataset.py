@@ -8,14 +8,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
+from grace_store.base.errors import DataError, DatasetChanged
+from grace_store.base.metadata import DataFile
 from grace_store.data.byte_streams import RawBlocks, drop_bytes, text_blocks
 from grace_store.data.cursors import CursorPool
-from grace_store.data.files import KINDS_IN_WORDS, RecordFile, examine_file
+from grace_store.data.file_kinds import KINDS_IN_WORDS, RecordFile, examine_file
 from grace_store.data.folders import expand_paths, name_files
 from grace_store.data.json_scan import Span, scan_array, scan_lines
 from grace_store.data.record import MAX_RECORD_BYTES, Record, digest_bytes
-from grace_store.errors import DataError, DatasetChanged
-from grace_store.metadata import DataFile
 
 if TYPE_CHECKING:
     from grace_store.data.tables import TableReader

@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from grace_store.data.files import KINDS_IN_WORDS, SUFFIXES, content_suffix
-from grace_store.errors import DataError
+from grace_store.base.errors import DataError
+from grace_store.data.file_kinds import KINDS_IN_WORDS, SUFFIXES, content_suffix
 
 _NOT_RECORDS = {"dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json", "config.json"}
 _SHARD = re.compile(r"(.+?)-\d{5}-of-\d{5}")

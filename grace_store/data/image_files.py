@@ -22,9 +22,9 @@ from pathlib import Path
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from grace_store.base.errors import SettingError, Unusable
+from grace_store.base.metadata import Reason
 from grace_store.data.sample import ImageRef
-from grace_store.errors import SettingError, Unusable
-from grace_store.metadata import Reason
 
 MAX_IMAGE_BYTES = 2**27
 """Largest encoded image that is read."""

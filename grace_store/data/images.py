@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from grace_store.base.errors import Unusable
+from grace_store.base.metadata import Reason
 from grace_store.data.sample import ImageRef, Role, Turn
-from grace_store.errors import Unusable
-from grace_store.metadata import Reason
 
 PLACEHOLDER = "<image>"
 EMPTY_PLACE = ImageRef("")

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from grace_store.base.errors import DataError
 from grace_store.data.record import MAX_RECORD_BYTES, digest_bytes
-from grace_store.errors import DataError
 
 _SPACE = b" \t\r\n"
 

@@ -7,8 +7,8 @@ import json
 import math
 from typing import Any, NamedTuple, NoReturn
 
-from grace_store.errors import Unusable
-from grace_store.metadata import Reason
+from grace_store.base.errors import Unusable
+from grace_store.base.metadata import Reason
 
 MAX_RECORD_BYTES = 32 * 2**20
 """A record longer than this is set aside, and never held in memory whole."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from grace_store.errors import Unusable
-from grace_store.metadata import Reason
+from grace_store.base.errors import Unusable
+from grace_store.base.metadata import Reason
 
 Role = Literal["system", "user", "assistant"]
 

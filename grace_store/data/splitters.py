@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 
-from grace_store.errors import SettingError
+from grace_store.base.errors import SettingError
 
 Splitter = Callable[[str], list[int]]
 

@@ -28,8 +28,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from grace_store.base.errors import DataError
 from grace_store.data.cursors import CursorPool
-from grace_store.errors import DataError
 
 _BATCH_ROWS = 256
 _BATCH_BYTES = 2**28

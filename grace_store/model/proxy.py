@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
-from grace_store.config import ExtractSpec, RunOptions
-from grace_store.model.collate import Batch
-from grace_store.model.head import OutputHead
-from grace_store.model.load import LoadedModel
+from grace_store.base.settings import ExtractSpec, RunOptions
+from grace_store.base.unit import UnitSignals
+from grace_store.model.head.closed_form import OutputHead
+from grace_store.model.load.weights import LoadedModel
+from grace_store.model.text.collate import Batch
+from grace_store.model.text.vision import ImageInputs
 from grace_store.model.unit_extractor import PendingSegments, PreparedUnit, SegmentRows, UnitExtractor, to_host
-from grace_store.model.vision import ImageInputs
-from grace_store.unit import UnitSignals
 
 BATCH_TOKENS = 16384
 

@@ -13,33 +13,33 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from grace_store.config import ExtractSpec, RunOptions
+from grace_store.base.arrays import Float32Array
+from grace_store.base.errors import OutOfMemory
+from grace_store.base.metadata import Reason
+from grace_store.base.settings import ExtractSpec, RunOptions
+from grace_store.base.unit import SetAside, UnitOutcome, UnitSignals
 from grace_store.data.sample import Sample
-from grace_store.errors import OutOfMemory
-from grace_store.metadata import Reason
-from grace_store.model.batches import form_batches, form_packs
-from grace_store.model.collate import Batch, collate
-from grace_store.model.head import OutputHead
-from grace_store.model.head_choice import choose_head
-from grace_store.model.head_vjp import response_states
-from grace_store.model.load import LoadedModel
+from grace_store.model.head.choose_head import choose_head
+from grace_store.model.head.closed_form import OutputHead
+from grace_store.model.head.own_forward import response_states
+from grace_store.model.load.weights import LoadedModel
 from grace_store.model.out_of_memory import is_out_of_memory
-from grace_store.model.packing import packed_positions
-from grace_store.model.reading import ImageQueue, SampleReader
-from grace_store.model.tokens import TokenizedSample
-from grace_store.model.vision import ImageInputs, SampleImages
-from grace_store.unit import SetAside, UnitOutcome, UnitSignals
+from grace_store.model.text.batches import form_batches, form_packs
+from grace_store.model.text.collate import Batch, collate
+from grace_store.model.text.packing import packed_positions
+from grace_store.model.text.reading import ImageQueue, SampleReader
+from grace_store.model.text.tokens import TokenizedSample
+from grace_store.model.text.vision import ImageInputs, SampleImages
 
 _LOG = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 OutcomeT = TypeVar("OutcomeT", bound=UnitOutcome)
 
-Floats = npt.NDArray[np.float32]
+Floats = Float32Array
 
 
 @dataclass(slots=True)
@@ -278,8 +278,8 @@ def _write(
     member: int,
     rows: slice,
     tokens: TokenizedSample,
-    vectors: npt.NDArray[np.float32],
-    statistics: npt.NDArray[np.float32],
+    vectors: Float32Array,
+    statistics: Float32Array,
 ) -> None:
     """Write one sample's rows, or set it aside if any of its numbers is not finite."""
     bad = np.flatnonzero(~np.isfinite(np.concatenate((vectors, statistics), axis=1)).all(axis=1))

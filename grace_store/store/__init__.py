@@ -6,8 +6,8 @@ from grace_store.store.copies import has_plan_copy, restore_documents
 from grace_store.store.gram_reader import GramReader, SampleGrams
 from grace_store.store.layout import SAMPLES, SAMPLES_PER_CHUNK, check_signal_name, unit_range
 from grace_store.store.lock import Lease, Shard, clear_dead, hold, refuse_busy
+from grace_store.store.opened import SampleRows, SignalView, Store, is_committed
 from grace_store.store.plan_writer import PlannedSample, PlanWriter, check_claimable, plan_documents
-from grace_store.store.store import SampleRows, SignalView, Store, is_committed
 from grace_store.store.totals import Totals
 from grace_store.store.unit_writer import (
     UnitWriter,

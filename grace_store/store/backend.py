@@ -15,11 +15,11 @@ from typing import Protocol, TextIO
 
 from zarr.abc.store import Store as ZarrStore
 
-from grace_store.errors import SettingError, StorageError
+from grace_store.base.errors import SettingError, StorageError
+from grace_store.base.files import sync_folder
 from grace_store.store.layout import LEDGER, LOCKS, RUNS, SAMPLES, SIGNALS, TMP
 from grace_store.store.object_backend import CREDENTIALS, ObjectBackend
 from grace_store.store.zarr_view import ZarrView
-from grace_store.whole_files import sync_folder
 
 _ATTEMPTS = 4
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)

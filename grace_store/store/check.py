@@ -10,15 +10,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from grace_store.errors import Corrupt
-from grace_store.metadata import STATE_CODES, STATE_DONE, Commit
+from grace_store.base.errors import Corrupt
+from grace_store.base.metadata import STATE_CODES, STATE_DONE, Commit
 from grace_store.store import layout
 from grace_store.store.copies import wrong_copy
 from grace_store.store.encode import ArrayEncoder
 from grace_store.store.layout import COMMITS, COMPLETIONS, LEDGER, LOCKS, RUNS, SAMPLES, SIGNALS, TMP
+from grace_store.store.opened import SignalView, Store, is_commit_name
 from grace_store.store.plan_writer import combined_digest, plan_documents, update_digest
 from grace_store.store.sealed import from_bytes, group_bytes
-from grace_store.store.store import SignalView, Store, is_commit_name
 from grace_store.store.totals import Totals
 from grace_store.store.unit_writer import rotation_arrays
 from grace_store.store.vectors import packed_grams

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.core.buffer import Buffer
 from zarr.storage import MemoryStore
 
+from grace_store.base.arrays import Array
 from grace_store.store.layout import ArraySpec
 
 COMPRESSION_LEVEL = 3
@@ -28,7 +28,7 @@ class ArrayEncoder:
         """{key: bytes} of every array's own zarr.json."""
         self._memory.clear()
 
-    def encode(self, regions: Mapping[str, tuple[int, npt.NDArray[Any]]]) -> dict[str, bytes]:
+    def encode(self, regions: Mapping[str, tuple[int, Array]]) -> dict[str, bytes]:
         """Return {array/chunk key: bytes} for values written from a start along the first dimension."""
         for name, (start, values) in regions.items():
             self._arrays[name][start : start + len(values)] = values

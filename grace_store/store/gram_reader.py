@@ -19,13 +19,12 @@ import numpy.typing as npt
 from numcodecs import zstd
 from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
 
-from grace_store.errors import Corrupt, SettingError
-from grace_store.metadata import STATE_DONE
+from grace_store.base.arrays import Array, Float32Array, Int32Array, IntArray
+from grace_store.base.errors import Corrupt, SettingError
+from grace_store.base.metadata import STATE_DONE
 from grace_store.store import layout
+from grace_store.store.opened import SignalView
 from grace_store.store.sealed import BODY, from_bytes, sealed_body
-from grace_store.store.store import SignalView
-
-Array = npt.NDArray[Any]
 
 _CRC_BYTES = 4
 _CODECS = (BytesCodec, ZstdCodec, Crc32cCodec)
@@ -35,13 +34,13 @@ _CODECS = (BytesCodec, ZstdCodec, Crc32cCodec)
 class SampleGrams:
     """What scoring needs of some done samples, in order; Grams and segments lie flat, K + 1 segments to a sample."""
 
-    sample: npt.NDArray[np.int64]
+    sample: IntArray
     """Positions in the plan."""
-    num_steps: npt.NDArray[np.int64]
-    gram: npt.NDArray[np.float32]
+    num_steps: IntArray
+    gram: Float32Array
     """Packed as in the store; empty unless asked for."""
-    num_tokens: npt.NDArray[np.int32]
-    loss: npt.NDArray[np.float32]
+    num_tokens: Int32Array
+    loss: Float32Array
     """Mean loss of each segment; empty unless asked for."""
 
 
@@ -154,7 +153,7 @@ class GramReader:
         )
 
 
-def _sums(counts: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> list[int]:
+def _sums(counts: IntArray, bounds: IntArray) -> list[int]:
     """Return the sums of counts between neighbouring bounds."""
     total = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     sums: list[int] = np.diff(total[bounds]).tolist()

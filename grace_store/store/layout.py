@@ -9,11 +9,11 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from grace_store.config import ExtractSpec, Storage
-from grace_store.errors import SettingError
-from grace_store.metadata import STATE_CODES, Plan
+from grace_store.base.arrays import IntArray
+from grace_store.base.errors import SettingError
+from grace_store.base.metadata import STATE_CODES, Plan
+from grace_store.base.settings import ExtractSpec, Storage
 
 SAMPLES = "samples"
 SIGNALS = "signals"
@@ -119,7 +119,7 @@ def unit_range(plan: Plan, unit: int) -> tuple[int, int]:
     return start, min(start + plan.samples_per_unit, plan.num_samples)
 
 
-def num_packed(num_segments: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def num_packed(num_segments: IntArray) -> IntArray:
     """Return how many entries the packed Grams of samples with so many segments have."""
     return num_segments * (num_segments + 1) // 2
 

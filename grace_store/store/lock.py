@@ -24,7 +24,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-from grace_store.errors import StorageError, StoreBusy
+from grace_store.base.errors import StorageError, StoreBusy
 from grace_store.store.backend import Backend, LocalBackend
 from grace_store.store.layout import LOCKS, TMP
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from zarr.abc.store import Store as ZarrStore
 
-from grace_store.errors import MissingExtra, SettingError, StorageError
+from grace_store.base.errors import MissingExtra, SettingError, StorageError
 from grace_store.store.zarr_view import ZarrView
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.config import DataSpec
-from grace_store.errors import NotAStore
-from grace_store.metadata import STATE_CODES, DataFile, Plan, Reason
+from grace_store.base.arrays import Array, IntArray
+from grace_store.base.errors import NotAStore
+from grace_store.base.metadata import STATE_CODES, DataFile, Plan, Reason
+from grace_store.base.settings import DataSpec
 from grace_store.store import layout
 from grace_store.store.backend import Backend
 from grace_store.store.copies import write_copy
@@ -20,7 +21,6 @@ from grace_store.store.encode import ArrayEncoder
 from grace_store.store.layout import COMMITS, LEDGER, SAMPLES, SIGNALS, sample_arrays
 from grace_store.store.sealed import group_bytes
 
-IntArray = npt.NDArray[np.int64]
 Count = Callable[[IntArray], IntArray]
 """From samples' numbers of steps to the places that each of them takes in an array."""
 
@@ -191,7 +191,7 @@ class PlanWriter:
             },
         )
 
-    def _write(self, start: int, columns: dict[str, npt.NDArray[Any]]) -> None:
+    def _write(self, start: int, columns: dict[str, Array]) -> None:
         for name, values in columns.items():
             update_digest(self._hashes[name], values)
         chunks = self._encoder.encode({name: (start, values) for name, values in columns.items()})
@@ -233,11 +233,11 @@ def check_claimable(backend: Backend) -> None:
         )
 
 
-def text_array(values: list[str]) -> npt.NDArray[Any]:
+def text_array(values: list[str]) -> Array:
     return np.array(values, dtype=np.dtypes.StringDType())
 
 
-def update_digest(digest: hashlib._Hash, values: npt.NDArray[Any]) -> None:
+def update_digest(digest: hashlib._Hash, values: Array) -> None:
     """Add values to an array's digest: numbers as little-endian bytes, each text followed by the byte 0xFF."""
     if values.dtype.kind in "TO":
         digest.update(b"".join(text.encode() + b"\xff" for text in values.tolist()))

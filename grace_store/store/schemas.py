@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from grace_store.config import Frozen
-from grace_store.metadata import Commit, Completion, Plan, Signal
+from grace_store.base.metadata import Commit, Completion, Plan, Signal
+from grace_store.base.settings import Frozen
 from grace_store.store.sealed import BODY, SEAL
 
 OMITTED = ("gradient",)

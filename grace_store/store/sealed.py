@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from grace_store.config import Frozen, canonical_json
-from grace_store.errors import Corrupt
+from grace_store.base.errors import Corrupt
+from grace_store.base.settings import Frozen, canonical_json
 
 DocumentT = TypeVar("DocumentT", bound=Frozen)
 

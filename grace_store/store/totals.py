@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable
 
-from grace_store.metadata import Commit, Completion, Signal
+from grace_store.base.metadata import Commit, Completion, Signal
 
 
 class Totals:

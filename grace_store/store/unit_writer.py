@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from grace_store.config import Kind
-from grace_store.errors import Corrupt, StoreError
-from grace_store.metadata import (
+from grace_store.base.arrays import Array, Int32Array, IntArray
+from grace_store.base.errors import Corrupt, StoreError
+from grace_store.base.metadata import (
     KIND_VERSIONS,
     STATE_CODES,
     STATE_DONE,
@@ -21,16 +19,17 @@ from grace_store.metadata import (
     SampleSetAside,
     Signal,
 )
+from grace_store.base.settings import Kind
+from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
 from grace_store.store import layout
 from grace_store.store.copies import write_copy
 from grace_store.store.encode import ArrayEncoder
+from grace_store.store.opened import SignalView, Store, version_number
 from grace_store.store.sealed import group_bytes, seal, to_bytes
-from grace_store.store.store import SignalView, Store, version_number
 from grace_store.store.totals import Totals
 from grace_store.store.vectors import CODEBOOK, Rotation, encode, packed_grams
-from grace_store.unit import SampleSignals, UnitOutcome, UnitSignals
 
-Regions = dict[str, tuple[int, npt.NDArray[Any]]]
+Regions = dict[str, tuple[int, Array]]
 """For each array where along its first dimension values are written, and the values."""
 
 
@@ -72,7 +71,7 @@ def _write_metadata(store: Store, signal: Signal) -> None:
     store.backend.flush()
 
 
-def rotation_arrays(vector_size: int) -> dict[str, npt.NDArray[Any]]:
+def rotation_arrays(vector_size: int) -> dict[str, Array]:
     """Return the arrays that int4 vectors are decoded with; they follow from the vectors' size alone."""
     rotation = Rotation.for_size(vector_size)
     return {"rotation_sign": rotation.sign, "rotation_order": rotation.order, "vector_codebook": CODEBOOK}
@@ -86,7 +85,7 @@ class UnitWriter:
         self._plan = view.store.plan
         self._encoder = ArrayEncoder(view.arrays)
 
-    def write(self, unit: int, signals: UnitOutcome, spans: npt.NDArray[np.int32]) -> Commit:
+    def write(self, unit: int, signals: UnitOutcome, spans: Int32Array) -> Commit:
         """Write all chunks of a unit, make them durable, then commit. spans is (rows, 2); unused per sample."""
         start, stop = layout.unit_range(self._plan, unit)
         if isinstance(signals, SampleSignals):
@@ -120,7 +119,7 @@ class UnitWriter:
         return commit
 
     def _sample_regions(self, unit: int, signals: SampleSignals, num_samples: int) -> Regions:
-        columns: dict[str, npt.NDArray[Any]] = {
+        columns: dict[str, Array] = {
             "sample_vector": signals.sample_vector,
             "sample_norm": signals.sample_norm,
             "sample_num_tokens": signals.sample_num_tokens,
@@ -133,11 +132,9 @@ class UnitWriter:
             columns["sample_scale"] = scale
         return {name: (unit * self._plan.samples_per_unit, values) for name, values in columns.items()}
 
-    def _segment_regions(
-        self, unit: int, signals: UnitSignals, spans: npt.NDArray[np.int32], num_segments: npt.NDArray[np.int64]
-    ) -> Regions:
+    def _segment_regions(self, unit: int, signals: UnitSignals, spans: Int32Array, num_segments: IntArray) -> Regions:
         rows = self._plan.rows_per_unit
-        segments: dict[str, npt.NDArray[Any]] = {
+        segments: dict[str, Array] = {
             "segment_vector": signals.segment_vector,
             "segment_span": spans,
             "segment_num_tokens": signals.segment_num_tokens,
@@ -156,7 +153,7 @@ class UnitWriter:
         }
 
 
-def _check_rows(unit: int, num_rows: int, of: str, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+def _check_rows(unit: int, num_rows: int, of: str, columns: Mapping[str, Array]) -> None:
     """Raise ValueError for what the format cannot hold; a sample with such vectors should have been set aside."""
     for name, values in columns.items():
         if len(values) != num_rows:
@@ -169,7 +166,7 @@ def digest_of(value: bytes) -> ChunkDigest:
     return ChunkDigest(num_bytes=len(value), sha256=hashlib.sha256(value).hexdigest())
 
 
-def _padded(values: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
+def _padded(values: Array, length: int) -> Array:
     out = np.zeros((length, *values.shape[1:]), dtype=values.dtype)
     out[: len(values)] = values
     return out

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.config import Storage
+from grace_store.base.arrays import Float32Array, FloatArray, Int32Array, IntArray
+from grace_store.base.settings import Storage
 
-Float32 = npt.NDArray[np.float32]
-
-CODEBOOK: Float32 = np.array(
+CODEBOOK: Float32Array = np.array(
     [-2.7326, -2.0690, -1.6181, -1.2562, -0.9424, -0.6568, -0.3881, -0.1284,
      0.1284, 0.3881, 0.6568, 0.9424, 1.2562, 1.6181, 2.0690, 2.7326],
     dtype=np.float32,
@@ -30,7 +29,7 @@ class Rotation:
     """
 
     sign: npt.NDArray[np.int8]
-    order: npt.NDArray[np.int32]
+    order: Int32Array
 
     @classmethod
     def for_size(cls, size: int) -> Rotation:
@@ -42,11 +41,11 @@ class Rotation:
             (1 - 2 * bits.astype(np.int8)).reshape(2, size), np.argsort(keys, kind="stable").astype(np.int32)
         )  # fmt: skip
 
-    def forward(self, vectors: Float32) -> Float32:
+    def forward(self, vectors: Float32Array) -> Float32Array:
         turned = hadamard_blocks(vectors * self.sign[0].astype(np.float32))
         return hadamard_blocks(turned[:, self.order] * self.sign[1].astype(np.float32))
 
-    def backward(self, turned: Float32) -> Float32:
+    def backward(self, turned: Float32Array) -> Float32Array:
         # Sign flips and normalised Hadamard transforms are their own inverses.
         middle = hadamard_blocks(turned) * self.sign[1].astype(np.float32)
         vectors = np.empty_like(middle)
@@ -54,7 +53,7 @@ class Rotation:
         return np.asarray(hadamard_blocks(vectors) * self.sign[0].astype(np.float32), dtype=np.float32)
 
 
-def hadamard_blocks(vectors: Float32) -> Float32:
+def hadamard_blocks(vectors: Float32Array) -> Float32Array:
     """Return the vectors with each power-of-two block of coordinates, largest first, Hadamard-transformed."""
     out = np.array(vectors, dtype=np.float32, order="C")
     start, size = 0, out.shape[1]
@@ -65,7 +64,7 @@ def hadamard_blocks(vectors: Float32) -> Float32:
     return out
 
 
-def _hadamard_inplace(block: Float32) -> None:
+def _hadamard_inplace(block: Float32Array) -> None:
     num_rows, size = block.shape
     work = np.ascontiguousarray(block)
     half = 1
@@ -77,7 +76,7 @@ def _hadamard_inplace(block: Float32) -> None:
     block[:] = work / np.float32(np.sqrt(size))
 
 
-def encode(vectors: Float32, storage: Storage) -> tuple[npt.NDArray[np.generic], Float32 | None]:
+def encode(vectors: Float32Array, storage: Storage) -> tuple[npt.NDArray[np.generic], Float32Array | None]:
     """Return the stored form, shape (rows, columns), and the scale of each row (None for float32)."""
     if storage == "float32":
         return vectors, None
@@ -92,7 +91,7 @@ def encode(vectors: Float32, storage: Storage) -> tuple[npt.NDArray[np.generic],
     return _encode_int4(vectors)
 
 
-def _encode_int4(vectors: Float32) -> tuple[npt.NDArray[np.generic], Float32]:
+def _encode_int4(vectors: Float32Array) -> tuple[npt.NDArray[np.generic], Float32Array]:
     size = vectors.shape[1]
     # Normalise first: the sums of squares of tiny gradients underflow in float32.
     largest = np.abs(vectors).max(axis=1, initial=0.0).astype(np.float32)
@@ -107,9 +106,9 @@ def _encode_int4(vectors: Float32) -> tuple[npt.NDArray[np.generic], Float32]:
 
 
 def decode(
-    stored: npt.NDArray[np.generic], scale: Float32 | None, storage: Storage, rotation: Rotation | None = None,
-    codebook: Float32 = CODEBOOK,
-) -> Float32:  # fmt: skip
+    stored: npt.NDArray[np.generic], scale: Float32Array | None, storage: Storage, rotation: Rotation | None = None,
+    codebook: Float32Array = CODEBOOK,
+) -> Float32Array:  # fmt: skip
     """Return float32 vectors from their stored form; int4 needs the store's rotation."""
     if scale is None:
         return stored.astype(np.float32)
@@ -124,24 +123,24 @@ def decode(
     return np.asarray(rotation.backward(codebook[codes[:, :size]]) * scale[:, None], dtype=np.float32)
 
 
-def stored_form(vectors: Float32, storage: Storage) -> Float32:
+def stored_form(vectors: Float32Array, storage: Storage) -> Float32Array:
     """Return what is left of vectors when they are stored and read again."""
     kept, scale = encode(vectors, storage)
     return decode(kept, scale, storage, Rotation.for_size(vectors.shape[1]) if storage == "int4" else None)
 
 
-def _divided(vectors: Float32, scale: Float32) -> Float32:
+def _divided(vectors: Float32Array, scale: Float32Array) -> Float32Array:
     """Return each row divided by its scale; zeros where that is zero."""
     # Not times 1/scale: the inverse of the tiniest float32 is no float32.
     return np.asarray(vectors / np.where(scale > 0, scale, np.float32(np.inf))[:, None], dtype=np.float32)
 
 
-def packed_grams(vectors: Float32, num_segments: npt.NDArray[np.int64]) -> Float32:
+def packed_grams(vectors: Float32Array, num_segments: IntArray) -> Float32Array:
     """Return the concatenated packed Grams of samples whose rows follow each other.
 
     Products are summed in float64 and only then rounded, so a Gram does not depend on how sums are split.
     """
-    out: list[npt.NDArray[np.float64]] = []
+    out: list[FloatArray] = []
     start = 0
     for m in num_segments.tolist():
         rows = vectors[start : start + m].astype(np.float64)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
 
-from grace_store.errors import Corrupt
+from grace_store.base.errors import Corrupt
 
 if TYPE_CHECKING:
     from grace_store.store.backend import Backend

@@ -12,8 +12,8 @@ from math import ceil
 
 import numpy as np
 
-from grace_store.config import DataSpec, ExtractSpec, ModelIdentity, Storage
-from grace_store.metadata import Plan
+from grace_store.base.metadata import Plan
+from grace_store.base.settings import DataSpec, ExtractSpec, ModelIdentity, Storage
 from grace_store.store import SAMPLES_PER_CHUNK
 from grace_store.store.layout import default_samples_per_unit, num_packed, sample_arrays, signal_arrays
 

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from grace_store.config import DataRequest, ExtractRequest, RunOptions
-from grace_store.job.dataset import UnitLoader, open_dataset
-from grace_store.job.pipeline import ListFeed, run_pipeline
-from grace_store.job.planning import plan
-from grace_store.metadata import Signal
-from grace_store.model.collate import Batch
-from grace_store.model.extractor import ProxyExtractor, open_extractor, resolve_spec
+from grace_store.base.metadata import Signal
+from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions
+from grace_store.model.door import ProxyExtractor, open_extractor, resolve_spec
+from grace_store.model.text.collate import Batch
 from grace_store.model.unit_extractor import PreparedUnit
+from grace_store.read.records import UnitLoader, open_dataset
+from grace_store.run.pipeline import ListFeed, run_pipeline
+from grace_store.run.plan import plan
 from grace_store.store import SignalView, complete_signal, create_signal
 from jobs.bench.workload import Traces
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Literal
 
-from grace_store.select.curve_picture import Line, Panel, Point, curve_picture
+from grace_store.artifacts.curve_picture import Line, Panel, Point, curve_picture
 from jobs.bench.measuring import Cost, exponent
 
 _STYLE = (

@@ -20,12 +20,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from grace_store.config import DataRequest, ExtractRequest, GradientRequest, RunOptions
-from grace_store.job.dataset import UnitLoader, image_folder, open_dataset
-from grace_store.job.extractor import model_door
-from grace_store.job.planning import plan
-from grace_store.job.signals import open_signal
-from grace_store.job.status import status
+from grace_store.base.settings import DataRequest, ExtractRequest, GradientRequest, RunOptions
+from grace_store.read.records import UnitLoader, image_folder, open_dataset
+from grace_store.run.model_door import model_door
+from grace_store.run.open_signal import open_signal
+from grace_store.run.plan import plan
+from grace_store.run.status import status
 from grace_store.store import Store, UnitWriter, complete_signal
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -22,10 +22,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from grace_store.job.extract import ExtractJob, extract
-from grace_store.job.scoring import write_score_table
-from grace_store.job.status import status
-from grace_store.job.verify import verify
+from grace_store.curate.score import write_score_table
+from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.status import status
+from grace_store.run.verify import verify
 from grace_store.store import LocalBackend, Store, Totals
 from jobs.bench.billion import report as arithmetic
 from jobs.bench.findings import Curve, Findings, shown

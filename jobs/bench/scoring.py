@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from grace_store.job.blocks import BlockReader
-from grace_store.job.scoring import write_score_table
-from grace_store.job.settings import SettingValues, resolve_settings
-from grace_store.job.sweeping import sweep_settings
-from grace_store.score import Grid, SweepSpec, history_weights
+from grace_store.curate.score import write_score_table
+from grace_store.curate.sweep import sweep_settings
+from grace_store.curate.sweep_settings import SettingValues, resolve_settings
+from grace_store.read.blocks import BlockReader
 from grace_store.store import Store
+from grace_store.values.grid import Grid, SweepSpec
+from grace_store.values.history import history_weights
 from jobs.bench.findings import Curve, Findings, Goal, Ratio
 from jobs.bench.measuring import measured_apart
 from jobs.bench.stores import NUM_STEPS, kept_store, million

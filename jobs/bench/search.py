@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.config import ExtractSpec, ModelIdentity
-from grace_store.job.finding_duplicates import find_duplicates
-from grace_store.job.neighbours import nearest_samples
-from grace_store.metadata import Signal
+from grace_store.base.metadata import Signal
+from grace_store.base.settings import ExtractSpec, ModelIdentity
+from grace_store.base.unit import UnitSignals
+from grace_store.curate.duplicates import find_duplicates
+from grace_store.curate.neighbours import nearest_samples
 from grace_store.store import SignalView, Store, UnitWriter, complete_signal, create_signal, unit_range
-from grace_store.unit import UnitSignals
 from jobs.bench.findings import Curve, Findings
 from jobs.bench.measuring import measured_apart
 from jobs.bench.synthetic_store import make_plan

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.config import ExtractSpec, ModelIdentity, Storage
-from grace_store.metadata import Signal
-from grace_store.score import ScoreSpec, pack, score_block
-from grace_store.score.length_bias import rank_correlation
+from grace_store.base.metadata import Signal
+from grace_store.base.settings import ExtractSpec, ModelIdentity, Storage
+from grace_store.base.unit import UnitSignals
 from grace_store.store import SignalView, Store, UnitWriter, complete_signal, create_signal, unit_range
 from grace_store.store.vectors import packed_grams, stored_form
-from grace_store.unit import UnitSignals
+from grace_store.values.grace import score_block
+from grace_store.values.gram import pack
+from grace_store.values.length_bias import rank_correlation
+from grace_store.values.score_spec import ScoreSpec
 from jobs.bench.findings import Findings, Goal, Ratio
 from jobs.bench.stores import NUM_STEPS
 from jobs.bench.synthetic_store import make_plan

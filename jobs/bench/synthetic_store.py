@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.config import DataSpec, ExtractSpec, ModelIdentity
-from grace_store.job.seen_ids import SeenIds
-from grace_store.job.understanding import BLOCK_RECORDS
-from grace_store.metadata import Commit, DataFile, Signal
+from grace_store.base.metadata import Commit, DataFile, Signal
+from grace_store.base.settings import DataSpec, ExtractSpec, ModelIdentity
+from grace_store.base.unit import UnitSignals
+from grace_store.run.scan import BLOCK_RECORDS
+from grace_store.run.seen_ids import SeenIds
 from grace_store.store import (
     PlannedSample,
     PlanWriter,
@@ -32,7 +33,6 @@ from grace_store.store import (
 )
 from grace_store.store.layout import chunk_key, commit_key
 from grace_store.store.sealed import seal, to_bytes
-from grace_store.unit import UnitSignals
 
 VECTOR_SIZE = 2
 RECORD_BYTES = 800

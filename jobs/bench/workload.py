@@ -12,8 +12,8 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
-from grace_store.demo.model import demo_model
-from grace_store.errors import MissingExtra
+from grace_store.base.errors import MissingExtra
+from grace_store.example import demo_model
 
 SEED = 0
 NUM_WORDS = 1500

@@ -10,7 +10,7 @@ import logging
 import sys
 from pathlib import Path
 
-from grace_store.errors import GraceStoreError
+from grace_store.base.errors import GraceStoreError
 from jobs.study.settings import SETTINGS, read_settings
 
 RESULTS = Path(__file__).parent / "results"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from grace_store.demo.flaws import FILLERS, slip
+from jobs.demo_traces.flaws import FILLERS, slip
 from jobs.study.traces import Record
 
 NOTE = re.compile(r"<<[^<>]*=(\d+(?:\.\d+)?)>>\1(?!\d|\.\d)")

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grace_store.config import DataRequest, ExtractRequest, GradientRequest, RunOptions
-from grace_store.events import Listener
-from grace_store.job.extract import ExtractJob, extract
-from grace_store.job.planning import plan
-from grace_store.job.scoring import write_score_table
-from grace_store.job.selecting import select_samples
-from grace_store.job.target_sets import Targets
-from grace_store.job.warmup import WarmupJob, warmup
-from grace_store.recipe import WarmupOptions, WarmupRequest
-from grace_store.score import HeuristicSpec
-from grace_store.score.influence import InfluenceSpec
+from grace_store.base.events import Listener
+from grace_store.base.settings import DataRequest, ExtractRequest, GradientRequest, RunOptions
+from grace_store.curate.score import write_score_table
+from grace_store.curate.select import select_samples
+from grace_store.curate.targets import Targets
+from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
+from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.plan import plan
+from grace_store.run.warmup import WarmupJob, warmup
 from grace_store.store import Store
+from grace_store.values.heuristics import HeuristicSpec
+from grace_store.values.influence.influence_spec import InfluenceSpec
 from jobs.study.folders import Folders
 from jobs.study.methods import METHODS
 from jobs.study.problems import KINDS

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from grace_store.score import HeuristicSpec, ScoreSpec
-from grace_store.score.influence import InfluenceSpec
+from grace_store.values.heuristics import HeuristicSpec
+from grace_store.values.influence.influence_spec import InfluenceSpec
+from grace_store.values.score_spec import ScoreSpec
 
 Signals = Literal["proxy", "projected", "adam", "plain"]
 """proxy: the last checkpoint's proxies; projected: its gradient of every segment; adam: every checkpoint's gradient of

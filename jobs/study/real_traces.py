@@ -18,16 +18,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.config import DataRequest, RunOptions
-from grace_store.demo.model import demo_model
-from grace_store.errors import GraceStoreError
-from grace_store.events import Event, Note, Warned
-from grace_store.job.extract import ExtractJob, extract
-from grace_store.job.scoring import write_score_table
-from grace_store.score import HeuristicSpec
-from grace_store.score.length_bias import rank_correlation
-from grace_store.select.table import ScoreTable, read_scores
-from grace_store.whole_files import whole_file
+from grace_store.artifacts.score_table import ScoreTable, read_scores
+from grace_store.base.errors import GraceStoreError
+from grace_store.base.events import Event, Note, Warned
+from grace_store.base.files import whole_file
+from grace_store.base.settings import DataRequest, RunOptions
+from grace_store.curate.score import write_score_table
+from grace_store.example import demo_model
+from grace_store.run.extract import ExtractJob, extract
+from grace_store.values.heuristics import HeuristicSpec
+from grace_store.values.length_bias import rank_correlation
 from jobs.study.corruptions import CLEAN, CORRUPTIONS, FEWEST_STEPS, make_traces
 from jobs.study.estimates import separation, share_above
 from jobs.study.methods import METHODS, label

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from grace_store.config import Frozen, short
-from grace_store.errors import Corrupt, ResumeMismatch
+from grace_store.base.errors import Corrupt, ResumeMismatch
+from grace_store.base.settings import Frozen, short
 
 RunKey = tuple[str, str, int]
 """Method, ratio, seed."""

@@ -8,8 +8,8 @@ from typing import Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from grace_store.config import Frozen
-from grace_store.errors import SettingError
+from grace_store.base.errors import SettingError
+from grace_store.base.settings import Frozen
 
 SETTINGS = Path(__file__).parent / "settings.toml"
 

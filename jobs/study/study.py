@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 
-from grace_store.config import RunOptions, short
-from grace_store.errors import ResumeMismatch
-from grace_store.events import Event, Note, Warned
-from grace_store.job.fidelity import Fidelity, measure_fidelity
-from grace_store.job.stability import Stability, measure_stability
-from grace_store.select.table import read_scores
-from grace_store.whole_files import whole_file
+from grace_store.artifacts.score_table import read_scores
+from grace_store.base.errors import ResumeMismatch
+from grace_store.base.events import Event, Note, Warned
+from grace_store.base.files import whole_file
+from grace_store.base.settings import RunOptions, short
+from grace_store.curate.fidelity import Fidelity, measure_fidelity
+from grace_store.curate.stability import Stability, measure_stability
 from jobs.study.curation import Curation
 from jobs.study.environment import describe_environment
 from jobs.study.folders import Folders

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from grace_store.whole_files import whole_file
+from grace_store.base.files import whole_file
 from jobs.study.problems import KINDS, WORDS, Problem
 from jobs.study.settings import DataSettings
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from grace_store.errors import ResumeMismatch
+from grace_store.base.errors import ResumeMismatch
 from jobs.study.answering import ask
 from jobs.study.folders import Folders
 from jobs.study.learner import Training, encode, heldout_loss, read_model, train

@@ -7,8 +7,8 @@ from collections import Counter
 from html import escape
 from pathlib import Path
 
-from grace_store.report.fidelity_view import picture
-from grace_store.whole_files import whole_file
+from grace_store.base.files import whole_file
+from grace_store.pages.fidelity_picture import picture
 from jobs.study import findings
 from jobs.study.drawings import curve_plot, interval_plot, stacked_plot
 from jobs.study.estimates import Comparison

@@ -12,9 +12,9 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from grace_store.config import DataRequest, ExtractRequest
-from grace_store.job.extract import ExtractJob, extract
-from grace_store.job.scoring import score_samples
+from grace_store.base.settings import DataRequest, ExtractRequest
+from grace_store.curate.score import score_samples
+from grace_store.run.extract import ExtractJob, extract
 from grace_store.store import Store, rewrite_signal_metadata
 from tests.fake_model import make_fake_model
 from tests.stores import STORAGES, make_records

@@ -92,7 +92,7 @@ def _run_child(names: list[str], words: list[str], folder: Path) -> list[Tally]:
 
 def run_child(name: str, seed: int, folder: Path, count: int | None, seconds: float | None) -> Tally:
     """Fuzz one target here, under limits."""
-    from grace_store.errors import GraceStoreError
+    from grace_store.base.errors import GraceStoreError
     from tests.torture.fuzz_inputs import mutate
     from tests.torture.fuzz_targets import TARGETS
 

@@ -34,7 +34,7 @@ def _fuzz(name: str, seed: str, place: Path, option: str, amount: str) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["grace_store"]):
-        from grace_store.errors import GraceStoreError
+        from grace_store.base.errors import GraceStoreError
         from tests.torture.fuzz_targets import TARGETS
     target = TARGETS[name]
     corpus = place / "corpus"

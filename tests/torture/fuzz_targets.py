@@ -24,20 +24,20 @@ import zstandard
 from click.testing import CliRunner
 from PIL import Image
 
+from grace_store.base.errors import GraceStoreError, UnknownFormat, Unusable
+from grace_store.base.settings import DataSpec, canonical_json
 from grace_store.cli import main
-from grace_store.config import DataSpec, canonical_json
+from grace_store.curate.sweep_settings import load_grid
 from grace_store.data import FORMATS, Dataset, ImageRef, Record, Sample, understand
 from grace_store.data.answers import boxed_answer, natural_answer
 from grace_store.data.image_files import ImageFolder
 from grace_store.data.record import parse_object
 from grace_store.data.splitters import compile_marker, line_starts, natural_starts, paragraph_starts, section_starts
-from grace_store.errors import GraceStoreError, UnknownFormat, Unusable
-from grace_store.job.planning import found_format
-from grace_store.job.settings import load_grid
-from grace_store.job.status import status
-from grace_store.job.verify import verify
-from grace_store.model.adapter_folder import open_adapter
-from grace_store.model.folder import open_folder
+from grace_store.model.load.adapter_folder import open_adapter
+from grace_store.model.load.model_folder import open_folder
+from grace_store.run.plan import found_format
+from grace_store.run.status import status
+from grace_store.run.verify import verify
 from grace_store.store import Store
 from grace_store.store.sealed import BODY, SEAL
 from tests.scored_stores import known_store

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grace_store.config import DataRequest, RunOptions
+from grace_store.base.events import Event, UnitCommitted
+from grace_store.base.settings import DataRequest, RunOptions
 from grace_store.data import Sample
-from grace_store.events import Event, UnitCommitted
-from grace_store.job.dataset import UnitLoader, open_dataset
-from grace_store.job.extract import ExtractJob, extract
-from grace_store.job.pipeline import ListFeed, run_pipeline
-from grace_store.job.status import status
+from grace_store.read.records import UnitLoader, open_dataset
+from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.pipeline import ListFeed, run_pipeline
+from grace_store.run.status import status
 from grace_store.store import LocalBackend, SignalView, Store
 from tests.fake_model import FakeExtractor, make_fake_model
 from tests.jobs import record

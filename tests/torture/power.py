@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from grace_store.events import Event, UnitCommitted
-from grace_store.job.extract import ExtractJob, extract
-from grace_store.job.planning import plan
+from grace_store.base.events import Event, UnitCommitted
+from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.plan import plan
 from grace_store.store import Store, check_signal
 from tests.jobs import content, make_job
 from tests.torture.disk import watched

@@ -12,10 +12,10 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from grace_store.config import ExtractRequest, Storage
-from grace_store.errors import GraceStoreError
-from grace_store.job.extract import ExtractJob, extract
-from grace_store.job.verify import repair, verify
+from grace_store.base.errors import GraceStoreError
+from grace_store.base.settings import ExtractRequest, Storage
+from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.verify import repair, verify
 from grace_store.store import Store, check, check_plan, check_signal
 from grace_store.store.encode import ArrayEncoder
 from grace_store.store.layout import LEDGER, SAMPLES, SIGNALS

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.cli import main
-from grace_store.job.extract import ExtractJob
-from grace_store.job.extractor import PROXY
+from grace_store.run.extract import ExtractJob
+from grace_store.run.model_door import PROXY
 from grace_store.store import lock
 from grace_store.store.layout import COMMITS, LOCKS, TMP
 from tests.fake_model import CALLS_FILE, make_fake_model
@@ -29,8 +29,8 @@ from tests.jobs import content, write_dataset
 # What commands import when they are called, imported once for all forked processes.
 for module in ("planning", "extracting", "storing", "scoring"):
     importlib.import_module(f"grace_store.cli.{module}")
-for module in ("scoring", "verify", "status", "engines"):
-    importlib.import_module(f"grace_store.job.{module}")
+for module in ("curate.score", "run.verify", "run.status", "run.engines.choice"):
+    importlib.import_module(f"grace_store.{module}")
 
 SAMPLES_PER_UNIT = 8
 NUM_UNITS = 3

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from grace_store.base.errors import Unusable
+from grace_store.base.metadata import Reason
 from grace_store.data.formats.trace import Fields, Format, Trace, has_text, text_field
 from grace_store.data.images import Draft, place_images, record_images
-from grace_store.errors import Unusable
-from grace_store.metadata import Reason
 
 
 def _read(record: Fields) -> Trace:

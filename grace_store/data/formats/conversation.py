@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from grace_store.base.errors import Unusable
+from grace_store.base.metadata import Reason
 from grace_store.data.formats.trace import Fields, Trace, wrong_field
 from grace_store.data.images import EMPTY_PLACE, Draft, Part, image_ref, place_images, record_images
 from grace_store.data.sample import Role
-from grace_store.errors import Unusable
-from grace_store.metadata import Reason
 
 _ROLES: dict[str, Role] = {
     "system": "system",

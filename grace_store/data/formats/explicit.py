@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from grace_store.base.errors import Unusable
+from grace_store.base.metadata import Reason
 from grace_store.data.formats.conversation import read_turns
 from grace_store.data.formats.trace import Fields, Format, Trace, has_text, text_field, wrong_field
 from grace_store.data.images import Draft, place_images, record_images
 from grace_store.data.sample import Turn
-from grace_store.errors import Unusable
-from grace_store.metadata import Reason
 
 
 def listed_trace(turns: tuple[Turn, ...], steps: Sequence[str], answer: str) -> Trace:

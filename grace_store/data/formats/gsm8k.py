@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from grace_store.base.metadata import Reason
 from grace_store.data.answers import hashes_answer
 from grace_store.data.formats.trace import Fields, Format, Trace, has_text, text_field
 from grace_store.data.sample import Turn
 from grace_store.data.splitters import line_starts
-from grace_store.metadata import Reason
 
 
 def _read(record: Fields) -> Trace:

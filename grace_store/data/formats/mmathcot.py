@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from grace_store.base.metadata import Reason
 from grace_store.data.answers import dagger_answer
 from grace_store.data.formats.trace import Fields, Format, Trace, has_text, text_field
 from grace_store.data.images import place_images, record_images
 from grace_store.data.splitters import step_starts
-from grace_store.metadata import Reason
 
 
 def _read(record: Fields) -> Trace:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from grace_store.base.errors import Unusable
+from grace_store.base.metadata import Reason
 from grace_store.data.answers import after_think, boxed_answer
 from grace_store.data.formats.conversation import finish_conversation, read_turns
 from grace_store.data.formats.trace import Fields, Format, Trace, has_text, text_field, wrong_field
 from grace_store.data.sample import Turn
 from grace_store.data.splitters import paragraph_starts
-from grace_store.errors import Unusable
-from grace_store.metadata import Reason
 
 
 def _read(record: Fields) -> Trace:

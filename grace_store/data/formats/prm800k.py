@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from grace_store.base.errors import Unusable
+from grace_store.base.metadata import Reason
 from grace_store.data.formats.explicit import listed_trace
 from grace_store.data.formats.trace import Fields, Format, Trace, text_field, wrong_field
 from grace_store.data.sample import Turn
 from grace_store.data.splitters import line_starts
-from grace_store.errors import Unusable
-from grace_store.metadata import Reason
 
 _UNFINISHED = ("found_error", "give_up", "bad_problem")
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from grace_store.base.errors import Unusable
+from grace_store.base.metadata import Reason
 from grace_store.data.answers import AnswerFinder, natural_answer
 from grace_store.data.sample import Turn
 from grace_store.data.splitters import Splitter, natural_starts
-from grace_store.errors import Unusable
-from grace_store.metadata import Reason
 
 Fields = Mapping[str, Any]
 

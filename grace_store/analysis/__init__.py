@@ -1,1 +1,0 @@
-"""Samples as points in space: duplicates, neighbours, clusters. The only package that knows faiss."""

@@ -1,0 +1,218 @@
+"""The table of duplicates: Parquet, one row a sample, with what made it in the metadata; grouped anew at will."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from grace_store.artifacts.score_table import METADATA_KEY, metadata_of
+from grace_store.artifacts.table_check import wrong_fields
+from grace_store.base.arrays import BoolArray, Float32Array, FloatArray, IntArray
+from grace_store.base.errors import DataError, SettingError
+from grace_store.base.files import whole_file
+from grace_store.likeness.duplicate_groups import (
+    KEEPS,
+    SHOWN_THRESHOLDS,
+    Keep,
+    ThresholdCount,
+    check_thresholds,
+    choose_kept,
+    count_groups,
+    group_samples,
+)
+
+SCHEMA = pa.schema(
+    [
+        ("sample_id", pa.string()),
+        ("row", pa.int64()),
+        ("group", pa.int64()),
+        ("nearest", pa.string()),
+        ("similarity", pa.float32()),
+        ("keep", pa.bool_()),
+        ("exact", pa.bool_()),
+        ("value", pa.float64()),
+        ("num_tokens", pa.int64()),
+        ("link", pa.int64()),
+        ("link_similarity", pa.float32()),
+    ]
+)
+_NOTE_FIELDS: dict[str, Any] = {
+    "kind": str, "spec": dict, "num_samples": int, "plan_sha256": str, "num_units": int, "signal": dict,
+    "descriptor": str, "partial": bool, "exact_by": str, "num_zero": int, "search": dict,
+}  # fmt: skip
+_SPEC_FIELDS: dict[str, Any] = {"threshold": float | int, "floor": float | int, "keep": str}
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateTable:
+    """Samples in the order of their records, the groups that they are in, and which are kept."""
+
+    sample_id: list[str]
+    row: IntArray
+    """Where their records stand in the dataset."""
+    nearest: IntArray
+    """Place in the table of the most similar sample, alike or not; -1 for a vector of zeros, like nothing."""
+    similarity: Float32Array
+    """To the nearest; NaN if there is none. 1 for the same text."""
+    exact: BoolArray
+    """Whether another sample has the same text."""
+    link: IntArray
+    """Place of the sample that this one is linked to, or -1: the links that reach a threshold make its groups."""
+    link_similarity: Float32Array
+    value: FloatArray
+    """NaN without scores."""
+    num_tokens: IntArray
+    """In the response."""
+    made_by: dict[str, Any]
+    path: Path | None = None
+    group: IntArray = field(init=False)
+    """Numbered from 0 by their earliest samples; -1 for a sample alone."""
+    keep: BoolArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        group = group_samples(self.link, self.link_similarity, self.threshold)
+        kept = choose_kept(group, self.made_by["spec"]["keep"], value=self.value, num_tokens=self.num_tokens)
+        object.__setattr__(self, "group", group)
+        object.__setattr__(self, "keep", kept)
+
+    @property
+    def threshold(self) -> float:
+        return float(self.made_by["spec"]["threshold"])
+
+    @property
+    def floor(self) -> float:
+        """The lowest threshold that the links can tell of."""
+        return float(self.made_by["spec"]["floor"])
+
+    @property
+    def num_groups(self) -> int:
+        return int(self.group.max(initial=-1)) + 1
+
+    @property
+    def dropped(self) -> list[str]:
+        """The ids of the samples that are not kept, in the order of the records."""
+        return [self.sample_id[place] for place in np.flatnonzero(~self.keep).tolist()]
+
+    @property
+    def table(self) -> pa.Table:
+        """The table as it is written."""
+        ids = pa.array(self.sample_id, pa.string())
+        nearest = pa.array(self.nearest, pa.int64(), mask=self.nearest < 0)
+        has_link = self.link >= 0
+        columns = [
+            ids,
+            pa.array(self.row, pa.int64()),
+            pa.array(self.group, pa.int64(), mask=self.group < 0),
+            ids.take(nearest),
+            pa.array(self.similarity, pa.float32(), from_pandas=True),
+            pa.array(self.keep, pa.bool_()),
+            pa.array(self.exact, pa.bool_()),
+            pa.array(self.value, pa.float64(), from_pandas=True),
+            pa.array(self.num_tokens, pa.int64()),
+            # By its row in the dataset, which stays when the table is sorted or filtered.
+            pa.array(self.row[np.where(has_link, self.link, 0)] if len(self) else self.row, pa.int64(), mask=~has_link),
+            pa.array(self.link_similarity, pa.float32(), from_pandas=True),
+        ]
+        return pa.table(columns, schema=SCHEMA.with_metadata(metadata_of(self.made_by)))
+
+    def regrouped(
+        self, threshold: float | None = None, keep: Keep | None = None, value: FloatArray | None = None
+    ) -> DuplicateTable:
+        """Return the samples in groups by another threshold, policy or other values, without a new search."""
+        threshold = self.threshold if threshold is None else threshold
+        if 0 < threshold < self.floor:
+            raise SettingError(
+                f"threshold {threshold:g} is below {self.floor:g}, where the search stopped: it knows no pairs less "
+                f"similar than that. Search again with --floor {threshold:g}."
+            )
+        check_thresholds(threshold, self.floor)
+        spec = self.made_by["spec"] | {"threshold": threshold, "keep": keep or self.made_by["spec"]["keep"]}
+        return replace(
+            self, value=self.value if value is None else value, made_by=self.made_by | {"spec": spec}, path=None
+        )
+
+    def counts(self, thresholds: Sequence[float] | None = None) -> list[ThresholdCount]:
+        """Return what thresholds make of the samples: those given, or a few from the floor up."""
+        if thresholds is None:
+            shown = (each for each in SHOWN_THRESHOLDS if each >= self.floor)
+            thresholds = sorted({*shown, self.floor, self.threshold})
+        for threshold in thresholds:
+            if threshold < self.floor:
+                raise SettingError(f"threshold {threshold:g} is below {self.floor:g}, where the search stopped")
+        return count_groups(self.link, self.link_similarity, thresholds)
+
+    def write(self, path: str | Path) -> None:
+        """Write the table; it appears under its name only when all of it is there."""
+        with whole_file(Path(path)) as partial:
+            pq.write_table(self.table, partial, compression="zstd")
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame; pandas must be installed."""
+        return self.table.to_pandas()
+
+    def __len__(self) -> int:
+        return len(self.sample_id)
+
+
+def read_duplicates(path: str | Path) -> DuplicateTable:
+    """Read a table of duplicates, or say why the file is none."""
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist; `grace-store duplicates` makes such a table.") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path} is not a Parquet file ({error}).") from None
+    table, made_by = _checked(table, path)
+    row = _ints(table, "row")
+    if len(row) != made_by["num_samples"] or (np.diff(row) <= 0).any():
+        raise DataError(
+            f"{path} does not hold the {made_by['num_samples']} samples it was written with, in their order."
+        )
+    ids: list[str] = table["sample_id"].to_pylist()
+    place = {text: number for number, text in enumerate(ids)}
+    named, linked = table["nearest"].to_pylist(), _ints(table, "link")
+    if any(text is not None and text not in place for text in named) or not np.isin(linked[linked >= 0], row).all():
+        raise DataError(f"{path} names samples that it does not hold. Look for duplicates again.")
+    nearest = [-1 if text is None else place[text] for text in named]
+    return DuplicateTable(
+        sample_id=ids,
+        row=row,
+        nearest=np.array(nearest, dtype=np.int64),
+        similarity=_floats(table, "similarity").astype(np.float32),
+        exact=np.asarray(table["exact"].to_numpy(zero_copy_only=False), dtype=np.bool_),
+        link=np.where(linked < 0, -1, np.searchsorted(row, linked)),
+        link_similarity=_floats(table, "link_similarity").astype(np.float32),
+        value=_floats(table, "value"),
+        num_tokens=_ints(table, "num_tokens"),
+        made_by=made_by,
+        path=Path(path),
+    )
+
+
+def _checked(table: pa.Table, path: str | Path) -> tuple[pa.Table, dict[str, Any]]:
+    """Return a table, perhaps a stranger's, with columns of their own types and the note of its making."""
+    try:
+        made_by = json.loads((table.schema.metadata or {})[METADATA_KEY])
+        checked = table.select(SCHEMA.names).cast(SCHEMA)
+        checked.validate(full=True)
+    except (pa.ArrowException, KeyError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not a table that `grace-store duplicates` made ({error}).") from None
+    wrong = wrong_fields(made_by, _NOTE_FIELDS) or wrong_fields(made_by["spec"], _SPEC_FIELDS)
+    if wrong or made_by["kind"] != "duplicates" or made_by["spec"]["keep"] not in KEEPS:
+        raise DataError(f"{path} is not a table that `grace-store duplicates` made (no {wrong or 'such kind'}).")
+    return checked, made_by
+
+
+def _ints(table: pa.Table, name: str) -> IntArray:
+    return np.asarray(table[name].fill_null(-1).to_numpy(), dtype=np.int64)
+
+
+def _floats(table: pa.Table, name: str) -> FloatArray:
+    return np.asarray(table[name].to_numpy(zero_copy_only=False), dtype=np.float64)

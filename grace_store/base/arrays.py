@@ -1,0 +1,19 @@
+"""Names for the arrays that signatures speak of, each written once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+BoolArray = npt.NDArray[np.bool_]
+ByteArray = npt.NDArray[np.uint8]
+FlagArray = npt.NDArray[np.uint8]
+"""A bit for each flag of ``values.grace.Flag``."""
+Float32Array = npt.NDArray[np.float32]
+FloatArray = npt.NDArray[np.float64]
+Int32Array = npt.NDArray[np.int32]
+IntArray = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.number[Any]]

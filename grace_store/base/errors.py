@@ -1,0 +1,127 @@
+"""Every error the library raises on purpose, and nothing else.
+
+    GraceStoreError
+    ├── DataError (ValueError)            the dataset cannot be read as asked
+    │   ├── UnknownFormat                 no known format fits the records
+    │   ├── NothingUsable                 every record was set aside
+    │   └── DatasetChanged                the files differ from those the store was planned with
+    ├── SettingError (ValueError)         a setting has no meaning
+    ├── ModelError (ValueError)           the model folder cannot be used
+    │   ├── UnsafeModel                   it holds pickles or code
+    │   └── OutOfMemory (MemoryError)     one sample alone does not fit on the device
+    ├── StoreError
+    │   ├── NotAStore (FileNotFoundError) nothing, or something else, lies at that path
+    │   ├── UnknownName (KeyError)        no such signal or sample in the store
+    │   ├── ResumeMismatch (ValueError)   the store was planned with other settings
+    │   ├── TargetMismatch (ValueError)   a target set was not made as the pool was
+    │   ├── StoreBusy                     another run holds the store
+    │   ├── StorageError                  the object store does not answer, or refuses
+    │   ├── Corrupt                       bytes on disk are not those that were written
+    │   └── Unfinished                    the store lacks units that the call needs
+    ├── WorkerDied (RuntimeError)         a worker process ended before its work did
+    ├── Interrupted                       the user asked to stop; everything committed is kept
+    └── MissingExtra (ImportError)        an optional package is not installed
+
+``Unusable`` stands apart: it is not a failure but the verdict on one record, and never leaves the job.
+"""
+
+from __future__ import annotations
+
+from grace_store.base.metadata import Reason
+
+
+class GraceStoreError(Exception):
+    """Base of all errors raised on purpose; its text is meant for the user."""
+
+    def __str__(self) -> str:
+        # KeyError shows repr(args); the message is prose everywhere else, so keep it prose here too.
+        return str(self.args[0]) if self.args else ""
+
+
+class DataError(GraceStoreError, ValueError):
+    """The dataset cannot be read as asked."""
+
+
+class UnknownFormat(DataError):
+    """No known format fits the records."""
+
+
+class NothingUsable(DataError):
+    """Every record was set aside."""
+
+
+class DatasetChanged(DataError):
+    """The files differ from those the store was planned with."""
+
+
+class SettingError(GraceStoreError, ValueError):
+    """A setting has no meaning."""
+
+
+class ModelError(GraceStoreError, ValueError):
+    """The model folder cannot be used."""
+
+
+class UnsafeModel(ModelError):
+    """The model folder holds pickles or code."""
+
+
+class OutOfMemory(ModelError, MemoryError):
+    """One sample alone does not fit on the device."""
+
+
+class StoreError(GraceStoreError):
+    """Something is wrong with a store."""
+
+
+class NotAStore(StoreError, FileNotFoundError):
+    """Nothing, or something else, lies at that path."""
+
+
+class UnknownName(StoreError, KeyError):
+    """The store has no signal or sample of that name."""
+
+
+class ResumeMismatch(StoreError, ValueError):
+    """The store was planned with other settings than those given."""
+
+
+class TargetMismatch(StoreError, ValueError):
+    """A target set's signals were not made as the pool's were, so that they cannot be compared."""
+
+
+class StoreBusy(StoreError):
+    """Another run holds the store."""
+
+
+class StorageError(StoreError):
+    """The object store that a store lies in does not answer, or refuses."""
+
+
+class Corrupt(StoreError):
+    """Bytes on disk are not those that were written."""
+
+
+class Unfinished(StoreError):
+    """The store lacks units that the call needs."""
+
+
+class WorkerDied(GraceStoreError, RuntimeError):
+    """A worker process ended before its work did."""
+
+
+class Interrupted(GraceStoreError):
+    """The user asked to stop; everything committed is kept."""
+
+
+class MissingExtra(GraceStoreError, ImportError):
+    """An optional package is not installed."""
+
+
+class Unusable(Exception):
+    """One record or sample cannot be used: carries the reason and a detail for people."""
+
+    def __init__(self, reason: Reason, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else str(reason))
+        self.reason = reason
+        self.detail = detail

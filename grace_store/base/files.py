@@ -1,0 +1,181 @@
+"""Files and folders that appear whole or not at all: written beside their place under another name, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from grace_store.base.errors import SettingError
+from grace_store.base.text import without_nan
+
+SIDECAR = ".spec.json"
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield a name to write to; the file takes its own name once its bytes are on the disk, if nothing goes wrong.
+
+    A link stays one: what it points to is written.
+    """
+    given, path = path, path.resolve()
+    refuse_file_above(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise SettingError(f"{path} is a folder; give the name of a file.")
+    if path.exists() and not path.is_file():
+        raise SettingError(f"{path} is a device or pipe, which cannot be written whole; give the name of a file.")
+    part = name_beside(path, "part")
+    try:
+        _try_writing(part, given)
+        yield part
+        sync_file(part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def refuse_file_above(path: Path) -> None:
+    """Raise SettingError if what should be a folder on the way to a path is a file, or if the path was a URL."""
+    if not {"s3:", "gs:", "az:"}.isdisjoint(path.parts):
+        raise SettingError(f"{path.name} cannot be written to a bucket: only stores can be in one. Give a local path.")
+    nearest = next((above for above in path.parents if above.exists()), None)
+    if nearest is not None and not nearest.is_dir():
+        raise SettingError(f"{path} cannot be written: {nearest} is a file, not a folder.")
+
+
+def _try_writing(part: Path, given: Path) -> None:
+    """Fail by the name that the user gave, not by the one beside it."""
+    try:
+        part.touch()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise SettingError(f"{given} cannot be written: {error.strerror}. Choose another place.") from error
+
+
+def name_beside(path: Path, suffix: str) -> Path:
+    """Return a hidden name in the same folder that no other run uses."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.{suffix}")
+
+
+def sync_folder(folder: Path) -> bool:
+    """Make the names in a folder survive a power cut; False where the file system knows no such thing."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP):
+            raise
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def sync_file(path: Path) -> None:
+    """Return when what was written to a file would survive a power cut."""
+    with path.open("rb+") as stream:
+        os.fsync(stream.fileno())
+
+
+@contextmanager
+def whole_folder(path: Path, mark: str | Callable[[Path], bool]) -> Iterator[Path]:
+    """Yield a folder to fill, which then takes its own name.
+
+    A folder of that name is replaced only if it was made here before: mark is the name of a document in it that says
+    so, or a function that tells. The old one is deleted when the new one is in its place.
+    """
+    place = Path(os.path.realpath(path))
+    if place.exists() and not (place.is_dir() and (_is_empty(place) or _is_marked(place, mark))):
+        raise SettingError(f"{path} exists and was not made by this command; choose another --out.")
+    part, old = name_beside(place, "part"), name_beside(place, "old")
+    part.mkdir(parents=True)
+    try:
+        yield part
+        for file in part.rglob("*"):
+            if file.is_file():
+                sync_file(file)
+        if place.exists():
+            place.rename(old)
+        try:
+            part.rename(place)
+        except OSError:
+            if old.exists():
+                old.rename(place)
+            raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _is_empty(folder: Path) -> bool:
+    return next(folder.iterdir(), None) is None
+
+
+def _is_marked(folder: Path, mark: str | Callable[[Path], bool]) -> bool:
+    return read_note(folder / mark) is not None if isinstance(mark, str) else mark(folder)
+
+
+def read_note(path: Path) -> dict[str, Any] | None:
+    """Return a document that says grace-store made what it lies in or beside; None if there is none, or another's."""
+    try:
+        note = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    is_ours = isinstance(note, dict) and str(note.get("made_by")).startswith("grace-store ")
+    return note if is_ours else None
+
+
+def overlaps(one: Path, other: Path) -> bool:
+    """Return whether two places are the same or one lies in the other, whatever links or names lead there."""
+    one, other = Path(os.path.realpath(one)), Path(os.path.realpath(other))
+    return any(_is_same(above, other) for above in (one, *one.parents)) or any(
+        _is_same(above, one) for above in other.parents
+    )
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one == other or one.samefile(other)
+    except OSError:  # one of them is not there
+        return False
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON document for people and machines."""
+    text = json.dumps(without_nan(value), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    write_text(path, text + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text; the file appears under its name only when all of it is there."""
+    with whole_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_lines(path: Path, lines: Iterable[bytes]) -> None:
+    """Write one record a line."""
+    with whole_file(path) as partial, partial.open("wb") as stream:
+        for line in lines:
+            stream.write(line + b"\n")
+
+
+def write_array(path: Path, records: Iterable[bytes]) -> None:
+    """Write a JSON array of records as they stand."""
+    with whole_file(path) as partial, partial.open("wb") as stream:
+        stream.write(b"[")
+        for number, record in enumerate(records):
+            stream.write((b",\n" if number else b"\n") + record)
+        stream.write(b"\n]\n")
+
+
+def sidecar_of(path: Path) -> Path:
+    """Return where the spec that made a file lies."""
+    return path.with_name(path.name + SIDECAR)

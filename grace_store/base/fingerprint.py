@@ -1,0 +1,93 @@
+"""Digests of files by content, remembered between runs. Knows nothing of what the files hold."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from grace_store.base.settings import canonical_json
+
+_BLOCK_BYTES = 1 << 22
+_SETTLED_NS = 2_000_000_000
+"""A file touched more recently than this may change again within its clock tick: not remembered."""
+
+
+def cache_folder() -> Path:
+    """Return where digests are remembered: $GRACE_STORE_CACHE, or the user's cache folder."""
+    chosen = os.environ.get("GRACE_STORE_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grace-store"
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """Return the sha256 of a file's bytes, read anew only when the file is another one than last time."""
+    real = Path(path).resolve(strict=True)
+    before = _stamp(real)
+    entry = _entry_path(real)
+    remembered = _recall(entry, before)
+    if remembered is not None:
+        return remembered
+    digest = _read_sha256(real)
+    if _stamp(real) == before and time.time_ns() - before["ctime_ns"] > _SETTLED_NS:
+        _remember(entry, {**before, "sha256": digest})
+    return digest
+
+
+def files_sha256(files: Mapping[str, str | os.PathLike[str]]) -> str:
+    """Return one digest over named files: of their names and contents, not of where they lie or in which order."""
+    return hashlib.sha256(canonical_json({name: file_sha256(path) for name, path in files.items()})).hexdigest()
+
+
+def _read_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _stamp(path: Path) -> dict[str, Any]:
+    stat = path.stat()
+    return {
+        "path": str(path),
+        "num_bytes": stat.st_size,
+        "inode": stat.st_ino,
+        "mtime_ns": stat.st_mtime_ns,
+        "ctime_ns": stat.st_ctime_ns,
+    }
+
+
+def _entry_path(path: Path) -> Path:
+    return cache_folder() / "digests" / f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:32]}.json"
+
+
+def _recall(entry: Path, stamp: dict[str, Any]) -> str | None:
+    """Return the remembered digest if the entry is whole and speaks of this very file, else None."""
+    try:
+        known = json.loads(entry.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(known, dict) or any(known.get(key) != value for key, value in stamp.items()):
+        return None
+    digest = known.get("sha256")
+    if isinstance(digest, str) and len(digest) == 64 and set(digest) <= set("0123456789abcdef"):
+        return digest
+    return None
+
+
+def _remember(entry: Path, content: dict[str, Any]) -> None:
+    # A cache that cannot be written costs time, never the run.
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("wb", dir=entry.parent, suffix=".part", delete=False) as stream:
+            stream.write(json.dumps(content).encode())
+        os.replace(stream.name, entry)  # noqa: PTH105 - stream.name is a str
+    except OSError:
+        return

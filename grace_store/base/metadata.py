@@ -1,0 +1,141 @@
+"""Names and documents that live on disk: states, reasons, the plan, a signal, a commit.
+
+Everything here is written into stores, so a change is a change of the format (schemas/FORMAT.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from grace_store.base.settings import DataSpec, ExtractSpec, Frozen, Kind, canonical_json
+
+FORMAT_VERSION = "1.1"
+KIND_VERSIONS: dict[Kind, str] = {"proxy": "1.0", "gradient": "1.1"}
+"""The version of the format in which each kind of signal appeared."""
+
+
+class Reason(StrEnum):
+    """Why a record or sample is set aside. The words are part of the format."""
+
+    BAD_JSON = "bad_json"
+    NOT_AN_OBJECT = "not_an_object"
+    RECORD_TOO_LARGE = "record_too_large"
+    UNKNOWN_RECORD = "unknown_record"
+    DUPLICATE_ID = "duplicate_id"
+    NO_PROMPT = "no_prompt"
+    NO_RESPONSE = "no_response"
+    NO_ANSWER = "no_answer"
+    NO_STEPS = "no_steps"
+    TOO_FEW_STEPS = "too_few_steps"
+    TOO_MANY_STEPS = "too_many_steps"
+    EMPTY_SEGMENT = "empty_segment"
+    BAD_TEXT = "bad_text"
+    IMAGE_COUNT = "image_count"
+    NEEDS_VISION = "needs_vision"
+    IMAGE_MISSING = "image_missing"
+    IMAGE_UNREADABLE = "image_unreadable"
+    IMAGE_REFUSED = "image_refused"
+    TEMPLATE_REWRITES = "template_rewrites"
+    SEGMENT_WITHOUT_TOKEN = "segment_without_token"
+    TOO_LONG = "too_long"
+    NOT_FINITE = "not_finite"
+
+
+STATE_PLANNED = 0
+STATE_DONE = 1
+STATE_CODES: dict[str, int] = {
+    "planned": STATE_PLANNED,
+    "done": STATE_DONE,
+    **{reason.value: code for code, reason in enumerate(Reason, start=2)},
+}
+"""The values of sample_state and set_aside_reason. New reasons go at the end of Reason."""
+
+
+class DataFile(Frozen):
+    """One file of the dataset, identified by its content."""
+
+    path: str
+    kind: str
+    num_bytes: int
+    num_records: int
+    sha256: str
+
+
+class Plan(Frozen):
+    """What planning froze. The samples themselves are arrays beside it."""
+
+    format: Literal["grace-store"] = "grace-store"
+    format_version: str = FORMAT_VERSION
+    spec: DataSpec
+    files: tuple[DataFile, ...]
+    num_records: int
+    num_samples: int
+    set_aside: dict[str, int]
+    samples_per_unit: int
+    num_units: int
+    rows_per_unit: int
+    """Segment rows that every unit has room for, a multiple of the inner chunk."""
+    gram_per_unit: int
+    """Packed Gram entries that every unit has room for."""
+    samples_sha256: str
+    """Digest over every plan array, in the order FORMAT.md gives."""
+    created_by: str
+
+
+class Signal(Frozen):
+    """One named set of vectors, with Grams where they are of segments."""
+
+    name: str
+    spec: ExtractSpec
+    plan_sha256: str
+    origin: dict[str, str] = Field(default_factory=dict)
+    """Where the model lay and what software ran: for people, never compared."""
+
+    def identity(self) -> str:
+        """Return the digest of what the numbers depend on: everything but the origin."""
+        return hashlib.sha256(canonical_json(self.model_dump(mode="json", exclude={"origin"}))).hexdigest()
+
+
+class ChunkDigest(Frozen):
+    """Size and content of one chunk file."""
+
+    num_bytes: int
+    sha256: str
+
+
+class SampleSetAside(Frozen):
+    """A sample of a unit that has no vectors."""
+
+    sample: int
+    reason: Reason
+    detail: str = ""
+
+
+class Commit(Frozen):
+    """A unit is done. Written last; nothing in it depends on when, where or how often the unit was run."""
+
+    unit: int
+    signal_sha256: str
+    num_samples: int
+    num_done: int
+    num_tokens: int
+    images_sha256: str | None = None
+    """SHA-256 over the digests of the images behind the vectors; None without images."""
+    set_aside: tuple[SampleSetAside, ...] = ()
+    chunks: dict[str, ChunkDigest]
+
+
+class Completion(Frozen):
+    """Every unit of a signal is committed: the totals, so that nobody has to add up again."""
+
+    signal_sha256: str
+    num_units: int
+    num_done: int
+    set_aside: dict[str, int]
+    num_tokens: int
+    num_bytes: int
+    commits_sha256: str

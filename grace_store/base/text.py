@@ -1,0 +1,72 @@
+"""Values as text: amounts as people read them, and numbers as JSON has them. Knows nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+RANGES_SHOWN = 20
+
+
+def size(num_bytes: float) -> str:
+    """Return bytes for people.
+
+    >>> size(1_234_000)
+    '1.2 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.1f} TB"
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people.
+
+    >>> duration(0), duration(12_000)
+    ('0 s', '3 h 20 min')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things.
+
+    >>> counted(1, "problem"), counted(0, "problem")
+    ('1 problem', '0 problems')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Return ascending numbers with runs drawn together, the first few of them.
+
+    >>> ranges([0, 1, 2, 5, 7, 8])
+    '0-2, 5, 7-8'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:RANGES_SHOWN]]
+    return ", ".join(shown) + (" and more" if len(runs) > RANGES_SHOWN else "")
+
+
+def without_nan(value: Any) -> Any:
+    """Return a document with null where a number is none.
+
+    >>> without_nan({"low": float("nan"), "all": (1.5, float("inf"))})
+    {'low': None, 'all': [1.5, None]}
+    """
+    if isinstance(value, Mapping):
+        return {key: without_nan(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,209 @@
+"""Two subsets side by side: what they share, what entered, what left, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grace_store.artifacts.score_table import RECONSTRUCTED, ScoreTable, read_scores
+from grace_store.artifacts.table_check import wrong_fields
+from grace_store.base.arrays import FloatArray, IntArray
+from grace_store.base.errors import DataError
+from grace_store.base.files import read_note, sidecar_of
+from grace_store.curate.select import rank_samples, select_samples
+from grace_store.values.overlap import jaccard
+from grace_store.values.ranking import Ratio
+
+_NOTE_FIELDS = {"rows": list, "num_samples": int, "spec": dict, "scores": dict}
+"""What is asked of the note beside a subset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A sample that is in one of two subsets only; A is the first, B the second."""
+
+    sample_id: str
+    row: int
+    num_steps: int
+    value_a: float | None
+    rank_a: int | None
+    """From 1; None if the sample has no value there."""
+    value_b: float | None
+    rank_b: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two subsets side by side."""
+
+    num_a: int
+    num_b: int
+    num_both: int
+    jaccard: float
+    entered: list[Change]
+    """In B alone, the best of B first."""
+    left: list[Change]
+    """In A alone, the best of A first."""
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One subset and the table it was chosen from."""
+
+    scores: ScoreTable
+    chosen: IntArray
+    value: FloatArray
+    """What the samples were ranked by: their values, or what a control left of them."""
+    order: str | None
+    """What else than the value decided, if anything."""
+    notes: list[str]
+    rank: IntArray
+    """Rank from 1 of every row of the table by that value; 0 without one."""
+
+
+def compare_subsets(a: str | Path, b: str | Path, *, ratio: Ratio | None = None) -> Comparison:
+    """Compare two subsets that ``select`` wrote, or the best of two score tables.
+
+    Samples are the same if they are the same record of one plan; between plans, if they have the same id.
+    """
+    first, second = (_side(read_subset(Path(path), ratio)) for path in (a, b))
+    by_row = first.scores.made_by["plan_sha256"] == second.scores.made_by["plan_sha256"]
+    keys = [side.scores.row.tolist() if by_row else side.scores.sample_id for side in (first, second)]
+    place_a, place_b = ({key: place for place, key in enumerate(some)} for some in keys)
+    in_a, in_b = ({keys[i][j] for j in side.chosen.tolist()} for i, side in enumerate((first, second)))
+    num_both = len(in_a & in_b)
+    left = [key for key in (keys[0][j] for j in _by_rank(first)) if key not in in_b]
+    entered = [key for key in (keys[1][j] for j in _by_rank(second)) if key not in in_a]
+    notes = [] if by_row else ["the tables are of different plans: samples are matched by their ids"]
+    return Comparison(
+        num_a=len(in_a),
+        num_b=len(in_b),
+        num_both=num_both,
+        jaccard=jaccard(num_both, len(in_a), len(in_b)),
+        entered=[_change(first, place_a.get(key), second, place_b[key], entered=True) for key in entered],
+        left=[_change(first, place_a[key], second, place_b.get(key), entered=False) for key in left],
+        notes=notes + first.notes + second.notes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSubset:
+    """A subset as it lies in a file, with the table it was chosen from."""
+
+    path: Path
+    scores: ScoreTable
+    chosen: IntArray
+    """Rows of the table."""
+    spec: dict[str, Any]
+    """How it was chosen; empty for the best of a table."""
+
+
+def read_subset(path: Path, ratio: Ratio | None = None) -> WrittenSubset:
+    """Read a subset that ``select`` wrote, or the best of a scores table."""
+    sidecar = sidecar_of(path)
+    if not sidecar.is_file():
+        if path.is_file() and path.suffix != ".parquet":
+            raise DataError(
+                f"{path} has no {sidecar.name} beside it, so it is not known what made it; select it again."
+            )
+        scores = read_scores(path, steps=False)
+        return WrittenSubset(path, scores, select_samples(scores, ratio=ratio).ranked, {})
+    made_by = read_note(sidecar)
+    if wrong := wrong_fields(made_by, _NOTE_FIELDS) or _wrong_choice(made_by["spec"] if made_by else {}):
+        raise DataError(f"{sidecar} is not what `grace-store select` wrote (no {wrong}); select {path.name} again.")
+    assert made_by is not None
+    scores = _table_of(path, made_by)
+    rows = {row for row in made_by["rows"] if isinstance(row, int)}
+    chosen = np.flatnonzero([row in rows for row in scores.row.tolist()])
+    if len(chosen) != made_by["num_samples"]:
+        raise DataError(f"{scores.path} does not hold all samples of {path}: it is another table. Select it again.")
+    return WrittenSubset(path, scores, chosen, made_by["spec"])
+
+
+def _wrong_choice(spec: dict[str, Any]) -> str:
+    """Return which part of how a subset was chosen is not what `select` writes; empty if none."""
+    control, diversity = spec.get("control") or [], spec.get("diversity") or {"method": ""}
+    if not isinstance(control, list) or not all(isinstance(name, str) for name in control):
+        return "control"
+    return "" if isinstance(diversity, dict) and "method" in diversity else "diversity"
+
+
+def _side(subset: WrittenSubset) -> _Side:
+    scores, spec, path = subset.scores, subset.spec, subset.path
+    ranking = rank_samples(scores, control=spec.get("control", ()))
+    ranks = np.zeros(len(scores), dtype=np.int64)
+    ranks[ranking.ranked] = np.arange(1, len(ranking.ranked) + 1)
+    notes = []
+    if scores.made_by["spec"].get("method") in RECONSTRUCTED:
+        notes.append(f"{path.name} was scored by {scores.method}")
+    if ranking.is_balanced:
+        notes.append(f"{path.name} is ranked in turns over its capabilities; ranks are of that order")
+    if ranking.control:
+        controlled = ", ".join(ranking.control)
+        notes.append(f"{path.name} was chosen with {controlled} taken out of the values, which are shown after that")
+    if spec.get("by"):
+        notes.append(f"{path.name} was chosen in strata of {spec['by']}; ranks are those over all of them")
+    order = None if not spec.get("by") else f"strata of {spec['by']}"
+    if diversity := spec.get("diversity"):
+        order = f"diversity by {diversity['method']}"
+        notes.append(f"{path.name} was chosen with {order}; ranks are those by value alone")
+    return _Side(scores, subset.chosen, ranking.value, order, notes, ranks)
+
+
+def _table_of(path: Path, made_by: dict[str, Any]) -> ScoreTable:
+    where = made_by.get("scores_path")
+    if not isinstance(where, str):
+        raise DataError(f"{path} was chosen from a table in memory; write the table, then select from it.")
+    beside = path.parent / Path(where).name
+    where = where if Path(where).is_file() or not beside.is_file() else str(beside)
+    if not Path(where).is_file():
+        raise DataError(f"{path} was chosen from {where}, which is no longer there: put it back or score again.")
+    scores = read_scores(where, steps=False)
+    if scores.made_by != made_by["scores"]:
+        raise DataError(f"{where} was overwritten by other scores since {path} was chosen from it. Select it again.")
+    return scores
+
+
+def _by_rank(side: _Side) -> list[int]:
+    ordered: list[int] = side.chosen[np.argsort(side.rank[side.chosen], kind="stable")].tolist()
+    return ordered
+
+
+def _change(first: _Side, in_a: int | None, second: _Side, in_b: int | None, *, entered: bool) -> Change:
+    side, place = (second, in_b) if entered else (first, in_a)
+    assert place is not None
+    value_a, rank_a = _value_and_rank(first, in_a)
+    value_b, rank_b = _value_and_rank(second, in_b)
+    return Change(
+        sample_id=side.scores.table["sample_id"][place].as_py(),
+        row=int(side.scores.table["row"][place].as_py()),
+        num_steps=int(side.scores.table["num_steps"][place].as_py()),
+        value_a=value_a,
+        rank_a=rank_a,
+        value_b=value_b,
+        rank_b=rank_b,
+        why=_why(first if entered else second, in_a if entered else in_b, rank_a, rank_b),
+    )
+
+
+def _value_and_rank(side: _Side, place: int | None) -> tuple[float | None, int | None]:
+    if place is None or not side.rank[place]:
+        return None, None
+    return float(side.value[place]), int(side.rank[place])
+
+
+def _why(other: _Side, place: int | None, rank_a: int | None, rank_b: int | None) -> str:
+    """Say why a sample is not in the other subset."""
+    if place is None:
+        return "not among the other table's samples"
+    if not other.rank[place]:
+        flags = other.scores.table["flags"][place].as_py()
+        return f"no value in the other table ({', '.join(flags) or 'not finite'})"
+    if rank_a is not None and rank_b is not None and rank_a != rank_b:
+        return f"{'rose' if rank_b < rank_a else 'fell'} from rank {rank_a} to {rank_b}"
+    return other.order or f"the other keeps {len(other.chosen)}"

@@ -1,0 +1,223 @@
+"""Find the samples of a store that are alike: the same text, or descriptors that point the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grace_store import __version__
+from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicates
+from grace_store.artifacts.made_from import check_plan_of
+from grace_store.artifacts.score_table import ScoreTable, read_scores
+from grace_store.base.arrays import BoolArray, Float32Array, IntArray
+from grace_store.base.errors import DataError, SettingError
+from grace_store.base.events import Listener, Note, Warned, ignore
+from grace_store.base.text import counted
+from grace_store.curate.pool import signal_of
+from grace_store.curate.subset_files import samples_named
+from grace_store.curate.text_digests import sample_digests
+from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS, Keep, check_thresholds
+from grace_store.likeness.forest import Pairs, joined, nearest_in, parents_in, spanning_forest
+from grace_store.likeness.points import Descriptor
+from grace_store.read.blocks import BlockReader, Mapper, Threads, map_ordered
+from grace_store.read.descriptors import DescriptionReader, tell_oddities
+from grace_store.store import SignalView, Store
+
+if TYPE_CHECKING:
+    from grace_store.likeness.search import Found
+
+
+def find_duplicates(
+    store: Store | str | Path, *, signal: str | None = None, descriptor: Descriptor | None = None,
+    threshold: float = DEFAULT_THRESHOLD, floor: float | None = None, scores: ScoreTable | str | Path | None = None,
+    subset: str | Path | IntArray | None = None, keep: Keep | None = None, dimension: int | None = None, seed: int = 0,
+    data: Sequence[str | Path] | None = None, partial: bool = False, threads: Threads = None,
+    listener: Listener = ignore,
+) -> DuplicateTable:  # fmt: skip
+    """Return the done samples of a signal in groups: those with the same text, or with a cosine that reaches threshold.
+
+    subset is a file that names samples, or their positions in the plan. keep says which one of a group stays: that with
+    the highest value (the default if there are scores), the shortest, or the earliest. Pairs are looked for down to
+    floor (0.9, or the threshold if that is lower), so that the table can be regrouped by any threshold from there up.
+    data says where the dataset is now, if it moved: texts are compared if it is there.
+    """
+    floor = min(DEFAULT_FLOOR, threshold) if floor is None else floor
+    check_thresholds(threshold, floor)
+    opened = store if isinstance(store, Store) else Store.open(store)
+    table = _scores(opened, scores, steps=descriptor == "weighted")
+    keep = _checked(keep, table)
+    view = opened.signal(signal if table is None else signal_of(table, signal))
+    samples = samples_named(opened, subset) if isinstance(subset, (str, Path)) else subset
+    reader = DescriptionReader.of(
+        opened, signal=view.name, descriptor=descriptor, scores=table if descriptor == "weighted" else None,
+        samples=samples, dimension=dimension, seed=seed, partial=partial, threads=threads,
+    )  # fmt: skip
+    source = StoreVectors(reader)
+    # Vectors may come from elsewhere; they are searched here, so that the result is the same wherever they come from.
+    here = None if isinstance(threads, Mapper) else threads
+    search, about = _search(source, floor, here, seed, listener)
+    found = source.sample
+    digests, digest_of = sample_digests(opened, found, data, listener)
+    copies, is_exact = _same_text(found, digests)
+    row = opened.column("sample_row")[found].astype(np.int64)
+    made_by = reader.made_by | {
+        "kind": "duplicates",
+        "made_by": f"grace-store {__version__}",
+        "spec": {"threshold": threshold, "floor": floor, "keep": keep},
+        "num_samples": len(found),
+        "num_zero": source.num_zero,
+        "exact_by": digest_of,
+        "search": about,
+        "subset": str(subset) if isinstance(subset, (str, Path)) else None,
+        "scores": None if table is None else table.made_by,
+    }
+    forest = spanning_forest(joined([copies, search.forest]))
+    return DuplicateTable(
+        sample_id=opened.column("sample_id")[found].tolist(),
+        row=row,
+        exact=is_exact,
+        **_likeness(found, forest, search),
+        value=np.full(len(found), np.nan) if table is None else table.values_of(row),
+        num_tokens=_num_tokens(view, threads)[found],
+        made_by=made_by,
+    )
+
+
+def regroup_duplicates(
+    table: str | Path, *, threshold: float | None = None, keep: Keep | None = None,
+    scores: ScoreTable | str | Path | None = None,
+) -> DuplicateTable:  # fmt: skip
+    """Return a table's samples in groups by another threshold or policy, without store or search."""
+    found = read_duplicates(table)
+    value = None
+    if scores is not None:
+        given = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
+        if given.made_by.get("plan_sha256") != found.made_by["plan_sha256"]:
+            raise DataError(
+                f"{table} and the scores are of different plans; score the store that {table} was made from."
+            )
+        value = given.values_of(found.row)
+    _checked(keep or found.made_by["spec"]["keep"], scores if scores is not None else found)
+    return found.regrouped(threshold, keep, value)
+
+
+@dataclass(slots=True)
+class StoreVectors:
+    """The descriptors of a store's samples as vectors to search; a point's number is its sample's place in the plan."""
+
+    reader: DescriptionReader
+    sample: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The samples there are, once all were read."""
+    num_zero: int = 0
+    num_unweighted: int = 0
+
+    @property
+    def num_points(self) -> int:
+        return self.reader.store.plan.num_samples
+
+    @property
+    def size(self) -> int:
+        return self.reader.size
+
+    def blocks(self) -> Iterator[tuple[IntArray, Float32Array]]:
+        samples: list[IntArray] = []
+        num_zero = num_unweighted = 0
+        for block in self.reader.blocks():
+            samples.append(block.sample)
+            num_zero += int(block.is_zero.sum())
+            num_unweighted += int(block.is_unweighted.sum())
+            yield block.sample, block.vector
+        self.sample = np.concatenate([np.zeros(0, np.int64), *samples])
+        self.num_zero, self.num_unweighted = num_zero, num_unweighted
+
+    def sampled(self, num_vectors: int, seed: int) -> tuple[IntArray, Float32Array]:
+        """Return the vectors of some units at random: whole ones, so that few have to be read."""
+        units, per_unit = self.reader.units, max(1, self.reader.max_samples // max(1, len(self.reader.units)))
+        count = min(len(units), -(-num_vectors // per_unit))
+        chosen = np.sort(np.random.default_rng(seed).permutation(len(units))[:count]).tolist()
+        blocks = list(self.reader.blocks([units[place] for place in chosen]))
+        return np.concatenate([block.sample for block in blocks]), np.concatenate([block.vector for block in blocks])
+
+
+def _search(
+    source: StoreVectors, floor: float, threads: int | None, seed: int, listener: Listener
+) -> tuple[Found, dict[str, Any]]:
+    """Return what the search found and what the table says of it."""
+    # Here, so that nothing but a search needs faiss: a table is regrouped without.
+    from grace_store.likeness.search import num_gpus, plan_index, similar_pairs
+
+    plan = plan_index(source.reader.max_samples, source.size, num_gpus=num_gpus())
+    how = "all with all" if plan.kind == "flat" else f"in {plan.num_probed} of {plan.num_cells} cells each"
+    listener(Note(f"Comparing {counted(source.reader.max_samples, 'sample')}, {source.size} numbers each, {how}."))
+    found = similar_pairs(source, floor, plan=plan, threads=threads, seed=seed, listener=listener)
+    tell_oddities(source.num_zero, source.num_unweighted, listener)
+    about: dict[str, Any] = {"index": plan.kind, "seed": seed, "num_distinct": found.num_distinct, "recall": None}
+    if found.recall is not None:
+        about |= {"num_cells": plan.num_cells, "num_probed": plan.num_probed}
+        about["recall"] = asdict(found.recall) | {"share": found.recall.share}
+        if found.recall.share is not None and found.recall.share < 0.99:
+            listener(Warned(f"The search found {found.recall.share:.3f} of the similar pairs of samples at random."))
+    return found, about
+
+
+def _same_text(samples: IntArray, digests: Sequence[bytes]) -> tuple[Pairs, BoolArray]:
+    """Return pairs of every sample with the first that has the same text, and which samples have such a one."""
+    first: dict[bytes, int] = {}
+    earliest = np.array([first.setdefault(digest, place) for place, digest in enumerate(digests)], dtype=np.int64)
+    again = np.flatnonzero(earliest != np.arange(len(earliest)))
+    is_exact = np.zeros(len(samples), dtype=np.bool_)
+    is_exact[again], is_exact[earliest[again]] = True, True
+    return Pairs(samples[earliest[again]], samples[again], np.ones(len(again), np.float32)), is_exact
+
+
+def _likeness(found: IntArray, forest: Pairs, search: Found) -> dict[str, Any]:
+    """Return a table's columns of nearest samples and links, by places among the samples found instead of the plan."""
+    forest = Pairs(np.searchsorted(found, forest.first), np.searchsorted(found, forest.second), forest.similarity)
+    nearest, similarity = nearest_in(len(found), forest)
+    # Whoever is like nobody still has a nearest one.
+    alone = np.flatnonzero((nearest < 0) & (search.nearest[found] >= 0))
+    nearest[alone] = np.searchsorted(found, search.nearest[found[alone]])
+    similarity[alone] = search.nearest_similarity[found[alone]]
+    link, link_similarity = parents_in(len(found), forest)
+    return {"nearest": nearest, "similarity": similarity, "link": link, "link_similarity": link_similarity}
+
+
+def _num_tokens(view: SignalView, threads: Threads) -> IntArray:
+    """Return the tokens in the response of every planned sample; 0 where it is not done."""
+    out = np.zeros(view.store.plan.num_samples, dtype=np.int64)
+    if view.per_sample:
+        size = view.store.plan.samples_per_unit
+        units = view.committed_units()
+        for unit, counts in zip(
+            units, map_ordered(lambda unit: view.unit_array("sample_num_tokens", unit), units, threads), strict=True
+        ):
+            here = out[unit * size : (unit + 1) * size]
+            here[:] = counts[: len(here)]
+        return out
+    for sample, num_tokens in BlockReader(view.store, (view.name,), gram=False).map(
+        lambda block: (block.sample, block.num_tokens), threads
+    ):
+        out[sample] = num_tokens
+    return out
+
+
+def _scores(store: Store, scores: ScoreTable | str | Path | None, *, steps: bool) -> ScoreTable | None:
+    if scores is None:
+        return None
+    table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=steps)
+    check_plan_of(table.made_by, store, table.what)
+    return table
+
+
+def _checked(keep: Keep | None, values: object | None) -> Keep:
+    if keep is None:
+        return "earliest" if values is None else "value"
+    if keep not in KEEPS:
+        raise SettingError(f"keep {keep!r} is none of {', '.join(KEEPS)}")
+    if keep == "value" and values is None:
+        raise SettingError("to keep the sample with the highest value, give the --scores that have the values")
+    return keep

@@ -1,0 +1,1 @@
+"""Subsets as files that trainers read: one module a format."""

@@ -1,0 +1,83 @@
+"""One sample for a person: its text segment by segment, with everything the store knows of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from grace_store.base.errors import DataError
+from grace_store.read.records import UnitLoader, open_dataset
+from grace_store.store import SignalView
+from grace_store.values.grace import score_block
+from grace_store.values.gram import pack
+from grace_store.values.score_spec import ScoreSpec
+
+
+def sample_view(view: SignalView, sample: int, spec: ScoreSpec, data: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return a sample's segments with all signals; the texts are None if the dataset is out of reach."""
+    rows = view.store.samples(sample, sample + 1)
+    result: dict[str, Any] = {
+        "sample_id": rows.sample_id[0],
+        "row": int(rows.row[0]),
+        "sample": sample,
+        "unit": sample // view.store.plan.samples_per_unit,
+        "signal": view.name,
+        "state": view.state(sample),
+        "num_steps": int(rows.num_steps[0]),
+        "prompt": None,
+        "missing_text": None,
+    }
+    texts: list[str] | None = None
+    try:
+        with open_dataset(view.store, data) as dataset:
+            found = UnitLoader(view.store, dataset).read(sample, sample + 1)[0]
+        texts = found.segments
+        result["prompt"] = "\n".join(turn.text for turn in found.turns)
+    except (DataError, OSError) as error:
+        result["missing_text"] = str(error)
+    if result["state"] != "done":
+        result["segments"] = [{"name": _name(i, texts), "text": text} for i, text in enumerate(texts or [])]
+        return result
+    return result | (_of_sample(view, sample, texts) if view.per_sample else _signals(view, sample, spec, texts))
+
+
+def _of_sample(view: SignalView, sample: int, texts: list[str] | None) -> dict[str, Any]:
+    """Return what a signal with one vector a sample knows; there are no steps to score."""
+    return {
+        "value": None,
+        "num_tokens": int(view.sample_value("sample_num_tokens", sample)),
+        "loss": float(view.sample_value("sample_loss", sample)),
+        "norm": float(view.sample_value("sample_norm", sample)),
+        "segments": [{"name": _name(i, texts), "text": text} for i, text in enumerate(texts or [])],
+    }
+
+
+def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str] | None) -> dict[str, Any]:
+    gram = view.gram(sample)
+    num_tokens = view.segments("segment_num_tokens", sample)
+    scores = score_block(pack(gram[None]), num_tokens[None], spec)
+    columns = {name: view.segments(f"segment_{name}", sample) for name in ("span", "loss", "entropy", "hit_rate")}
+    num_segments = len(num_tokens)
+    segments = []
+    for i in range(num_segments):
+        is_step = i < num_segments - 1
+        segments.append(
+            {
+                "name": f"step {i + 1}" if is_step else "answer",
+                "text": texts[i] if texts else None,
+                "span": columns["span"][i].tolist(),
+                "num_tokens": int(num_tokens[i]),
+                "loss": float(columns["loss"][i]),
+                "entropy": float(columns["entropy"][i]),
+                "hit_rate": float(columns["hit_rate"][i]),
+                "norm": float(gram[i, i] ** 0.5),
+                "answer_alignment": float(scores.answer_alignment[0, i]) if is_step else None,
+                "history_alignment": float(scores.history_alignment[0, i]) if is_step and i > 0 else None,
+                "step_score": float(scores.step_score[0, i]) if is_step else None,
+            }
+        )
+    return {"value": float(scores.value[0]), "segments": segments, "gram": gram.tolist()}
+
+
+def _name(i: int, texts: list[str] | None) -> str:
+    return "answer" if texts and i == len(texts) - 1 else f"step {i + 1}"

@@ -1,0 +1,79 @@
+"""A pool of samples as points: their descriptors, and where the samples of a ranking or subset stand among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from grace_store.artifacts.score_table import ScoreTable
+from grace_store.base.arrays import Float32Array, IntArray
+from grace_store.base.errors import DataError, SettingError
+from grace_store.base.events import Listener, Note, ignore
+from grace_store.base.text import counted
+from grace_store.curate.select import with_steps
+from grace_store.likeness.points import descriptor_named
+from grace_store.read.descriptors import Descriptions, describe_samples
+from grace_store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Samples of one signal in the order of the plan, each with a vector of length 1 or of zeros."""
+
+    store: Store
+    described: Descriptions
+
+    @property
+    def vector(self) -> Float32Array:
+        return cast(Float32Array, self.described.vector)
+
+    @property
+    def made_by(self) -> dict[str, Any]:
+        return self.described.made_by
+
+    def __len__(self) -> int:
+        return len(self.described)
+
+    def places_of(self, row: IntArray, what: str) -> IntArray:
+        """Return where the samples with these dataset rows stand in the pool; all must be there."""
+        place = np.searchsorted(self.described.row, row).clip(max=max(len(self) - 1, 0))
+        missing = self.described.row[place] != row if len(self) else np.ones(len(row), dtype=np.bool_)
+        if missing.any():
+            raise DataError(
+                f"{int(missing.sum())} of the {len(row)} samples of {what} have no vector in signal "
+                f"{self.made_by['signal']['name']!r} of {self.store.location}. Name another --signal, or extract them."
+            )
+        return place
+
+
+def open_pool(
+    store: Store, *, signal: str | None = None, descriptor: str | None = None, scores: ScoreTable | None = None,
+    samples: IntArray | None = None, partial: bool = False, threads: int | None = None, listener: Listener = ignore,
+) -> Pool:  # fmt: skip
+    """Describe all done samples of a signal, or some (positions in the plan). The descriptor weighted needs scores."""
+    view = store.signal(signal)
+    chosen = None if descriptor is None else descriptor_named(descriptor)
+    weights = with_steps(scores) if chosen == "weighted" and scores is not None else None
+    num_samples = store.plan.num_samples if samples is None else len(samples)
+    listener(Note(f"Reading the vectors of {counted(num_samples, 'sample')}, signal {view.name}."))
+    found = describe_samples(
+        store, signal=view.name, descriptor=chosen, scores=weights, samples=samples, partial=partial, threads=threads,
+        listener=listener,
+    )  # fmt: skip
+    return Pool(store, found)
+
+
+def signal_of(scores: ScoreTable, signal: str | None) -> str:
+    """Return the signal whose vectors go with a table: the one named, or the one that was scored."""
+    if signal is not None:
+        return signal
+    scored = list(scores.made_by.get("signals", ()))
+    if len(scored) != 1:
+        place = Path(scores.path).name if scores.path else "the table"
+        raise SettingError(
+            f"{place} was scored from {', '.join(scored) or 'no'} signals: say with --signal whose vectors are meant"
+        )
+    return str(scored[0])

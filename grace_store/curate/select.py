@@ -1,0 +1,259 @@
+"""From a scores table to subsets: rank, then keep the beginning of the ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grace_store.artifacts.made_from import check_plan_of, open_made_from
+from grace_store.artifacts.score_table import ScoreTable, read_scores
+from grace_store.base.arrays import FloatArray, IntArray
+from grace_store.base.errors import DataError, SettingError
+from grace_store.base.events import Listener, Warned, ignore
+from grace_store.read.record_fields import read_field
+from grace_store.store import Store
+from grace_store.values.diversity_spec import DiversityMethod, DiversitySpec
+from grace_store.values.length_bias import LENGTHS, Length, residuals
+from grace_store.values.ranking import Ratio, at_least, balanced_order, budget, rank, stratified_rank
+
+DiversityChoice = DiversityMethod | DiversitySpec
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """The samples chosen from a table."""
+
+    scores: ScoreTable
+    ranked: IntArray
+    """Rows of the table, the best first."""
+    num_with_value: int
+    threshold: float
+    """The smallest value that was kept, of those ranked by."""
+    spec: dict[str, Any]
+    """How it was chosen."""
+    notes: tuple[str, ...] = ()
+    """What the user should know."""
+
+    @property
+    def is_all_above(self) -> bool:
+        """Whether nothing but the table's values decided, so that what is left out has no larger one."""
+        return not any(self.spec.get(name) for name in ("by", "control", "diversity", "balanced"))
+
+    @property
+    def chosen(self) -> IntArray:
+        """Rows of the table in the order of the records."""
+        return np.sort(self.ranked)
+
+    @property
+    def row(self) -> IntArray:
+        """The chosen samples' rows in the dataset, ascending."""
+        return np.sort(self.scores.row[self.ranked])
+
+    @property
+    def sample_id(self) -> list[str]:
+        """The chosen samples' ids, in the order of the records."""
+        ids: list[str] = self.scores.table["sample_id"].take(self.chosen).to_pylist()
+        return ids
+
+    def to_pandas(self) -> Any:
+        """Return the chosen rows of the table, the best first, as a pandas DataFrame."""
+        return self.scores.table.take(self.ranked).to_pandas()
+
+    def __len__(self) -> int:
+        return len(self.ranked)
+
+
+@dataclass(frozen=True, slots=True)
+class Diversified:
+    """What made a ranking diverse."""
+
+    made_by: dict[str, Any]
+    """The method and its settings."""
+    by_value: IntArray
+    """Rows of the table in the order of value alone."""
+    num_distinct: int | None = None
+    """How many samples are left without near-duplicates, if those were looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """All samples of a table that have a value, in the order they would be chosen."""
+
+    scores: ScoreTable
+    value: FloatArray
+    """What is ranked by: the values, or what is left of them after a control."""
+    ranked: IntArray
+    by: str | None
+    control: tuple[Length, ...]
+    diversified: Diversified | None = None
+    is_balanced: bool = False
+    """Whether every beginning of the ranking has the table's capabilities in equal numbers, as far as they go."""
+
+    def take(self, *, ratio: Ratio | None = None, count: int | None = None, threshold: float | None = None) -> Subset:
+        """Return the best ceil(ratio N), the best count, or those that reach a threshold: one of the three."""
+        said = {"ratio": ratio, "count": count, "threshold": threshold}
+        if sum(each is not None for each in said.values()) > 1:
+            raise SettingError("give one of ratio, count and threshold")
+        if ratio is not None:
+            kept = self.ranked[: budget(ratio, len(self.ranked))]
+        elif count is not None:
+            if not 1 <= count <= len(self.ranked):
+                raise SettingError(
+                    f"count {count} is not between 1 and {len(self.ranked)}, the number of samples that have a value"
+                )
+            kept = self.ranked[:count]
+        elif threshold is not None:
+            kept = self._reaching(threshold)
+        else:
+            raise SettingError("give one of ratio, count and threshold")
+        spec: dict[str, Any] = {
+            key: each if key != "ratio" else str(each) for key, each in said.items() if each is not None
+        }
+        spec |= {"by": self.by, "control": list(self.control)}
+        spec |= {} if self.diversified is None else {"diversity": self.diversified.made_by}
+        spec |= {"balanced": "capability"} if self.is_balanced else {}
+        least = float(self.value[kept].min())
+        return Subset(self.scores, kept, len(self.ranked), least, spec, self._notes(kept))
+
+    def _reaching(self, threshold: float) -> IntArray:
+        if self.by is not None:
+            raise SettingError("a threshold has no meaning inside strata: give --ratio or --count with --by")
+        if self.diversified is not None:
+            raise SettingError("a threshold leaves no choice to diversity: give --ratio or --count")
+        if self.is_balanced:
+            raise SettingError("a threshold has no meaning where capabilities are balanced: give --ratio or --count")
+        kept = at_least(self.value, threshold, self.ranked)
+        if not len(kept):
+            largest = float(self.value[self.ranked].max())
+            raise SettingError(f"no sample reaches threshold {threshold:g}: the largest value is {largest:.6g}")
+        return kept
+
+    def _notes(self, kept: IntArray) -> tuple[str, ...]:
+        """Say what diversity cost, and where it could not be had."""
+        if self.diversified is None or not len(kept):
+            return ()
+        best = self.diversified.by_value[: len(kept)]
+        num_both = len(np.intersect1d(kept, best, assume_unique=True))
+        mean, most = float(self.value[kept].mean()), float(self.value[best].mean())
+        notes = [
+            f"diversity by {self.diversified.made_by['method']}: mean value {mean:.4f}, {most:.4f} for the best "
+            f"{len(best)} by value alone, of which {num_both} are here"
+        ]
+        num_distinct = self.diversified.num_distinct
+        if num_distinct is not None and num_distinct < len(kept):
+            notes.append(
+                f"{num_distinct} samples are left without near-duplicates, so {len(kept) - num_distinct} of those "
+                "fill the budget, the best first"
+            )
+        return tuple(notes)
+
+
+def rank_samples(
+    scores: ScoreTable | str | Path, *, by: str | None = None, control: Sequence[str] = (),
+    store: str | None = None, data: Sequence[str] | None = None, diversity: DiversityChoice | None = None,
+    duplicates: str | Path | None = None, threads: int | None = None, listener: Listener = ignore,
+) -> Ranking:  # fmt: skip
+    """Rank the samples of a table by value, ties to the earlier record; never one whose value is not finite.
+
+    by names a field of the records (dots lead inside), or num_steps: every subset then has its strata in their natural
+    shares. control names lengths that are taken out of the values first; "length" is all three. diversity is a method
+    (dedup, clusters, facility, mmr) or a spec: the ranking is then an order that trades value against redundancy, and
+    duplicates a table of groups for dedup. store and data say where those are now, if they moved. A table with
+    capabilities is ranked in turns, the best of each one, then the second best, and so on: every subset has equal
+    numbers of them, and what one cannot fill goes to the others.
+    """
+    table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
+    lengths = _controls(control, table)
+    value = residuals(table.value, table.lengths, lengths) if lengths else table.value
+    if not np.isfinite(value).any():
+        place = table.path or "The table"
+        raise DataError(f"{place} has no sample with a value, so there is nothing to select.")
+    if table.capability is not None:
+        if by is not None or diversity is not None:
+            raise SettingError(
+                f"{table.method} balances capabilities, which {'--by' if by else '--diversity'} would undo: leave it "
+                "out, or take a table of another method"
+            )
+        return Ranking(table, value, _in_turns(value, table.capability, table.row), None, lengths, is_balanced=True)
+    if by is None:
+        ranked = rank(value, table.row)
+    else:
+        strata = table.num_steps.tolist() if by == "num_steps" else _field(table, by, data, store)
+        if len(set(strata)) == len(strata) > 1:
+            listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
+        ranked = stratified_rank(value, strata, table.row)
+    ranking = Ranking(table, value, ranked, by, lengths)
+    if diversity is None:
+        return ranking
+    from grace_store.curate.diversify import diversify  # needs faiss, which nothing else here does
+
+    spec = diversity if isinstance(diversity, DiversitySpec) else DiversitySpec.parse(method=diversity)
+    return diversify(ranking, spec, store=store, data=data, duplicates=duplicates, threads=threads, listener=listener)
+
+
+def select_samples(
+    scores: ScoreTable | str | Path, *, ratio: Ratio | None = None, count: int | None = None,
+    threshold: float | None = None, by: str | None = None, control: Sequence[str] = (),
+    store: str | None = None, data: Sequence[str] | None = None, diversity: DiversityChoice | None = None,
+    duplicates: str | Path | None = None, threads: int | None = None,
+) -> Subset:  # fmt: skip
+    """Choose the best samples of a table: a share (0.2 unless said otherwise), a number, or all that reach a value.
+
+    diversity, a method (dedup, clusters, facility, mmr) or a DiversitySpec, trades value against redundancy, for the
+    same number of samples.
+    """
+    if ratio is None and count is None and threshold is None:
+        ratio = "0.2"
+    ranking = rank_samples(
+        scores, by=by, control=control, store=store, data=data, diversity=diversity, duplicates=duplicates,
+        threads=threads,
+    )  # fmt: skip
+    return ranking.take(ratio=ratio, count=count, threshold=threshold)
+
+
+def _in_turns(value: FloatArray, capability: IntArray, row: IntArray) -> IntArray:
+    ranked = rank(value, row)
+    # Numbered anew from 0: a stranger's table may have any number there.
+    return ranked[balanced_order(np.unique(capability[ranked], return_inverse=True)[1], "equal")]
+
+
+def _controls(control: Sequence[str], table: ScoreTable) -> tuple[Length, ...]:
+    if unknown := [name for name in control if name != "length" and name not in LENGTHS]:
+        raise SettingError(f"control {unknown[0]!r} is none of length, {', '.join(LENGTHS)}")
+    known = table.lengths if control else {}
+    if missing := [name for name in control if name != "length" and name not in known]:
+        raise SettingError(f"the table does not know the {missing[0]} of its samples, only {', '.join(known)}")
+    return tuple(name for name in LENGTHS if name in known and (name in control or "length" in control))
+
+
+def with_steps(scores: ScoreTable) -> ScoreTable:
+    """Return a table with its step scores, if it has any, reading them if they were left out."""
+    if "step_score" in scores.table.column_names or scores.path is None:
+        return scores
+    return read_scores(scores.path)
+
+
+def open_store_of(scores: ScoreTable, location: str | None = None) -> Store:
+    """Open the store that a table was made from, or a copy elsewhere, and make sure that it has the same plan."""
+    store = open_made_from(scores.made_by, location or None, scores.what, "--store")
+    check_plan_of(scores.made_by, store, scores.what)
+    return store
+
+
+def positions_of(store: Store, row: IntArray) -> IntArray:
+    """Return where the samples with these dataset rows stand in the plan."""
+    return np.searchsorted(store.column("sample_row"), row)
+
+
+def _field(table: ScoreTable, by: str, data: Sequence[str] | None, store_at: str | None) -> list[object]:
+    """Return a field of every sample's record; None where the record has no such field."""
+    store = open_store_of(table, store_at)
+    places = positions_of(store, table.row)
+    found = read_field(store, by, data, places)
+    if all(value is None for value in found):
+        raise SettingError(f"no record has a field {by!r} to stratify by; num_steps is the number of steps")
+    return found

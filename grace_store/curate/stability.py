@@ -1,0 +1,147 @@
+"""Audit a choice from stored signals: what of the subset survives another checkpoint, less precision, other steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+
+from grace_store.artifacts.score_table import ScoreTable
+from grace_store.base.arrays import FloatArray, IntArray
+from grace_store.base.errors import SettingError, UnknownName
+from grace_store.base.settings import Storage
+from grace_store.curate.score import score_samples
+from grace_store.read.blocks import map_ordered
+from grace_store.store import SignalView, Store, unit_range
+from grace_store.store.vectors import packed_grams, stored_form
+from grace_store.values.grace import score_ragged
+from grace_store.values.overlap import jaccard_by_chance
+from grace_store.values.ranking import Ratio, budget
+from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.survival import Survival, step_survival, survival
+
+MAX_DECODED = 20_000
+"""Precision is tried on at most so many samples, in units spread evenly: their vectors have to be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stability:
+    """What of one choice survives."""
+
+    signal: str
+    ratio: str
+    num_samples: int
+    num_chosen: int
+    by_chance: float
+    """What two random subsets of that size would share."""
+    signals: dict[str, Survival]
+    """The same settings with another signal: another checkpoint, warm-up seed or warm-up size."""
+    storages: dict[str, Survival]
+    """The same choice from vectors stored with less precision, instead of from exact Grams."""
+    skipped: list[str]
+    """Other signals that were not named and have no steps: one vector a sample."""
+    steps: Survival | None
+    """Each sample's steps drawn anew from its own; None where a value is no mean of steps."""
+
+
+def measure_stability(
+    store: Store | str | Path, spec: ScoreSpec | None = None, *, signal: str | None = None,
+    against: Sequence[str] | None = None, ratio: Ratio = "0.2", draws: int = 200, seed: int = 0,
+    partial: bool = False, threads: int | None = None,
+) -> Stability:  # fmt: skip
+    """Choose by one signal, then again with what might have come out otherwise, and compare the subsets.
+
+    against names other signals; by default all others that have steps. Intervals cover 95 % of the draws.
+    """
+    opened = store if isinstance(store, Store) else Store.open(store)
+    spec = spec or ScoreSpec()
+    view = opened.signal(signal)
+    budget(ratio, 0)  # says so if it is no ratio
+    if draws < 1:
+        raise SettingError(f"draws {draws} is not at least 1")
+    others, skipped = _others(opened, view, against)
+
+    def score(name: str) -> ScoreTable:
+        return score_samples(opened, spec, signals=name, partial=partial, threads=threads)
+
+    table = score(view.name)
+    num_with_value = int(np.isfinite(table.value).sum())
+    if not num_with_value:
+        raise SettingError(f"no sample of signal {view.name!r} has a value by these settings")
+    count = budget(ratio, num_with_value)
+    return Stability(
+        signal=view.name,
+        ratio=str(ratio),
+        num_samples=num_with_value,
+        num_chosen=count,
+        by_chance=jaccard_by_chance(num_with_value, count),
+        signals={name: _against(table, score(name), ratio, draws, seed) for name in others},
+        skipped=skipped,
+        storages=_by_storage(view, table, spec, ratio, draws, seed, threads),
+        steps=_by_steps(table, ratio, draws, seed) if spec.aggregation == "mean" else None,
+    )
+
+
+def _others(store: Store, view: SignalView, against: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Return the signals to compare with, and those left out because they have no steps."""
+    names = [name for name in store.signal_names if name != view.name]
+    if against is None:
+        skipped = [name for name in names if store.signal(name).per_sample]
+        return [name for name in names if name not in skipped], skipped
+    if unknown := [name for name in against if name not in names]:
+        known = ", ".join(names) or "none"
+        raise UnknownName(f"{store.location} has no other signal {', '.join(map(repr, unknown))} (there are: {known}).")
+    return list(against), []
+
+
+def _against(table: ScoreTable, other: ScoreTable, ratio: Ratio, draws: int, seed: int) -> Survival:
+    _, mine, theirs = np.intersect1d(table.row, other.row, assume_unique=True, return_indices=True)
+    return survival(table.value[mine], other.value[theirs], ratio, draws=draws, seed=seed)
+
+
+def _by_steps(table: ScoreTable, ratio: Ratio, draws: int, seed: int) -> Survival:
+    return step_survival(table.value, table.flat("step_score"), table.offsets, ratio, draws=draws, seed=seed)
+
+
+def _by_storage(
+    view: SignalView, table: ScoreTable, spec: ScoreSpec, ratio: Ratio, draws: int, seed: int, threads: int | None
+) -> dict[str, Survival]:  # fmt: skip
+    """Score from vectors as they are stored, and as they would be with less precision."""
+    order: tuple[Storage, ...] = get_args(Storage)
+    storages = order[order.index(view.signal.spec.storage) :]
+    units = _spread(view)
+    found = list(map_ordered(lambda unit: _unit_values(view, unit, spec, storages), units, threads))
+    rows = np.concatenate([row for row, _ in found])
+    values = np.concatenate([value for _, value in found], axis=1)
+    _, mine, theirs = np.intersect1d(table.row, rows, assume_unique=True, return_indices=True)
+    return {
+        storage: survival(table.value[mine], value[theirs], ratio, draws=draws, seed=seed)
+        for storage, value in zip(storages, values, strict=True)
+    }
+
+
+def _spread(view: SignalView) -> list[int]:
+    units = list(view.committed_units())
+    wanted = max(1, MAX_DECODED // view.store.plan.samples_per_unit)
+    return units if len(units) <= wanted else [units[i * len(units) // wanted] for i in range(wanted)]
+
+
+def _unit_values(
+    view: SignalView, unit: int, spec: ScoreSpec, storages: Sequence[Storage]
+) -> tuple[IntArray, FloatArray]:
+    """Return the rows of a unit's samples and, for each storage, their values from vectors so stored."""
+    start, stop = unit_range(view.store.plan, unit)
+    num_steps = view.store.column("sample_num_steps", start, stop).astype(np.int64)
+    total = int((num_steps + 1).sum())
+    vectors = view.unit_vectors(unit)[:total]
+    tokens = view.unit_array("segment_num_tokens", unit)[:total]
+    values = []
+    for storage in storages:
+        # What is stored already loses nothing by being stored the same way: it is taken as it is.
+        kept = vectors if storage == view.signal.spec.storage else stored_form(vectors, storage)
+        gram = packed_grams(kept, num_steps + 1)
+        values.append(score_ragged(num_steps, gram, tokens, spec).value)
+    return view.store.column("sample_row", start, stop).astype(np.int64), np.stack(values)

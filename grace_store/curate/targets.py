@@ -1,0 +1,173 @@
+"""The target set of an influence method: a store of its own, its samples in subtasks, each subtask a mean gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray
+from grace_store.base.errors import Corrupt, SettingError
+from grace_store.data import name_files
+from grace_store.read.record_fields import read_field, shown
+from grace_store.read.vectors import VectorReader
+from grace_store.store import Store, unit_range
+from grace_store.values.grace import Flag
+from grace_store.values.influence.directions import ROWS_AT_ONCE, SubtaskMeans, unit_vectors
+
+NAMED_IN_A_SENTENCE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """A target set as a user names it."""
+
+    store: Store | str | Path
+    signals: tuple[str, ...] = ()
+    """One for each signal of the pool; none: those of the same names, or that fit."""
+    subtasks: str | None = None
+    """Field of the records that names the subtask; None: every file of the plan is one."""
+    data: tuple[str, ...] = ()
+    """Where the target set's files are now, if they moved; only a field needs them."""
+
+    def open(self) -> Store:
+        return self.store if isinstance(self.store, Store) else Store.open(self.store)
+
+
+@dataclass(frozen=True, slots=True)
+class Subtasks:
+    """Which subtask every sample of the target plan belongs to."""
+
+    by: str | None
+    """The records' field, or None for the files."""
+    names: tuple[str, ...]
+    of_sample: IntArray
+    """Number of the subtask of each sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSet:
+    """What is known of the targets once they are read."""
+
+    reader: VectorReader
+    subtasks: Subtasks
+    sizes: IntArray
+    """Samples of each subtask that count: those that every signal has."""
+    num_set_aside: int
+    """Records that do not count, because planning or one of the signals set them aside."""
+    num_zero: int
+    """Gradients without a direction, over all signals; their cosines are 0."""
+    means: FloatArray
+    """(checkpoints, subtasks, D): of directions, or of gradients as long as they were."""
+
+    def describe(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return what a table says of its target set; names are the pool's signals."""
+        store = self.reader.store
+        return {
+            "store": store.location,
+            "plan_sha256": store.plan.digest(),
+            "signals": {
+                name: {"name": view.name, "sha256": view.signal.identity(), "num_units": len(units)}
+                for name, view, units in zip(names, self.reader.views, self.reader.committed, strict=True)
+            },
+            "subtasks_by": self.subtasks.by,
+            "subtasks": [
+                {"name": name, "num_samples": size}
+                for name, size in zip(self.subtasks.names, self.sizes.tolist(), strict=True)
+            ],
+            "num_set_aside": self.num_set_aside,
+            "num_zero": self.num_zero,
+        }
+
+
+def find_subtasks(targets: Targets, store: Store) -> Subtasks:
+    """Return the subtasks of a target store: by a field of its records, or one for each file of its plan."""
+    if targets.subtasks is None:
+        if targets.data:
+            raise SettingError("--target-data is read only for --subtasks: files are subtasks by their names alone")
+        return _by_file(store)
+    values = read_field(store, targets.subtasks, targets.data or None)
+    empty = [place for place, value in enumerate(values) if value is None or value == ""]
+    if len(empty) == len(values):
+        raise SettingError(f"no record of the targets in {store.location} has a field {targets.subtasks!r}")
+    if empty:
+        ids = store.column("sample_id")[empty[:NAMED_IN_A_SENTENCE]].tolist()
+        raise SettingError(
+            f"{len(empty)} of {len(values)} target samples have no {targets.subtasks!r} ({', '.join(ids)}"
+            f"{', ...' if len(empty) > len(ids) else ''}): every target sample needs a subtask"
+        )
+    # As text, as it is shown: 1 and "1" are one subtask.
+    numbers: dict[str, int] = {}
+    of_sample = np.array([numbers.setdefault(str(value), len(numbers)) for value in values], dtype=np.int64)
+    return Subtasks(targets.subtasks, tuple(numbers), of_sample)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED_IN_A_SENTENCE} more" if len(names) > NAMED_IN_A_SENTENCE else ""
+    return ", ".join(shown(name) for name in names[:NAMED_IN_A_SENTENCE]) + more
+
+
+def _by_file(store: Store) -> Subtasks:
+    names = name_files([Path(file.path) for file in store.plan.files])
+    stems = [Path(name.removesuffix(".gz").removesuffix(".zst")).stem for name in names]
+    # Files that share a stem are told apart by as much of their paths as that takes.
+    labels = stems if len(set(stems)) == len(stems) else names
+    return Subtasks(None, tuple(labels), store.column("sample_file").astype(np.int64))
+
+
+def read_targets(store: Store, signals: Sequence[str], subtasks: Subtasks, *, restore_length: bool) -> TargetSet:
+    """Return the mean gradient of every subtask for every signal. Each signal must be finished.
+
+    One unit is in memory at a time, and gradients are added up in their order, so the result is always the same.
+    """
+    reader = VectorReader(store, tuple(signals))
+    reader.check_complete(may_be_partial=False)
+    counted = [_done_in_all(reader, unit) for unit in range(store.plan.num_units)]
+    sizes = np.bincount(subtasks.of_sample[np.concatenate(counted)], minlength=len(subtasks.names))
+    if not sizes.all():
+        lost = [name for name, size in zip(subtasks.names, sizes.tolist(), strict=True) if not size]
+        raise SettingError(
+            f"every target record of subtask {_listed(lost)} was set aside (`grace-store status {store.location}` "
+            "says why): leave the subtask out of the target set, or mend its records"
+        )
+    means, num_zero = [], 0
+    for number in range(len(reader.names)):
+        sums = SubtaskMeans(len(subtasks.names), reader.dimension)
+        for unit, mine in enumerate(counted):
+            num_zero += _add_unit(reader, number, unit, mine, subtasks, sums, restore_length=restore_length)
+        means.append(sums.means())
+    num_set_aside = store.plan.num_records - int(sizes.sum())
+    return TargetSet(reader, subtasks, sizes, num_set_aside, num_zero, np.stack(means))
+
+
+def _done_in_all(reader: VectorReader, unit: int) -> BoolArray:
+    done = reader.done(0, unit)
+    for number in range(1, len(reader.names)):
+        done = done & reader.done(number, unit)
+    return done
+
+
+def _add_unit(
+    reader: VectorReader, number: int, unit: int, mine: BoolArray, subtasks: Subtasks, sums: SubtaskMeans,
+    *, restore_length: bool,
+) -> int:  # fmt: skip
+    """Add a unit's gradients to their subtasks and return how many of them have no direction."""
+    found = reader.read(number, unit)
+    assert found is not None  # every unit is there: that was asked first
+    first, _ = unit_range(reader.store.plan, unit)
+    counted, num_zero = np.flatnonzero(mine), 0
+    for start in range(0, len(counted), ROWS_AT_ONCE):
+        rows = counted[start : start + ROWS_AT_ONCE]
+        vectors, flags = unit_vectors(found.vectors[rows])
+        length = found.length[rows].astype(np.float64)
+        if (flags & np.uint8(Flag.NOT_FINITE)).any() or not np.isfinite(length).all():
+            raise Corrupt(
+                f"{reader.store.location}: unit {unit} of signal {reader.names[number]} has gradients that are not "
+                "finite. Run `grace-store verify --deep`, then `grace-store repair`."
+            )
+        sums.add(vectors * length[:, None] if restore_length else vectors, subtasks.of_sample[first + rows])
+        num_zero += int((flags & np.uint8(Flag.ZERO_VECTOR) > 0).sum())
+    return num_zero

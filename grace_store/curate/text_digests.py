@@ -1,0 +1,65 @@
+"""Which samples have the same text: digests of what is asked and answered, whatever else a record holds.
+
+The plan's own digests are of whole records, ids and all. Where the dataset is at hand, conversation and response are
+digested instead, so that a copy under another id is one. Images count by their paths, or by their bytes where the
+record has these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from grace_store.base.arrays import IntArray
+from grace_store.base.errors import DataError
+from grace_store.base.events import Listener, Warned, ignore
+from grace_store.base.settings import canonical_json
+from grace_store.data import Sample
+from grace_store.data.sample import ImageRef
+from grace_store.read.records import POSITIONS_AT_ONCE, UnitLoader, open_dataset
+from grace_store.store import Store
+
+DigestOf = Literal["text", "record"]
+
+
+def text_digest(sample: Sample) -> bytes:
+    """Return 16 bytes that samples with the same turns, images and response share."""
+    turns = [[turn.role, [_part(part) for part in turn.parts]] for turn in sample.turns]
+    return hashlib.sha256(canonical_json([turns, sample.response])).digest()[:16]
+
+
+def _part(part: str | ImageRef) -> str | list[str]:
+    if isinstance(part, str):
+        return part
+    source = part.source
+    return ["image", source if isinstance(source, str) else hashlib.sha256(source).hexdigest()]
+
+
+def sample_digests(
+    store: Store, samples: IntArray, data: Sequence[str | Path] | None = None, listener: Listener = ignore
+) -> tuple[list[bytes], DigestOf]:
+    """Return a digest for each of some samples (positions, ascending), and what it is of.
+
+    Without the dataset it is of the whole record, unless data says where that should be.
+    """
+    try:
+        dataset = open_dataset(store, data)
+    except DataError as error:
+        if data:
+            raise
+        listener(
+            Warned(
+                f"{error}\nSo whole records are compared instead of texts: a copy under another id is not seen as one, "
+                "unless its vectors are alike."
+            )
+        )
+        return [digest.tobytes() for digest in store.column("sample_digest")[samples]], "record"
+    with dataset:
+        loader = UnitLoader(store, dataset)
+        found: list[bytes] = []
+        for start in range(0, store.plan.num_samples, POSITIONS_AT_ONCE):
+            some = samples[(samples >= start) & (samples < start + POSITIONS_AT_ONCE)]
+            found += map(text_digest, loader.read_some(some.tolist()))
+    return found, "text"

@@ -1,0 +1,130 @@
+"""What diversity costs: value lost against coverage gained, for every method over its weights, at one budget."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import field_validator
+
+from grace_store.artifacts.curve_picture import Line, Panel, Point, curve_picture
+from grace_store.base.arrays import IntArray
+from grace_store.base.errors import SettingError
+from grace_store.base.text import counted
+from grace_store.curate.diversify import diverse_orders
+from grace_store.curate.pool import Pool
+from grace_store.curate.select import Ranking
+from grace_store.likeness.clusters import Clusters
+from grace_store.likeness.coverage import expected_share_touched, occupancy_entropy, random_counts, share_touched
+from grace_store.values.diverse_orders import check_weight
+from grace_store.values.diversity_spec import DiversitySpec
+from grace_store.values.ranking import Ratio, budget
+from grace_store.values.score_spec import Settings
+
+Traded = Literal["clusters", "facility", "mmr"]
+"""The methods that have a weight."""
+NUM_RANDOM = 200
+"""Random subsets that the mean entropy is taken over."""
+
+
+class TradeSpec(Settings):
+    """What a curve goes over."""
+
+    methods: tuple[Traded, ...] = ("clusters", "facility", "mmr")
+    weights: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+    seed: int = 0
+
+    @field_validator("weights")
+    @classmethod
+    def _balances(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not value:
+            raise SettingError("a curve needs at least one weight")
+        return tuple(sorted({check_weight(each) for each in value}))
+
+    def specs(self) -> list[DiversitySpec]:
+        """Return every method with every weight."""
+        return [
+            DiversitySpec(method=method, weight=weight, seed=self.seed)
+            for method in dict.fromkeys(self.methods)
+            for weight in self.weights
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class TradePoint:
+    """One method with one weight."""
+
+    method: str
+    weight: float
+    mean_value: float
+    value_lost: float
+    """Share of what choosing by value gains over choosing at random: 0 is nothing, 1 is all of it."""
+    share_touched: float
+    entropy: float
+    """Of how the samples fall into clusters, over log K."""
+
+
+@dataclass(frozen=True, slots=True)
+class TradeCurve:
+    """Value lost against coverage gained at one budget."""
+
+    ratio: str
+    num_samples: int
+    best: TradePoint
+    """By value alone."""
+    random: TradePoint
+    """What random subsets have on average."""
+    points: list[TradePoint]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def picture(self, note: str = "") -> str:
+        """Return the curve as SVG: coverage on the left, evenness on the right, each against the value lost."""
+        methods = list(dict.fromkeys(point.method for point in self.points))
+        panels = []
+        for name, label in (("share_touched", "share of clusters touched"), ("entropy", "evenness over clusters")):
+            lines = [Line(each, [_drawn(p, name) for p in self.points if p.method == each]) for each in methods]
+            marks = [_drawn(self.best, name), _drawn(self.random, name)]
+            panels.append(Panel("value lost (0: by value alone, 1: at random)", label, lines, marks))
+        return curve_picture(panels, f"What diversity costs, for {counted(self.num_samples, 'sample')}", note)
+
+
+def _drawn(point: TradePoint, name: str) -> Point:
+    what = f"{point.method} {point.weight:g}" if point.weight == point.weight else point.method
+    y = float(getattr(point, name))
+    return Point(point.value_lost, y, f"{what}: mean value {point.mean_value:.4f}, {y:.3f}", point.method)
+
+
+def trade_curve(
+    pool: Pool, clusters: Clusters, ranking: Ranking, ratio: Ratio, spec: TradeSpec, *, threads: int | None = None
+) -> TradeCurve:
+    """Choose by every method and weight at the same budget, and measure value and coverage by the clusters given."""
+    at = pool.places_of(ranking.scores.row[ranking.ranked], "the table")
+    value = ranking.value[ranking.ranked]
+    label, count = clusters.label[at], budget(ratio, len(at))
+    size = np.bincount(label[label >= 0], minlength=clusters.num_clusters)
+    gained = float(value[:count].mean() - value.mean())
+
+    def point(method: str, weight: float, order: IntArray) -> TradePoint:
+        kept = order[:count]
+        counts = np.bincount(label[kept][label[kept] >= 0], minlength=clusters.num_clusters)
+        mean = float(value[kept].mean())
+        lost = (float(value[:count].mean()) - mean) / gained if gained > 0 else 0.0
+        return TradePoint(method, weight, mean, lost, share_touched(counts), occupancy_entropy(counts))
+
+    specs = spec.specs()
+    orders = diverse_orders(pool, at, specs, threads=threads)
+    drawn = min(count, int(size.sum()))
+    counts = random_counts(size, drawn, NUM_RANDOM, np.random.default_rng([spec.seed, drawn]))
+    evenness = float(np.mean([occupancy_entropy(each) for each in counts]))
+    return TradeCurve(
+        ratio=str(ratio),
+        num_samples=count,
+        best=point("by value alone", float("nan"), np.arange(len(at))),
+        random=TradePoint(
+            "random", float("nan"), float(value.mean()), 1.0, expected_share_touched(size, drawn), evenness
+        ),
+        points=[point(each.method, each.weight or 0.0, order) for each, order in zip(specs, orders, strict=True)],
+    )

@@ -1,1 +1,0 @@
-"""Plan, run units, finish; engines; and what each command does with a store."""

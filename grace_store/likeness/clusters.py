@@ -1,0 +1,132 @@
+"""K-means over descriptors: clusters to measure coverage by, and cells to choose in. Knows vectors, no samples.
+
+Directions are clustered (spherical k-means), from a seed, and the numbers do not depend on how many threads work: the
+centroids are learnt by one, and labels are found in blocks of a fixed size, each by one.
+"""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import faiss
+import numpy as np
+
+from grace_store.base.arrays import Float32Array, IntArray
+from grace_store.base.errors import SettingError
+from grace_store.base.settings import default_threads
+from grace_store.likeness.faiss_threads import faiss_threads
+
+MAX_CLUSTERS = 4096
+SAMPLES_PER_CLUSTER = 8
+"""A cluster has at least so many samples on average, unless more clusters are asked for."""
+TRAINING_SAMPLES = 64
+"""Centroids are learnt from at most so many samples for each of them, drawn by the seed."""
+NUM_ITERATIONS = 15
+SAMPLES_PER_BLOCK = 4096
+MAX_CELL = 4096
+"""Samples whose similarities are all held at once."""
+_NEW_SEED = 0x9E3779B1
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """Every sample's cluster. None is empty; they are numbered from 0, and -1 is a sample that points nowhere."""
+
+    label: IntArray
+    similarity: Float32Array
+    """Cosine of every sample with its cluster's centre; 0 where there is none."""
+    size: IntArray
+
+    @property
+    def num_clusters(self) -> int:
+        return len(self.size)
+
+
+def default_num_clusters(num_samples: int) -> int:
+    """Return 2 sqrt(N) clusters, fewer where they would be very small.
+
+    >>> [default_num_clusters(n) for n in (5, 200, 7500, 100_000, 10_000_000)]
+    [1, 25, 173, 632, 4096]
+    """
+    return max(1, min(round(2 * math.sqrt(num_samples)), num_samples // SAMPLES_PER_CLUSTER, MAX_CLUSTERS))
+
+
+def cluster_vectors(
+    vectors: Float32Array, num_clusters: int | None = None, *, seed: int = 0, threads: int | None = None
+) -> Clusters:
+    """Cluster vectors (n, m) of length 1, or all zeros, by direction; the same seed gives the same clusters.
+
+    Asked for more clusters than there are different directions, it finds fewer.
+    """
+    alive = np.flatnonzero(vectors.any(axis=1))
+    if num_clusters is None:
+        num_clusters = default_num_clusters(len(alive))
+    if num_clusters < 1:
+        raise SettingError(f"{num_clusters} clusters are too few: at least 1 is needed")
+    label, similarity = np.full(len(vectors), -1, dtype=np.int64), np.zeros(len(vectors), dtype=np.float32)
+    if len(alive):
+        points = vectors if len(alive) == len(vectors) else vectors[alive]
+        nearest, similarity[alive] = _assign(points, _train(points, min(num_clusters, len(alive)), seed), threads)
+        label[alive] = np.unique(nearest, return_inverse=True)[1]
+    return Clusters(label, similarity, np.bincount(label[alive]))
+
+
+def _train(points: Float32Array, num_clusters: int, seed: int) -> Float32Array:
+    if num_clusters == 1:
+        mean = points.mean(axis=0, dtype=np.float64)
+        return np.asarray(mean / (np.linalg.norm(mean) or 1.0), dtype=np.float32)[None]
+    kmeans = faiss.Kmeans(
+        points.shape[1],
+        num_clusters,
+        niter=NUM_ITERATIONS,
+        seed=seed % 2**31,
+        spherical=True,
+        min_points_per_centroid=1,
+        max_points_per_centroid=TRAINING_SAMPLES,
+    )
+    with faiss_threads(1):  # several may add up the same numbers in another order
+        kmeans.train(np.ascontiguousarray(points, dtype=np.float32))
+    return np.asarray(kmeans.centroids, dtype=np.float32)
+
+
+def _assign(points: Float32Array, centroids: Float32Array, threads: int | None) -> tuple[IntArray, Float32Array]:
+    """Return every point's nearest centroid and its cosine with it."""
+    index = faiss.IndexFlatIP(points.shape[1])
+    index.add(centroids)
+
+    def search(start: int) -> tuple[Float32Array, IntArray]:
+        faiss.omp_set_num_threads(1)  # of this thread's own calls
+        found: tuple[Float32Array, IntArray] = index.search(points[start : start + SAMPLES_PER_BLOCK], 1)
+        return found
+
+    with ThreadPoolExecutor(threads or default_threads()) as pool:
+        found = list(pool.map(search, range(0, len(points), SAMPLES_PER_BLOCK)))
+    label = np.concatenate([labels[:, 0] for _, labels in found])
+    return label, np.concatenate([cosines[:, 0] for cosines, _ in found])
+
+
+def make_cells(
+    vectors: Float32Array, *, seed: int = 0, threads: int | None = None, max_size: int = MAX_CELL
+) -> IntArray:
+    """Return the cell of every sample, (n,): clusters of at most max_size samples; one cell if all fit in it.
+
+    A cluster that is too large is clustered again; what has one direction is cut in the order given. Samples that
+    point nowhere are put with the first: they are similar to none.
+    """
+    cell = np.zeros(len(vectors), dtype=np.int64)
+    waiting, num_cells = [np.arange(len(vectors))], 0
+    while waiting:
+        members = waiting.pop()
+        if len(members) <= max_size:
+            cell[members] = num_cells
+            num_cells += 1
+            continue
+        seed += _NEW_SEED
+        found = cluster_vectors(vectors[members], -(-2 * len(members) // max_size), seed=seed, threads=threads)
+        label = found.label.clip(0)
+        if found.num_clusters <= 1:
+            label = np.arange(len(members)) // max_size
+        waiting += [members[label == each] for each in range(int(label.max()) + 1)]
+    return cell

@@ -1,0 +1,88 @@
+"""Groups of samples that are alike, and which one of each to keep: pure functions of links and columns. NumPy alone.
+
+A link leads from a sample to another that it is similar to. The links are a maximum spanning forest of all similar
+pairs (``forest``), so they give the groups at every threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from grace_store.base.arrays import BoolArray, Float32Array, FloatArray, IntArray
+from grace_store.base.errors import SettingError
+from grace_store.likeness.forest import connected
+
+Keep = Literal["value", "shortest", "earliest"]
+KEEPS: tuple[Keep, ...] = get_args(Keep)
+
+DEFAULT_THRESHOLD = 0.95
+"""By mean step directions, other traces of one kind seldom come near it, and copies with small edits stay above."""
+DEFAULT_FLOOR = 0.9
+SHOWN_THRESHOLDS = (0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdCount:
+    """What a threshold makes of the samples."""
+
+    threshold: float
+    num_groups: int
+    num_in_groups: int
+    num_dropped: int
+    """All but one of each group."""
+
+
+def check_thresholds(threshold: float, floor: float) -> None:
+    """Raise SettingError unless both are cosines that mean something, the floor not above the threshold."""
+    if not 0 < threshold <= 1:
+        raise SettingError(f"threshold {threshold:g} is not between 0 and 1: it is a cosine, and copies have 1")
+    if not 0 < floor <= threshold:
+        raise SettingError(f"floor {floor:g} is not between 0 and the threshold {threshold:g}")
+
+
+def group_samples(link: IntArray, link_similarity: Float32Array, threshold: float) -> IntArray:
+    """Return every sample's group at a threshold, numbered from 0 by their earliest samples; -1 for a sample alone.
+
+    link is the place of the sample that one is linked to, or -1.
+    """
+    linked = np.flatnonzero((link >= 0) & (link_similarity >= np.float32(threshold)))
+    earliest = connected(len(link), linked, link[linked])
+    in_group = np.bincount(earliest, minlength=len(link))[earliest] > 1
+    group = np.full(len(link), -1)
+    group[in_group] = np.unique(earliest[in_group], return_inverse=True)[1]
+    return group
+
+
+def choose_kept(group: IntArray, keep: Keep, *, value: FloatArray, num_tokens: IntArray) -> BoolArray:
+    """Return which samples stay: those alone, and one of each group; ties go to the earlier sample.
+
+    value: the one with the highest value, NaN below all; shortest: with the fewest tokens; earliest: the first.
+    """
+    match keep:
+        case "value":
+            if np.isnan(value).all():
+                raise SettingError("to keep the sample with the highest value, give the scores that have the values")
+            rank = np.where(np.isnan(value), np.inf, -value)
+        case "shortest":
+            rank = num_tokens.astype(np.float64)
+        case "earliest":
+            rank = np.zeros(len(group))
+    order = np.lexsort((np.arange(len(group)), rank, group))
+    kept = group < 0
+    members = order[group[order] >= 0]
+    kept[members[np.unique(group[members], return_index=True)[1]]] = True
+    return kept
+
+
+def count_groups(link: IntArray, link_similarity: Float32Array, thresholds: Sequence[float]) -> list[ThresholdCount]:
+    """Return what each threshold makes of the samples."""
+    counts = []
+    for threshold in thresholds:
+        group = group_samples(link, link_similarity, threshold)
+        num_groups, num_in_groups = int(group.max(initial=-1)) + 1, int((group >= 0).sum())
+        counts.append(ThresholdCount(threshold, num_groups, num_in_groups, num_in_groups - num_groups))
+    return counts

@@ -1,0 +1,158 @@
+"""Of all pairs of similar points, the few that decide who belongs together: a maximum spanning forest. NumPy alone.
+
+Points are in one group at a threshold if pairs that reach it lead from one to the other. The forest has fewer pairs
+than there are points and gives the same groups as all pairs do, at every threshold; and every point's most similar one
+is its neighbour there. So other pairs need not be kept, however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grace_store.base.arrays import BoolArray, Float32Array, IntArray
+
+PAIRS_AT_ONCE = 1 << 21
+"""Pairs that are held before they are thinned out to a forest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Pairs of points, each with how similar the two are."""
+
+    first: IntArray
+    second: IntArray
+    similarity: Float32Array
+
+    @classmethod
+    def none(cls) -> Pairs:
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def __getitem__(self, which: BoolArray | IntArray) -> Pairs:
+        return Pairs(self.first[which], self.second[which], self.similarity[which])
+
+
+def joined(parts: Sequence[Pairs]) -> Pairs:
+    """Return the pairs of several, one after the other."""
+    return Pairs(
+        np.concatenate([part.first for part in parts]),
+        np.concatenate([part.second for part in parts]),
+        np.concatenate([part.similarity for part in parts]),
+    )
+
+
+class ForestBuilder:
+    """Takes pairs in any order and keeps those of their forest, in memory that does not grow with the pairs."""
+
+    def __init__(self, max_pairs: int = PAIRS_AT_ONCE) -> None:
+        self._max_pairs = max_pairs
+        self._forest = Pairs.none()
+        self._waiting: list[Pairs] = []
+        self._num_waiting = 0
+
+    def add(self, pairs: Pairs) -> None:
+        self._waiting.append(pairs)
+        self._num_waiting += len(pairs)
+        # A forest may have as many pairs as points: wait for as many new ones before going through all of them again.
+        if self._num_waiting >= max(self._max_pairs, len(self._forest)):
+            self._thin_out()
+
+    def finish(self) -> Pairs:
+        """Return the forest of all that was added, the most similar pair first."""
+        self._thin_out()
+        return self._forest
+
+    def _thin_out(self) -> None:
+        parts = [self._forest, *self._waiting]
+        self._waiting, self._num_waiting = [], 0
+        self._forest = spanning_forest(joined(parts))
+
+
+def spanning_forest(pairs: Pairs) -> Pairs:
+    """Return the pairs of the maximum spanning forest, the most similar first; ties go to the lower points.
+
+    Borůvka's algorithm: every tree takes the best pair that leads out of it, until none does.
+    """
+    point, place = np.unique(np.concatenate([pairs.first, pairs.second]), return_inverse=True)
+    first, second = np.minimum(*(ends := np.split(place, 2))), np.maximum(*ends)
+    order = np.lexsort((second, first, -pairs.similarity))
+    first, second = first[order], second[order]
+    tree = np.arange(len(point))
+    alive, chosen = np.arange(len(order)), np.zeros(len(order), dtype=np.bool_)
+    while True:
+        alive = alive[tree[first[alive]] != tree[second[alive]]]
+        if not len(alive):
+            return pairs[order[chosen]]
+        one, other = tree[first[alive]], tree[second[alive]]
+        best = np.full(len(point), len(order))
+        np.minimum.at(best, one, alive)
+        np.minimum.at(best, other, alive)
+        grown = np.flatnonzero(best < len(order))
+        edge = best[grown]
+        chosen[edge] = True
+        beyond = tree[first[edge]] + tree[second[edge]] - grown
+        above = np.arange(len(point))
+        above[grown] = beyond
+        # Two trees that chose each other: one of them stays a root.
+        mutual = (above[beyond] == grown) & (grown < beyond)
+        above[grown[mutual]] = grown[mutual]
+        tree = _roots(above)[tree]
+
+
+def connected(num_points: int, first: IntArray, second: IntArray) -> IntArray:
+    """Return for every point the lowest point that pairs lead to from it."""
+    lowest = np.arange(num_points)
+    while True:
+        one, other = lowest[first], lowest[second]
+        apart = one != other
+        if not apart.any():
+            return lowest
+        first, second, one, other = first[apart], second[apart], one[apart], other[apart]
+        np.minimum.at(lowest, np.maximum(one, other), np.minimum(one, other))
+        lowest = _roots(lowest)
+
+
+def _roots(above: IntArray) -> IntArray:
+    """Return for every point the end of the way up from it."""
+    while True:
+        further = above[above]
+        if np.array_equal(further, above):
+            return above
+        above = further
+
+
+def nearest_in(num_points: int, forest: Pairs) -> tuple[IntArray, Float32Array]:
+    """Return every point's most similar one and how similar it is; -1 and NaN for a point in no pair."""
+    ends = np.concatenate([forest.first, forest.second])
+    others = np.concatenate([forest.second, forest.first])
+    similarity = np.concatenate([forest.similarity, forest.similarity])
+    order = np.lexsort((others, -similarity, ends))
+    point, best = np.unique(ends[order], return_index=True)
+    nearest, how = np.full(num_points, -1), np.full(num_points, np.nan, dtype=np.float32)
+    nearest[point], how[point] = others[order][best], similarity[order][best]
+    return nearest, how
+
+
+def parents_in(num_points: int, forest: Pairs) -> tuple[IntArray, Float32Array]:
+    """Return each point's next one on the way to the lowest of its tree, and how similar that is; else -1 and NaN."""
+    ends = np.concatenate([forest.first, forest.second])
+    order = np.argsort(ends, kind="stable")
+    others = np.concatenate([forest.second, forest.first])[order].tolist()
+    similarity = np.concatenate([forest.similarity, forest.similarity])[order].tolist()
+    start = np.searchsorted(ends[order], np.arange(num_points + 1)).tolist()
+    parent, how = [-1] * num_points, [np.nan] * num_points
+    seen = bytearray(num_points)
+    for root in np.unique(connected(num_points, forest.first, forest.second)[forest.first]).tolist():
+        seen[root], waiting = 1, [root]
+        while waiting:
+            point = waiting.pop()
+            for edge in range(start[point], start[point + 1]):
+                if not seen[other := others[edge]]:
+                    seen[other], parent[other], how[other] = 1, point, similarity[edge]
+                    waiting.append(other)
+    return np.array(parent, dtype=np.int64), np.array(how, dtype=np.float32)

@@ -1,0 +1,147 @@
+"""Samples as points: one vector of length 1 a sample, made of its segments' vectors. NumPy alone.
+
+Knows neither stores nor indexes. The inner product of two descriptors is their cosine.
+
+    answer     the answer's vector
+    steps      the mean of the steps' vectors, each of length 1 first, so that no step outweighs the others
+    weighted   likewise, each step weighted by its score; scores below 0 count as 0
+    projected  answer and steps side by side, a cosine being the mean of theirs, randomly projected to fewer numbers
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_store.base.arrays import BoolArray, Float32Array, FloatArray, IntArray
+from grace_store.base.errors import SettingError
+
+Descriptor = Literal["answer", "steps", "weighted", "projected"]
+DESCRIPTORS: tuple[Descriptor, ...] = get_args(Descriptor)
+DEFAULT_DESCRIPTOR: Descriptor = "steps"
+"""Answers are short: those of quite different traces point the same way, as their steps do not."""
+
+
+PROJECTED_SIZE = 512
+"""Numbers that a projected descriptor is projected to, unless told."""
+_CANCELLED = 1e-6
+"""Vectors of length 1 whose mean is shorter than this cancel each other out: what is left is rounding."""
+_PROJECTION_SEED = b"grace-store projection of %d numbers to %d, seed %d"
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The descriptors of some samples, in their order."""
+
+    vector: Float32Array
+    """(n, m), every row of length 1 but for those of zeros."""
+    is_zero: BoolArray
+    """(n,) samples that point nowhere: their row is all zeros, and so is every cosine with it."""
+    is_unweighted: BoolArray
+    """(n,) samples whose steps were to be weighted and have no weight above 0: all their steps weigh the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A random projection: signs that depend on the sizes and the seed alone, on every machine and release."""
+
+    matrix: FloatArray
+
+    @classmethod
+    def of(cls, num_inputs: int, num_outputs: int, seed: int = 0) -> Projection:
+        text = _PROJECTION_SEED % (num_inputs, num_outputs, seed)
+        stream = hashlib.shake_256(text).digest(-(-num_inputs * num_outputs // 8))
+        bits = np.unpackbits(np.frombuffer(stream, dtype=np.uint8), count=num_inputs * num_outputs)
+        return cls((1.0 - 2.0 * bits).reshape(num_inputs, num_outputs) / np.sqrt(num_outputs))
+
+    def __call__(self, vectors: Float32Array) -> Float32Array:
+        # Summed in float64: a row's float32 then does not depend on how many rows are multiplied at once.
+        return np.asarray(vectors.astype(np.float64) @ self.matrix, dtype=np.float32)
+
+
+def descriptor_named(name: str) -> Descriptor:
+    """Return a descriptor by its name, or say which there are."""
+    for descriptor in DESCRIPTORS:
+        if descriptor == name:
+            return descriptor
+    raise SettingError(f"descriptor {name!r} is none of {', '.join(DESCRIPTORS)}")
+
+
+def projection_for(vector_size: int, dimension: int | None = None, seed: int = 0) -> Projection | None:
+    """Return the projection of "projected" descriptors of segment vectors of that size; None if there is no need.
+
+    Answer and steps side by side have twice the size of a vector; what fits in dimension is left as it is.
+    """
+    dimension = PROJECTED_SIZE if dimension is None else dimension
+    if dimension < 1:
+        raise SettingError(f"dimension {dimension} is below 1: a descriptor needs at least one number")
+    return None if 2 * vector_size <= dimension else Projection.of(2 * vector_size, dimension, seed)
+
+
+def describe(
+    vectors: Float32Array, num_steps: npt.NDArray[np.integer[Any]], descriptor: Descriptor, *,
+    step_score: npt.NDArray[np.floating[Any]] | None = None, projection: Projection | None = None,
+) -> Described:  # fmt: skip
+    """Return the descriptors of samples whose vectors lie flat, K_i + 1 rows each, the answer last.
+
+    "answer" may be given answers alone, with num_steps all 0; "weighted" needs step_score, flat without answers, where
+    what is not finite counts as 0. A sample's descriptor does not depend on the samples around it.
+    """
+    steps_of = np.asarray(num_steps, dtype=np.int64)
+    is_answer = np.zeros(len(vectors), dtype=np.bool_)
+    is_answer[np.cumsum(steps_of + 1) - 1] = True
+    none = np.zeros(len(num_steps), dtype=np.bool_)
+    if descriptor == "answer":
+        return Described(*normalised(vectors[is_answer]), none)
+    weight, is_unweighted = _step_weights(steps_of, step_score if descriptor == "weighted" else None)
+    steps, steps_zero = _mean_direction(vectors[~is_answer], weight, steps_of)
+    if descriptor != "projected":
+        return Described(steps, steps_zero, is_unweighted)
+    answer, _ = normalised(vectors[is_answer])
+    both = np.concatenate([answer, steps], axis=1)
+    return Described(*normalised(both if projection is None else projection(both)), none)
+
+
+def normalised(vectors: Float32Array, shortest: float = 0.0) -> tuple[Float32Array, BoolArray]:
+    """Return rows of length 1, and which are zero: not longer than shortest, and so turned into zeros."""
+    # In float64, where squares of the smallest and largest float32 still have room.
+    length = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
+    is_zero = ~(length > shortest)
+    unit = np.asarray(vectors / np.where(is_zero, np.inf, length)[:, None], dtype=np.float32)
+    return unit, is_zero
+
+
+def _step_weights(
+    num_steps: IntArray, step_score: npt.NDArray[np.floating[Any]] | None
+) -> tuple[FloatArray, BoolArray]:
+    """Return the steps' weights, the largest of a sample 1, and which samples have none above 0."""
+    total = int(num_steps.sum())
+    if step_score is None:
+        return np.ones(total), np.zeros(len(num_steps), dtype=np.bool_)
+    if len(step_score) != total:
+        raise ValueError(f"{len(step_score)} step scores for {total} steps")
+    weight = np.where(np.isfinite(step_score), step_score, 0.0).astype(np.float64).clip(0)
+    largest = _reduced(np.maximum, weight, num_steps)
+    each = np.repeat(largest, num_steps)
+    return np.where(each > 0, weight / np.where(each > 0, each, 1), 1.0), largest == 0
+
+
+def _mean_direction(steps: Float32Array, weight: FloatArray, num_steps: IntArray) -> tuple[Float32Array, BoolArray]:
+    unit, _ = normalised(steps)
+    total = _reduced(np.add, unit * weight[:, None], num_steps)
+    share = _reduced(np.add, weight, num_steps)
+    mean = total / np.where(share > 0, share, 1)[:, None]
+    return normalised(mean.astype(np.float32), _CANCELLED)
+
+
+def _reduced(reduce: np.ufunc, values: FloatArray, num_steps: IntArray) -> FloatArray:
+    """Return what reduce makes of each sample's steps; 0 for a sample without steps."""
+    out = np.zeros((len(num_steps), *values.shape[1:]))
+    some = num_steps > 0
+    if some.any():
+        out[some] = reduce.reduceat(values, (np.cumsum(num_steps) - num_steps)[some], axis=0)
+    return out

@@ -1,0 +1,209 @@
+"""The door to the model layer: from a user's wishes to a whole ExtractSpec, and from a spec to an extractor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grace_store.base.errors import ModelError, SettingError
+from grace_store.base.settings import (
+    SPARSE_ENTRIES,
+    Attention,
+    ExtractRequest,
+    ExtractSpec,
+    GradientRequest,
+    GradientSpec,
+    ModelIdentity,
+    RunOptions,
+    pick_fields,
+    said,
+    short,
+)
+from grace_store.model.load.adapter_folder import require_peft
+from grace_store.model.load.processor import with_pixel_limits
+from grace_store.model.load.trials import check_images, check_packing
+from grace_store.model.load.weights import (
+    LoadedModel,
+    ModelDescription,
+    describe,
+    load_described,
+    resolve_device,
+    skeleton_of,
+)
+from grace_store.model.proxy import ProxyExtractor
+from grace_store.model.text.render import resolve_rendering
+
+if TYPE_CHECKING:
+    from grace_store.model.gradients.gradient_extractor import GradientExtractor
+
+__all__ = ["ProxyExtractor", "open_extractor", "resolve_spec"]
+
+
+def resolve_spec(
+    model: str, request: ExtractRequest, options: RunOptions, *, adapter: str | None = None
+) -> ExtractSpec:
+    """Return the spec of a signal made with a model; what was not said is chosen for the model and the device.
+
+    Weights are read for their digest but not loaded.
+    """
+    gradient = _resolve_gradient(request, adapter)
+    described = describe(model)
+    _check_pixels(request, described)
+    chosen = {
+        "gradient": gradient,
+        "model": _identity(described, adapter),
+        "rendering": resolve_rendering(request.rendering, described.tokenizer),
+        "dtype": request.dtype or ("bfloat16" if resolve_device(options.device).type == "cuda" else "float32"),
+        "attention": _resolve_attention(request.attention, described),
+    }
+    return ExtractSpec(**{**said(request), **chosen})
+
+
+def open_extractor(
+    model: str,
+    spec: ExtractSpec,
+    options: RunOptions,
+    *,
+    adapter: str | None = None,
+    images: str | Path | None = None,
+) -> ProxyExtractor | GradientExtractor:
+    """Return an extractor that makes exactly what the spec says, or raise where the model is another one.
+
+    images is the folder that the samples' image paths are in; by default the current one.
+    """
+    described, loaded = load_planned(model, spec, options, adapter)
+    extractor = _extractor(loaded, spec, options, adapter, images)
+    sees_images = described.processor is not None and not spec.text_only
+    # Batches large enough to hold all samples of a trial.
+    trial, large = partial(ProxyExtractor, loaded, spec, head=extractor.head, images=images), {"batch_tokens": 2**20}
+    padded = trial(options.model_copy(update={**large, "packing": False}))
+    if sees_images:
+        check_images(padded)
+    if options.packing:
+        check_packing(trial(options.model_copy(update=large)), padded, with_images=sees_images)
+    return extractor
+
+
+def load_planned(
+    model: str, spec: ExtractSpec, options: RunOptions, adapter: str | None
+) -> tuple[ModelDescription, LoadedModel]:
+    """Return the model that a spec names, or raise where it is another one; an adapter is merged into it.
+
+    For gradients of an adapter's parameters it is not merged, but its content is held against the spec all the same.
+    """
+    described = describe(model)
+    found, planned = _identity(described, adapter).model_dump(), spec.model.model_dump()
+    differing = [name for name in planned if planned[name] != found[name]]
+    if differing:
+        details = ", ".join(f"{name} {short(found[name])} against {short(planned[name])}" for name in differing)
+        raise ModelError(
+            f"{model} is not the model this signal was planned with: {details}. "
+            "Give the model it was planned with, or a new --signal name."
+        )
+    loaded = load_described(described, spec.dtype, spec.attention, options.device, options.threads)
+    if spec.gradient is not None:
+        _check_gradient(spec.gradient, adapter)
+    elif adapter is not None:
+        from grace_store.model.load.adapters import merge, read_adapter
+
+        loaded = replace(loaded, model=merge(read_adapter(adapter), loaded.model), identity=spec.model)
+    return described, loaded
+
+
+def _extractor(
+    loaded: LoadedModel, spec: ExtractSpec, options: RunOptions, adapter: str | None, images: str | Path | None
+) -> ProxyExtractor | GradientExtractor:
+    if spec.gradient is None:
+        return ProxyExtractor(loaded, spec, options, images=images)
+    from grace_store.model.gradients.gradient_extractor import GradientExtractor
+    from grace_store.model.load.adapters import read_adapter
+
+    assert adapter is not None
+    return GradientExtractor(loaded, read_adapter(adapter), spec, options, images=images)
+
+
+def _resolve_gradient(request: ExtractRequest, adapter: str | None) -> GradientSpec | None:
+    """Return all that a spec says of gradients, or None if they are not asked for."""
+    wishes = said(request.gradient) if request.gradient is not None else {}
+    if request.kind != "gradient":
+        if wishes:
+            raise SettingError(f"{_options(wishes)} has no meaning for the proxy. Add --kind gradient.")
+        return None
+    if adapter is None:
+        raise SettingError(
+            "--kind gradient takes gradients of a LoRA adapter's parameters: give --adapter, a checkpoint that "
+            "`grace-store warmup` wrote."
+        )
+    require_peft()
+    from grace_store.model.gradients.coordinates import (
+        coordinates_of,
+        coordinates_sha256,
+        learning_rate_of,
+        read_moments,
+    )
+    from grace_store.model.load.adapters import read_adapter
+
+    read = read_adapter(adapter)
+    coordinates = coordinates_of(read)
+    moments = read_moments(read, coordinates).digest() if wishes.get("preconditioner") == "adam" else None
+    if wishes.get("bias_correction") and moments is None:
+        raise SettingError("--bias-correction has no meaning without --preconditioner adam.")
+    if wishes.get("projection") == "sparse" and wishes.get("dimension", SPARSE_ENTRIES) % SPARSE_ENTRIES:
+        raise SettingError(f"--projection sparse takes a --dimension that is a multiple of {SPARSE_ENTRIES}.")
+    return GradientSpec(
+        **{"normalise": wishes.get("per", "sample") == "sample", **wishes},
+        moments=moments,
+        parameters=coordinates_sha256(coordinates),
+        learning_rate=learning_rate_of(read),
+    )
+
+
+def _check_gradient(planned: GradientSpec, adapter: str | None) -> None:
+    """Raise where the adapter's parameters, moments or learning rate are others than a signal was planned with."""
+    wishes = GradientRequest(**pick_fields(planned, GradientRequest))
+    found = _resolve_gradient(ExtractRequest(kind="gradient", gradient=wishes), adapter)
+    assert found is not None
+    differing = [name for name in GradientSpec.model_fields if getattr(found, name) != getattr(planned, name)]
+    if differing:
+        raise ModelError(
+            f"{adapter} does not have the {', '.join(differing).replace('_', ' ')} that this signal was planned with. "
+            "Give the checkpoint it was planned with, or a new --signal name."
+        )
+
+
+def _options(wishes: dict[str, Any]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in wishes)
+
+
+def _identity(described: ModelDescription, adapter: str | None) -> ModelIdentity:
+    """Return who the model is with the adapter in it; raises if the adapter is another model's."""
+    if adapter is None:
+        return described.identity
+    require_peft()
+    from grace_store.model.load.adapters import check_base, place, read_adapter
+
+    read = read_adapter(adapter)
+    check_base(read, described.identity)
+    place(read, skeleton_of(described))
+    return described.identity.model_copy(update={"adapter": read.digest})
+
+
+def _check_pixels(request: ExtractRequest, described: ModelDescription) -> None:
+    if request.min_pixels is None and request.max_pixels is None:
+        return
+    if described.processor is None:
+        raise SettingError(
+            f"--min-pixels and --max-pixels have no meaning: {described.identity.architecture} reads text only."
+        )
+    with_pixel_limits(described.processor, request.min_pixels, request.max_pixels)
+
+
+def _resolve_attention(requested: Attention | None, described: ModelDescription) -> Attention:
+    """Return the attention kernel to use: as asked, else the fastest that every device has."""
+    if requested is None:
+        return "sdpa" if described.supports_sdpa else "eager"
+    if requested == "sdpa" and not described.supports_sdpa:
+        raise SettingError(f"{described.identity.architecture} has no sdpa attention. Use --attention eager.")
+    return requested

@@ -1,0 +1,1 @@
+"""Projected gradients of LoRA parameters."""

@@ -1,0 +1,134 @@
+"""Which parameters a gradient is taken of, in which order, and the moments that Adam keeps of each.
+
+A parameter is called MODULE.lora_A or MODULE.lora_B as in the adapter's own file, whatever the model calls its modules
+by now. Its elements are coordinates of the gradient: parameters by name, each in C order (schemas/FORMAT.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft.tuners.lora import LoraLayer
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from grace_store.base.errors import ModelError, SettingError
+from grace_store.base.settings import canonical_json
+from grace_store.model.load.adapter_folder import STATE
+from grace_store.model.load.adapters import Adapter, tensor_names
+from grace_store.model.load.model_folder import read_object
+from grace_store.model.lora.checkpoints import MOMENTS, OPTIMIZER
+from grace_store.model.lora.layers import ADAPTER
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinates:
+    """One parameter's place in the gradient."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def size(self) -> int:
+        return int(torch.Size(self.shape).numel())
+
+
+def coordinates_of(adapter: Adapter) -> list[Coordinates]:
+    """Return the places of an adapter's LoRA parameters; those trained whole (modules_to_save) have none."""
+    shapes = {
+        f"{module}.{part}": tuple(tensor.shape)
+        for module, parts in adapter.lora.items()
+        for part, tensor in parts.items()
+    }
+    found: list[Coordinates] = []
+    start = 0
+    for name in sorted(shapes):
+        found.append(Coordinates(name, shapes[name], start))
+        start += found[-1].size
+    return found
+
+
+def coordinates_sha256(coordinates: list[Coordinates]) -> str:
+    """Return the digest over names and shapes, in order."""
+    return hashlib.sha256(canonical_json([[each.name, list(each.shape)] for each in coordinates])).hexdigest()
+
+
+def parameters_of(coordinates: list[Coordinates], layers: dict[str, LoraLayer]) -> dict[str, nn.Parameter]:
+    """Return the parameters themselves, from layers by their modules' names in the adapter."""
+    found: dict[str, nn.Parameter] = {}
+    for each in coordinates:
+        module, _, part = each.name.rpartition(".")
+        found[each.name] = getattr(layers[module], part)[ADAPTER].weight
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """AdamW's state after some steps, as it was when the checkpoint was written."""
+
+    exp_avg: dict[str, Tensor]
+    exp_avg_sq: dict[str, Tensor]
+    beta1: float
+    beta2: float
+    epsilon: float
+    step: int
+
+    def digest(self) -> str:
+        """Return the digest of all that a preconditioned gradient depends on."""
+        tensors = {
+            f"{moment}.{name}": hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()
+            for moment, members in zip(MOMENTS, (self.exp_avg, self.exp_avg_sq), strict=True)
+            for name, tensor in members.items()
+        }
+        settings = {"beta1": self.beta1, "beta2": self.beta2, "epsilon": self.epsilon, "step": self.step}
+        return hashlib.sha256(canonical_json({"tensors": tensors, **settings})).hexdigest()
+
+
+def read_moments(adapter: Adapter, coordinates: list[Coordinates]) -> Moments:
+    """Read the moments beside a checkpoint, float32, or raise a sentence."""
+    path = adapter.folder.path / OPTIMIZER
+    if not path.is_file():
+        pickled = (adapter.folder.path / "optimizer.pt").is_file()
+        raise SettingError(
+            f"--preconditioner adam needs the optimiser's moments, and {adapter.folder.path} has no {OPTIMIZER}"
+            + (" (its optimizer.pt is a pickle, which could run any code and is not opened)" if pickled else "")
+            + ". A checkpoint of `grace-store warmup` has it; --preconditioner none does without."
+        )
+    try:
+        with safe_open(path, framework="pt") as stored:
+            adamw = json.loads((stored.metadata() or {})["adamw"])
+            tensors = {key: stored.get_tensor(key).float() for key in stored.keys()}  # noqa: SIM118 - it is no mapping
+        (beta1, beta2), epsilon, step = adamw["betas"], adamw["eps"], adamw["step"]
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise ModelError(
+            f"{path} is no optimiser state of a warm-up ({error}). Run `grace-store warmup` again."
+        ) from error
+    found = [_moment(path, moment, tensors, coordinates) for moment in MOMENTS]
+    return Moments(found[0], found[1], float(beta1), float(beta2), float(epsilon), int(step))
+
+
+def _moment(path: Path, moment: str, tensors: dict[str, Tensor], coordinates: list[Coordinates]) -> dict[str, Tensor]:
+    """Return one moment of every parameter, by the parameters' names."""
+    prefix = f"{moment}."
+    own = {key: tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+    names = tensor_names(key.removeprefix(prefix) for key in own)
+    found = {
+        names[key.removeprefix(prefix)]: tensor for key, tensor in own.items() if key.removeprefix(prefix) in names
+    }
+    wrong = [each.name for each in coordinates if each.name not in found or found[each.name].shape != each.shape]
+    if wrong:
+        raise ModelError(f"{path} has no {moment} of {wrong[0]} in its shape: it belongs to another adapter.")
+    return {each.name: found[each.name] for each in coordinates}
+
+
+def learning_rate_of(adapter: Adapter) -> float | None:
+    """Return the mean learning rate of the steps that led to a checkpoint, where a warm-up wrote it down."""
+    state: dict[str, Any] = read_object(adapter.folder.path / STATE) or {}
+    rate = state.get("mean_learning_rate")
+    return float(rate) if isinstance(rate, int | float) and not isinstance(rate, bool) else None

@@ -1,0 +1,177 @@
+"""The extractor of projected gradients: units of samples in, a vector for each sample or segment out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grace_store.base.errors import OutOfMemory
+from grace_store.base.metadata import Reason
+from grace_store.base.settings import ExtractSpec, RunOptions
+from grace_store.base.unit import SampleSignals, SetAside, UnitOutcome
+from grace_store.model.gradients.adam_step import AdamStep
+from grace_store.model.gradients.coordinates import coordinates_of, parameters_of, read_moments
+from grace_store.model.gradients.projected_rows import ProjectedRows
+from grace_store.model.gradients.projection import make_projector
+from grace_store.model.gradients.recorded_gradients import record
+from grace_store.model.gradients.sample_gradients import (
+    PlainGradients,
+    choose_source,
+    on_device,
+    row_tokens,
+    segment_means,
+)
+from grace_store.model.load.adapters import Adapter, attach
+from grace_store.model.load.weights import LoadedModel
+from grace_store.model.out_of_memory import is_out_of_memory
+from grace_store.model.text.collate import Batch
+from grace_store.model.text.vision import ImageInputs
+from grace_store.model.unit_extractor import (
+    PendingSegments,
+    PendingUnit,
+    PreparedUnit,
+    SegmentRows,
+    UnitExtractor,
+    to_host,
+)
+
+BATCH_TOKENS = 2048
+"""A backward pass keeps what every layer was given, many times what a forward pass needs."""
+
+
+@dataclass(slots=True)
+class VectorRows(SegmentRows):
+    """Vectors of a batch's samples or segments; on the device until their unit is finished."""
+
+    norm: Tensor
+    """Of each vector before it was normalised."""
+
+
+class PendingSamples(PendingUnit[VectorRows, SampleSignals]):
+    """A unit with a vector for each sample."""
+
+    def gather(self) -> SampleSignals:
+        num_samples = len(self.prepared.num_rows)
+        signals = SampleSignals(
+            sample_vector=np.zeros((num_samples, self.vector_size), dtype=np.float32),
+            sample_norm=np.zeros(num_samples, dtype=np.float32),
+            sample_num_tokens=np.zeros(num_samples, dtype=np.int32),
+            sample_loss=np.zeros(num_samples, dtype=np.float32),
+        )
+        for batch, made in self.results:
+            for row, member in enumerate(batch.members):
+                vector, loss, norm = made.vector[row].numpy(), float(made.statistics[row, 0]), float(made.norm[row])
+                if not (np.isfinite(vector).all() and np.isfinite([loss, norm]).all()):
+                    signals.set_aside[member] = SetAside(Reason.NOT_FINITE, "its gradient or loss is not finite")
+                    continue
+                signals.sample_vector[member] = vector
+                signals.sample_norm[member] = norm
+                signals.sample_num_tokens[member] = self.prepared.tokens[member].tokens_per_segment().sum()
+                signals.sample_loss[member] = loss
+        return signals
+
+
+class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
+    """Turns samples into projected gradients of the loss over a LoRA adapter's parameters."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        adapter: Adapter,
+        spec: ExtractSpec,
+        options: RunOptions,
+        *,
+        images: str | Path | None = None,
+    ) -> None:
+        """Take a model without the adapter, which is put on it and stays there."""
+        assert spec.gradient is not None
+        layers = attach(adapter, loaded.model)
+        super().__init__(loaded, spec, options, batch_tokens=BATCH_TOKENS, images=images)
+        self._gradient = spec.gradient
+        coordinates = coordinates_of(adapter)
+        parameters = parameters_of(coordinates, layers)
+        for parameter in parameters.values():
+            parameter.requires_grad_(True)
+        self._source = choose_source(loaded.model, self.head, record(layers), parameters, options.head_tokens)
+        self.one_at_a_time = isinstance(self._source, PlainGradients)
+        precondition = None
+        if self._gradient.preconditioner == "adam":
+            moments = read_moments(adapter, coordinates)
+            precondition = AdamStep(moments, loaded.device, bias_correction=self._gradient.bias_correction)
+        self._projected = ProjectedRows(coordinates, make_projector(self._gradient), precondition)
+        self._finished: list[VectorRows] = []
+        self._under_way: Tensor | None = None
+
+    @property
+    def vector_size(self) -> int:
+        return self._gradient.dimension
+
+    def _pending(self, prepared: PreparedUnit) -> PendingUnit[VectorRows, UnitOutcome]:
+        kind = PendingSamples if self._gradient.per == "sample" else PendingSegments
+        return kind(prepared, self.vector_size)  # type: ignore[return-value]
+
+    def _run(self, batch: Batch, image_inputs: ImageInputs) -> VectorRows:
+        per, counts = self._gradient.per, row_tokens(batch, self._gradient.per)
+        with _same_every_time(self._device):
+            statistics, found = self._source.run(batch, self.inputs_on_device(batch, image_inputs), per)
+            out = torch.zeros((len(counts), self.vector_size), device=self._device)
+            self._under_way = out
+            for each in found:
+                tokens = on_device(counts[each.rows], out).unsqueeze(1)
+                means = {name: gradient.div_(tokens) for name, gradient in each.gradients.items()}
+                self._projected.add(out, on_device(each.rows, out, torch.int64), means)
+        self._under_way = None
+        rows = VectorRows(out, segment_means(batch, statistics, per), out.new_zeros(len(out)))
+        self._finished.append(rows)
+        return rows
+
+    def _finish(self) -> None:
+        """Project what waits, normalise, and send all rows of the unit to main memory."""
+        try:
+            with _same_every_time(self._device):
+                self._projected.flush()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise OutOfMemory(
+                f"Projecting gradients to {self.vector_size} numbers does not fit on {self._device}. Use a larger or "
+                "less busy device, or begin a new --signal with --projection sparse or a smaller --dimension."
+            ) from error
+        for rows in self._finished:
+            norm = torch.linalg.vector_norm(rows.vector, dim=1, dtype=torch.float64)
+            if self._gradient.normalise:
+                rows.vector.div_(torch.where(norm > 0, norm, 1.0).unsqueeze(1))
+            rows.vector, rows.norm = to_host(rows.vector), to_host(norm.float())
+            rows.statistics = to_host(rows.statistics)
+        self._finished = []
+
+    def _forget(self) -> None:
+        if self._under_way is not None:
+            self._projected.forget(self._under_way)
+            self._under_way = None
+
+
+@contextmanager
+def _same_every_time(device: torch.device) -> Iterator[None]:
+    """Have a GPU add up in the same order every time, where it knows how: a unit run twice gives the same bytes."""
+    if device.type != "cuda":
+        yield
+        return
+    was, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+        torch.use_deterministic_algorithms(was, warn_only=warned)

@@ -1,0 +1,242 @@
+"""From a batch to gradients of LoRA parameters, a row for each sample or segment; two ways, and which a model gets.
+
+Recorded: one forward pass for the batch, the losses' gradient at the last hidden state token by token, and from there
+one backward pass (or one for the first segments of all samples, one for the second, ...) that records every sample's
+gradient. Plain: one sample at a time, autograd through the model's own forward. The first is what models get that
+give the same in a trial; the second is right for all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from grace_store.base.arrays import Float32Array, IntArray
+from grace_store.base.settings import Per
+from grace_store.model.gradients.recorded_gradients import NotBySample, Recorder
+from grace_store.model.head.closed_form import OutputHead, ResponseTokens, averaging_matrix, residual_of
+from grace_store.model.head.own_forward import response_states
+from grace_store.model.text.collate import Batch, collate
+from grace_store.model.text.tokens import TokenizedSample
+
+_LOG = logging.getLogger(__name__)
+
+_TOLERANCE = {torch.float32: 1e-3}
+_LOOSE = 0.1
+_TRIAL_LENGTHS = (9, 6, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class GradientRows:
+    """Gradients of some of a batch's rows, summed over their tokens."""
+
+    rows: IntArray
+    """Which samples of the batch, or which of its segments, on the host."""
+    gradients: dict[str, Tensor]
+    """By parameter, (rows, elements) float32 on the device."""
+
+
+class GradientSource(Protocol):
+    """Makes gradients of a batch."""
+
+    def run(self, batch: Batch, inputs: dict[str, Tensor], per: Per) -> tuple[Tensor, Iterator[GradientRows]]:
+        """Return the tokens' statistics (tokens, 3: loss, entropy, hit) and the gradients of all rows, in some order.
+
+        The caller takes all gradients before it runs another batch.
+        """
+        ...
+
+
+class RecordedGradients:
+    """Gradients by one backward pass for all samples."""
+
+    def __init__(self, model: nn.Module, head: OutputHead, recorder: Recorder, head_tokens: int) -> None:
+        self._model = model
+        self._head = head
+        self._recorder = recorder
+        self._head_tokens = head_tokens
+
+    def run(self, batch: Batch, inputs: dict[str, Tensor], per: Per) -> tuple[Tensor, Iterator[GradientRows]]:
+        device = inputs["input_ids"].device
+        self._recorder.start(inputs["input_ids"].shape, batch.packed_lengths)
+        try:
+            with torch.enable_grad():
+                hidden = response_states(self._model, inputs, batch.predecessor.to(device, non_blocking=True))
+            if not hidden.requires_grad:
+                raise NotBySample("no adapted layer has a part in this batch")
+            with torch.no_grad():
+                each = self._head.segment_means(hidden.detach(), _token_by_token(batch, device), self._head_tokens)
+        except BaseException:
+            self._recorder.stop()
+            raise
+        return each.statistics, self._rows(batch, hidden, each.vector.to(hidden.dtype), per)
+
+    def _rows(self, batch: Batch, hidden: Tensor, upstream: Tensor, per: Per) -> Iterator[GradientRows]:
+        passes = list(_passes(batch, per))
+        try:
+            for number, (rows, samples, tokens) in enumerate(passes):
+                # A product with 0 or 1 instead of a choice: nothing here waits for the device.
+                chosen = upstream if tokens is None else upstream * on_device(tokens, upstream).unsqueeze(1)
+                torch.autograd.backward(hidden, chosen, retain_graph=number < len(passes) - 1)
+                found = self._recorder.take()
+                if len(samples) < len(batch.members):
+                    index = on_device(samples, upstream, torch.int64)
+                    found = {name: gradient.index_select(0, index) for name, gradient in found.items()}
+                yield GradientRows(rows, found)
+        finally:
+            self._recorder.stop()
+
+
+class PlainGradients:
+    """Gradients of one sample at a time, through the model's own forward."""
+
+    def __init__(self, model: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
+        self._model = model
+        self._parameters = parameters
+
+    def run(self, batch: Batch, inputs: dict[str, Tensor], per: Per) -> tuple[Tensor, Iterator[GradientRows]]:
+        assert len(batch.members) == 1, "plain gradients are made one sample at a time"
+        device = inputs["input_ids"].device
+        with torch.enable_grad():
+            logits: Tensor = self._model(**inputs, use_cache=False).logits
+            predecessor = batch.predecessor.to(device, non_blocking=True)
+            chosen = logits.reshape(-1, logits.shape[-1]).index_select(0, predecessor).float()
+            target = batch.target.to(device, non_blocking=True)
+            losses = nn.functional.cross_entropy(chosen, target, reduction="none")
+        # A masked logit is minus infinity, and 0 times that would be no entropy.
+        finite = chosen.detach().clamp(min=torch.finfo(torch.float32).min)
+        statistics = residual_of(finite, target, torch.empty_like(finite)).statistics
+        return statistics, self._rows(batch, losses, per)
+
+    def _rows(self, batch: Batch, losses: Tensor, per: Per) -> Iterator[GradientRows]:
+        passes = list(_passes(batch, per))
+        for number, (rows, _, tokens) in enumerate(passes):
+            weight = torch.ones_like(losses) if tokens is None else on_device(tokens, losses)
+            found: Sequence[Tensor | None] = [None] * len(self._parameters)
+            if losses.requires_grad:  # not if the adapter is on the vision tower and the sample has no images
+                found = torch.autograd.grad(
+                    losses,
+                    list(self._parameters.values()),
+                    weight,
+                    retain_graph=number < len(passes) - 1,
+                    allow_unused=True,
+                )
+            gradients = {
+                name: torch.zeros_like(parameter, dtype=torch.float32) if gradient is None else gradient.float()
+                for (name, parameter), gradient in zip(self._parameters.items(), found, strict=True)
+            }
+            yield GradientRows(rows, {name: gradient.reshape(1, -1) for name, gradient in gradients.items()})
+
+
+def choose_source(
+    model: nn.Module, head: OutputHead, recorder: Recorder, parameters: dict[str, nn.Parameter], head_tokens: int
+) -> GradientSource:
+    """Return the quick way if a trial shows that it gives what autograd gives, else the one that always does."""
+    recorded, plain = RecordedGradients(model, head, recorder, head_tokens), PlainGradients(model, parameters)
+    chosen = recorded if _is_exact(recorded, plain, model, parameters) else plain
+    for parameter in parameters.values():
+        parameter.grad = None  # of what is not recorded
+    return chosen
+
+
+def _is_exact(
+    recorded: RecordedGradients, plain: PlainGradients, model: nn.Module, parameters: dict[str, nn.Parameter]
+) -> bool:
+    """Tell whether recorded gradients of a few tokens are those that autograd gives for each sample alone."""
+    trial = _trial_samples(model)
+    together = collate(range(len(trial)), trial, pin=False)
+    try:
+        found = _gradients(recorded, together, parameters)
+    except NotBySample as error:
+        _LOG.info("gradients one sample at a time: %s", error)
+        return False
+    missing = [name for name in parameters if name not in found]
+    if missing:
+        # A part that runs for some inputs only, such as a vision tower: nobody knows what it will be given.
+        _LOG.info("gradients one sample at a time: %s has no part in a text", missing[0])
+        return False
+    for row, sample in enumerate(trial):
+        alone = _gradients(plain, collate([0], [sample], pin=False), parameters)
+        expected = torch.cat([alone[name][0] for name in parameters])
+        difference = torch.cat([found[name][row] for name in parameters]) - expected
+        tolerance = _TOLERANCE.get(next(model.parameters()).dtype, _LOOSE)
+        if not bool(difference.norm() <= tolerance * expected.norm()):
+            _LOG.info("gradients one sample at a time: recorded, they are others")
+            return False
+    return True
+
+
+def segment_means(batch: Batch, statistics: Tensor, per: Per) -> Tensor:
+    """Return the means of the tokens' statistics over each row: (rows, 3)."""
+    device = statistics.device
+    if per == "segment":
+        segment, weight = batch.segment.to(device, non_blocking=True), batch.weight.to(device, non_blocking=True)
+        return averaging_matrix(segment, weight, 0, int(batch.host_segment[-1]) + 1) @ statistics
+    sample, counts = _sample_of_tokens(batch), row_tokens(batch, "sample")
+    weight = on_device(1.0 / counts[sample], statistics)
+    return averaging_matrix(on_device(sample, statistics, torch.int64), weight, 0, len(counts)) @ statistics
+
+
+def row_tokens(batch: Batch, per: Per) -> IntArray:
+    """Return how many tokens each sample's segments, or each segment, have."""
+    return np.bincount(batch.host_segment if per == "segment" else _sample_of_tokens(batch)).astype(np.int64)
+
+
+def _sample_of_tokens(batch: Batch) -> IntArray:
+    """Return which of the batch's samples each response token belongs to."""
+    return np.repeat(np.arange(len(batch.members)), batch.num_segments)[batch.host_segment]
+
+
+def _passes(batch: Batch, per: Per) -> Iterator[tuple[IntArray, IntArray, Float32Array | None]]:
+    """Yield for each backward pass its rows, the samples they are of, and 1 for each token that counts (None: all)."""
+    everyone = np.arange(len(batch.members))
+    if per == "sample":
+        yield everyone, everyone, None
+        return
+    num_segments = np.asarray(batch.num_segments, dtype=np.int64)
+    first = np.cumsum(num_segments) - num_segments
+    within = batch.host_segment - first[_sample_of_tokens(batch)]
+    for number in range(int(num_segments.max())):
+        samples = np.flatnonzero(num_segments > number)
+        yield first[samples] + number, samples, (within == number).astype(np.float32)
+
+
+def _token_by_token(batch: Batch, device: torch.device) -> ResponseTokens:
+    """Return a batch's tokens, each as a segment of its own."""
+    each = np.arange(len(batch.host_segment))
+    target = batch.target.to(device, non_blocking=True)
+    return ResponseTokens(target, torch.arange(len(each), device=device), torch.ones(len(each), device=device), each)
+
+
+def on_device(values: npt.NDArray[np.generic], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return an array where a tensor is, and of its dtype unless another is given, without waiting for the device."""
+    # Converted first: a copy that also converts goes by way of memory that is not pinned.
+    tensor = torch.from_numpy(values).to(dtype or like.dtype)
+    if like.device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(like.device, non_blocking=True)
+
+
+def _trial_samples(model: nn.Module) -> list[TokenizedSample]:
+    """Return samples of some tokens each, no two alike, of two segments after a few tokens of prompt."""
+    num_ids = model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+    samples = []
+    for number, length in enumerate(_TRIAL_LENGTHS):
+        ids = (np.arange(length, dtype=np.int64) + 1 + 11 * number) * 7919 % num_ids
+        segment = np.repeat([-1, 0, 1], [length - 2, 1, 1]).astype(np.int64)
+        samples.append(TokenizedSample(ids, segment, 2))
+    return samples
+
+
+def _gradients(source: GradientSource, batch: Batch, parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+    device = next(iter(parameters.values())).device
+    inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
+    _, rows = source.run(batch, inputs, "sample")
+    return next(iter(list(rows))).gradients

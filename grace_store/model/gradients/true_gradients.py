@@ -1,0 +1,230 @@
+"""What the proxy stands for: inner products of whole parameter gradients, segment by segment of one sample.
+
+A segment's gradient over the parameters that make the last hidden state is its upstream gradient there, pulled back
+through the model: one backward pass a segment. The output head's own parameters are left out, also where it shares
+its weight with the input embeddings: of those only the input side counts. LoRA's gradients need no further pass. With
+W + s B A for a weight and G the gradient over the sum, they are s G A' for B and s B' G for A.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from grace_store.base.arrays import FloatArray
+from grace_store.base.errors import ModelError
+from grace_store.base.settings import ExtractSpec, RunOptions
+from grace_store.data.sample import Sample
+from grace_store.model.door import load_planned
+from grace_store.model.head.closed_form import ResponseTokens
+from grace_store.model.load.adapters import Adapter, lora_scale, place, read_adapter
+from grace_store.model.load.weights import LoadedModel
+from grace_store.model.proxy import ProxyExtractor
+
+Gram = FloatArray
+
+REPRESENTATION = "representation"
+"""All parameters that make the last hidden state."""
+LORA = "lora"
+"""The adapter's own parameters."""
+GRADIENT_BYTES = 1 << 32
+"""What the gradients of all segments may take at once; with more, parameters are done in groups, each with backward
+passes of its own."""
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class _LoraFactors:
+    """One adapted weight: s B A is part of it."""
+
+    a: Tensor
+    b: Tensor
+    scale: float
+    transposed: bool
+    """Whether the weight is kept as (inputs, outputs)."""
+
+
+def open_gradients(
+    model: str,
+    spec: ExtractSpec,
+    options: RunOptions,
+    *,
+    adapter: str | None = None,
+    images: str | Path | None = None,
+    num_layer_groups: int = 0,
+    lora: bool = True,
+) -> TrueGradients:
+    """Load the model that a signal was made with, or raise where it is another one."""
+    _, loaded = load_planned(model, spec, options, adapter)
+    extractor = ProxyExtractor(loaded, spec, options, images=images)
+    factors = read_adapter(adapter) if adapter is not None and lora else None
+    return TrueGradients(loaded, extractor, factors, num_layer_groups=num_layer_groups)
+
+
+class TrueGradients:
+    """Inner products of a sample's segment gradients in parameter space."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        extractor: ProxyExtractor,
+        adapter: Adapter | None = None,
+        *,
+        num_layer_groups: int = 0,
+        gradient_bytes: int = GRADIENT_BYTES,
+    ) -> None:
+        """Take a model with its adapter merged. With layer groups, each also gets inner products of its own."""
+        self._extractor = extractor
+        self._device = loaded.device
+        self._bytes = gradient_bytes
+        self._lora = {} if adapter is None else _factors(adapter, loaded.model, loaded.device)
+        self._parameters = _representation_parameters(loaded.model)
+        self._labels = _layer_groups(loaded.model, self._parameters, num_layer_groups)
+        for _, parameter in self._parameters:
+            parameter.requires_grad_(True)
+
+    @property
+    def spaces(self) -> list[str]:
+        """The sets of parameters that inner products are taken over."""
+        found = [REPRESENTATION, *([LORA] if self._lora else [])]
+        return found + sorted({label for label in self._labels.values() if label}, key=_group_order)
+
+    def grams(self, sample: Sample) -> dict[str, Gram] | None:
+        """Return the (K + 1, K + 1) inner products over each set of parameters; None if the sample cannot be used."""
+        prepared = self._extractor.prepare([sample])
+        if prepared.set_aside:
+            return None
+        (batch,) = prepared.batches
+        with torch.enable_grad():
+            hidden = self._extractor.hidden_states(batch, self._extractor.image_inputs(prepared, batch))
+        tokens = batch.tokens_on(self._device)
+        upstream = self._upstream(hidden.detach(), tokens)
+        cotangents = [
+            (upstream * ((tokens.segment == k) * tokens.weight).unsqueeze(1)).to(hidden.dtype)
+            for k in range(tokens.num_segments)
+        ]
+        size = len(cotangents)
+        grams = {space: np.zeros((size, size)) for space in self.spaces}
+        for group in self._groups(size):
+            self._add(grams, hidden, cotangents, group)
+        return grams
+
+    def _upstream(self, hidden: Tensor, tokens: ResponseTokens) -> Tensor:
+        """Return dL/dh of every token: of segments that hold one token each."""
+        each = np.arange(len(hidden))
+        alone = ResponseTokens(
+            tokens.target, torch.from_numpy(each).to(self._device), torch.ones_like(tokens.weight), each
+        )
+        with torch.no_grad():
+            return self._extractor.head.segment_means(hidden, alone, len(hidden)).vector
+
+    def _groups(self, num_segments: int) -> Iterator[list[tuple[str, nn.Parameter]]]:
+        """Yield parameters, the last layers first, in groups whose gradients fit into memory together."""
+        group: list[tuple[str, nn.Parameter]] = []
+        num_bytes = 0
+        for name, parameter in reversed(self._parameters):
+            needed = parameter.numel() * parameter.element_size() * num_segments
+            if group and num_bytes + needed > self._bytes:
+                yield group
+                group, num_bytes = [], 0
+            group.append((name, parameter))
+            num_bytes += needed
+        if group:
+            yield group
+
+    def _add(
+        self,
+        grams: dict[str, Gram],
+        hidden: Tensor,
+        cotangents: Sequence[Tensor],
+        group: Sequence[tuple[str, nn.Parameter]],
+    ) -> None:
+        """Add a group's inner products; where a parameter plays no part, its gradient is none."""
+        parameters = [parameter for _, parameter in group]
+        found = [
+            torch.autograd.grad(hidden, parameters, cotangent, retain_graph=True, allow_unused=True)
+            for cotangent in cotangents
+        ]
+        for (name, _), gradients in zip(group, zip(*found, strict=True), strict=True):
+            if gradients[0] is None:
+                continue
+            product = _products(gradients)
+            grams[REPRESENTATION] += product
+            if self._labels[name]:
+                grams[self._labels[name]] += product
+            if name in self._lora:
+                grams[LORA] += _lora_products(gradients, self._lora[name])
+
+
+def _products(gradients: Sequence[Tensor]) -> Gram:
+    flat = torch.stack([gradient.flatten().float() for gradient in gradients])
+    return (flat @ flat.T).double().cpu().numpy()
+
+
+def _lora_products(gradients: Sequence[Tensor], lora: _LoraFactors) -> Gram:
+    whole = [(gradient.T if lora.transposed else gradient).float() for gradient in gradients]
+    over_b = _products([lora.scale * gradient @ lora.a.T for gradient in whole])
+    over_a = _products([lora.scale * lora.b.T @ gradient for gradient in whole])
+    return over_a + over_b
+
+
+def _representation_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return all floating-point parameters but the output head's, unless the input embeddings share them."""
+    output, inputs = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
+    head = set() if output is None else {id(parameter) for parameter in output.parameters()}
+    head -= {id(parameter) for parameter in inputs.parameters()}
+    return [
+        (name, parameter)
+        for name, parameter in model.named_parameters()
+        if id(parameter) not in head and parameter.is_floating_point()
+    ]
+
+
+def _factors(adapter: Adapter, model: nn.Module, device: torch.device) -> dict[str, _LoraFactors]:
+    if adapter.folder.config.get("use_dora"):
+        raise ModelError(
+            f"{adapter.folder.path} is DoRA, whose parameters' gradients are not taken here. Leave --adapter's own "
+            "parameters out with --no-lora."
+        )
+    modules = dict(model.named_modules())
+    return {
+        f"{module}.weight": _LoraFactors(
+            adapter.lora[name]["lora_A"].to(device, torch.float32),
+            adapter.lora[name]["lora_B"].to(device, torch.float32),
+            lora_scale(adapter, name),
+            isinstance(modules[module], Conv1D),
+        )
+        for name, module in place(adapter, model).items()
+    }
+
+
+def _layer_groups(model: nn.Module, parameters: Sequence[tuple[str, nn.Parameter]], num_groups: int) -> dict[str, str]:
+    """Return each parameter's group of the decoder's layers; "" outside of them, and for all without groups."""
+    decoder: Any = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model  # type: ignore[operator]
+    inside = {id(parameter) for parameter in decoder.parameters()}
+    layers = {
+        name: int(found[1])
+        for name, parameter in parameters
+        if id(parameter) in inside and (found := _LAYER.search(name))
+    }
+    labels = dict.fromkeys((name for name, _ in parameters), "")
+    if num_groups and layers:
+        num_layers = max(layers.values()) + 1
+        width = math.ceil(num_layers / min(num_groups, num_layers))
+        for name, layer in layers.items():
+            first = layer // width * width
+            labels[name] = f"layers {first}-{min(first + width, num_layers) - 1}"
+    return labels
+
+
+def _group_order(label: str) -> int:
+    return int(label.split()[1].partition("-")[0])

@@ -1,0 +1,231 @@
+"""From hidden states to segment vectors through a linear output head, exactly and without a backward pass.
+
+With logits z = cap(scale (W h + b)), dL/dh = scale W' (cap'(z) (p - y)). That is linear in p - y, so a segment's
+mean is taken in the vocabulary's space, block by block, and one product with W per segment ends it. Knows
+nothing of texts, samples or batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grace_store.base.arrays import IntArray
+
+MEAN_BUFFER_BYTES = 1 << 29
+"""What the vocabulary-wide means of a group of segments may take; more segments are done in groups."""
+PULL_BACK_BYTES = 1 << 28
+"""What a slice of the head's weights may take in float32 when they are kept in less."""
+CPU_ROWS = 32
+"""Rows of logits handled at a time on a CPU, so that every pass after the first finds them in its cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTokens:
+    """The predicted tokens of a batch, in order of their segments; tensors are (num_tokens,) on the device."""
+
+    target: Tensor
+    segment: Tensor
+    """Which segment of the batch each token belongs to, never decreasing, none left out."""
+    weight: Tensor
+    """One over the number of tokens of its segment, float32."""
+    host_segment: IntArray
+    """segment again, on the host: loops over blocks must not wait for the device."""
+
+    @property
+    def num_segments(self) -> int:
+        return int(self.host_segment[-1]) + 1 if len(self.host_segment) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentMeans:
+    """Means over each segment's tokens, float32 on the device, one row per segment."""
+
+    vector: Tensor
+    statistics: Tensor
+    """Columns: loss, entropy, hit rate."""
+
+
+class OutputHead(Protocol):
+    """What turns hidden states into segment vectors."""
+
+    @property
+    def vector_size(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def segment_means(self, hidden: Tensor, tokens: ResponseTokens, block_tokens: int) -> SegmentMeans:
+        """Return the means of dL/dh and of the tokens' statistics; hidden is (num_tokens, vector_size)."""
+        ...
+
+    def release(self) -> None:
+        """Give back memory kept between calls."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """p - y of some rows of logits, up to each row's factor 1/Z, and what comes with it."""
+
+    residual: Tensor
+    """exp(z - max), with the target's entry replaced by minus the sum of all others: (rows, vocab)."""
+    inverse_z: Tensor
+    statistics: Tensor
+    top: Tensor
+    """The rows' largest logits: (rows, 1)."""
+
+
+def residual_of(logits: Tensor, target: Tensor, out: Tensor) -> Residual:
+    """Return the residual of float32 logits, written to out; leaves logits - max in logits.
+
+    The target's entry is minus the others' mass by construction. Computed as p - 1 it would lose all its digits
+    where the model is sure, and the vector with it.
+    """
+    index = target.unsqueeze(1)
+    top = logits.amax(dim=1, keepdim=True)
+    torch.exp(logits.sub_(top), out=out)
+    spread = torch.linalg.vecdot(out, logits)
+    target_logit = logits.gather(1, index).squeeze(1)
+    target_mass = out.gather(1, index).squeeze(1)
+    out.scatter_(1, index, 0.0)
+    others = out.sum(dim=1)
+    out.scatter_(1, index, -others.unsqueeze(1))
+    z = others + target_mass
+    hit = target_logit == 0
+    log_z = torch.where(hit, torch.log1p(others), torch.log(z))
+    statistics = torch.stack((log_z - target_logit, log_z - spread / z, hit.float()), dim=1)
+    return Residual(out, 1.0 / z, statistics, top)
+
+
+def averaging_matrix(segment: Tensor, weight: Tensor, first: int, stop: int) -> Tensor:
+    """Return the (stop - first, tokens) matrix that averages tokens into segments first..stop."""
+    rows = torch.arange(first, stop, device=segment.device).unsqueeze(1)
+    return torch.where(segment.unsqueeze(0) == rows, weight.unsqueeze(0), 0.0)
+
+
+class ClosedFormHead:
+    """A head of the form cap(scale (W h + b))."""
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0, cap: float | None = None
+    ) -> None:
+        self._mixed = weight.dtype != torch.float32 and has_mixed_product(weight)
+        self._weight = weight.detach() if self._mixed else weight.detach().float()
+        self._inner_scale = scale if cap is None else scale / cap
+        self._bias = None if bias is None else bias.detach().float() * self._inner_scale
+        self._scale = scale
+        self._cap = cap
+        self._scratch: dict[str, Tensor] = {}
+
+    @property
+    def vector_size(self) -> int:
+        return int(self._weight.shape[1])
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self._weight.shape[0])
+
+    def __str__(self) -> str:
+        parts = ["closed form"]
+        if self._scale != 1.0:
+            parts.append(f"scale {self._scale:g}")
+        if self._cap is not None:
+            parts.append(f"soft cap {self._cap:g}")
+        if self._bias is not None:
+            parts.append("bias")
+        return ", ".join(parts)
+
+    def release(self) -> None:
+        self._scratch.clear()
+
+    def segment_means(self, hidden: Tensor, tokens: ResponseTokens, block_tokens: int) -> SegmentMeans:
+        num_segments = tokens.num_segments
+        vector = hidden.new_empty((num_segments, self.vector_size), dtype=torch.float32)
+        statistics = hidden.new_zeros((num_segments, 3), dtype=torch.float32)
+        group = max(1, MEAN_BUFFER_BYTES // (4 * self.vocab_size))
+        for first in range(0, num_segments, group):
+            stop = min(first + group, num_segments)
+            mean = self._buffer("mean", stop - first, hidden.device).zero_()
+            start_token, stop_token = np.searchsorted(tokens.host_segment, (first, stop)).tolist()
+            for start in range(start_token, stop_token, block_tokens):
+                block = slice(start, min(start + block_tokens, stop_token))
+                self._add_block(hidden[block], tokens, block, mean, first, statistics)
+            vector[first:stop] = self._pull_back(mean)
+        return SegmentMeans(vector, statistics)
+
+    def _add_block(
+        self, hidden: Tensor, tokens: ResponseTokens, block: slice, mean: Tensor, offset: int, statistics: Tensor
+    ) -> None:
+        logits = self._logits(hidden)
+        num_rows = CPU_ROWS if logits.device.type == "cpu" else len(logits)
+        for start in range(0, len(logits), num_rows):
+            rows = slice(start, min(start + num_rows, len(logits)))
+            taken = slice(block.start + rows.start, block.start + rows.stop)
+            out = self._buffer("residual", rows.stop - rows.start, logits.device)
+            made = residual_of(logits[rows], tokens.target[taken], out)
+            if self._cap is not None:
+                made.residual.mul_(self._cap_slope(logits[rows], made.top))
+            first, stop = int(tokens.host_segment[taken.start]), int(tokens.host_segment[taken.stop - 1]) + 1
+            average = averaging_matrix(tokens.segment[taken], tokens.weight[taken], first, stop)
+            mean[first - offset : stop - offset].addmm_(average * made.inverse_z, made.residual)
+            statistics[first:stop].addmm_(average, made.statistics)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """Return float32 logits, scaled and capped."""
+        if self._mixed:
+            logits = torch.mm(hidden, self._weight.t(), out_dtype=torch.float32)
+            if self._inner_scale != 1.0:
+                logits.mul_(self._inner_scale)
+        else:
+            scaled = hidden.float() if self._inner_scale == 1.0 else hidden.float() * self._inner_scale
+            logits = self._buffer("logits", len(hidden), hidden.device)
+            torch.mm(scaled, self._weight.t(), out=logits)
+        if self._bias is not None:
+            logits.add_(self._bias)
+        if self._cap is not None:
+            logits.tanh_().mul_(self._cap)
+        return logits
+
+    def _cap_slope(self, shifted: Tensor, top: Tensor) -> Tensor:
+        """Return 1 - (z/cap)^2 in place of z - top."""
+        assert self._cap is not None
+        return shifted.add_(top).div_(self._cap).square_().neg_().add_(1.0)
+
+    def _pull_back(self, mean: Tensor) -> Tensor:
+        """Return scale * mean @ W, summed in float32 whatever W is kept in."""
+        if not self._mixed:
+            return torch.mm(mean, self._weight).mul_(self._scale)
+        vector = mean.new_zeros((len(mean), self.vector_size))
+        step = max(1, PULL_BACK_BYTES // (4 * self.vector_size))
+        for start in range(0, self.vocab_size, step):
+            part = slice(start, min(start + step, self.vocab_size))
+            vector.addmm_(mean[:, part], self._weight[part].float())
+        return vector.mul_(self._scale)
+
+    def _buffer(self, name: str, num_rows: int, device: torch.device) -> Tensor:
+        """Return an uninitialised (num_rows, vocab) float32 matrix."""
+        if device.type != "cpu":
+            return torch.empty((num_rows, self.vocab_size), dtype=torch.float32, device=device)
+        # Fresh pages cost a CPU as much as the product that fills them; GPUs have torch's caching allocator.
+        kept = self._scratch.get(name)
+        if kept is None or len(kept) < num_rows:
+            kept = torch.empty((num_rows, self.vocab_size), dtype=torch.float32, device=device)
+            self._scratch[name] = kept
+        return kept[:num_rows]
+
+
+def has_mixed_product(weight: Tensor) -> bool:
+    """Tell whether the device multiplies matrices of this dtype into float32 without a float32 copy."""
+    if weight.device.type != "cuda":
+        return False
+    tiny = torch.ones((16, 16), dtype=weight.dtype, device=weight.device)
+    try:
+        torch.mm(tiny, tiny, out_dtype=torch.float32)
+    except (RuntimeError, TypeError, NotImplementedError):
+        return False
+    return True

@@ -1,0 +1,136 @@
+"""From hidden states to segment vectors through any head: the model's own forward with its backbone replaced.
+
+Exact on whatever the model does between its last hidden state and its logits, at the price of a backward pass
+through the head. Knows nothing of texts, samples or batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from grace_store.base.errors import ModelError
+from grace_store.model.head.closed_form import ResponseTokens, SegmentMeans, averaging_matrix, residual_of
+
+
+def run_backbone(model: nn.Module, **inputs: Any) -> Any:
+    """Return the output of the model without its head; last_hidden_state is what the head is given."""
+    backbone: Any = model.base_model
+    return backbone(**inputs, use_cache=False, return_dict=True)
+
+
+def response_states(model: nn.Module, inputs: Mapping[str, Tensor], predecessor: Tensor) -> Tensor:
+    """Return what the head is given at some places of the flattened batch: (places, d)."""
+    hidden: Tensor = run_backbone(model, **inputs).last_hidden_state
+    return hidden.reshape(-1, hidden.shape[-1]).index_select(0, predecessor)
+
+
+class OwnForward:
+    """The model's own head as a function of hidden states, in float32 whatever the model's dtype."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._stand_ins = backbones(model)
+        self._parameters = _head_tensors(model, self._stand_ins)
+        device = next(model.parameters()).device
+        ids = torch.arange(4, device=device).unsqueeze(0)
+        with torch.no_grad():
+            self._output = run_backbone(model, input_ids=ids)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return float32 logits (tokens, vocab) of hidden states (tokens, d)."""
+        ids = torch.zeros((1, len(hidden)), dtype=torch.long, device=hidden.device)
+        output = type(self._output)(**{**self._output, "last_hidden_state": hidden.unsqueeze(0)})
+        with _replaced(self._stand_ins, output):
+            result: Any = torch.func.functional_call(
+                self._model, self._parameters, kwargs={"input_ids": ids, "use_cache": False, "return_dict": True}
+            )
+        logits: Tensor = result.logits[0].float()
+        return logits
+
+
+class VjpHead:
+    """A head of any form: vector-Jacobian products of the model's own forward."""
+
+    def __init__(self, own: OwnForward, vector_size: int, vocab_size: int) -> None:
+        self._own = own
+        self._vector_size = vector_size
+        self._vocab_size = vocab_size
+
+    @property
+    def vector_size(self) -> int:
+        return self._vector_size
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size
+
+    def __str__(self) -> str:
+        return "vector-Jacobian products of the model's own head"
+
+    def release(self) -> None:
+        return
+
+    def segment_means(self, hidden: Tensor, tokens: ResponseTokens, block_tokens: int) -> SegmentMeans:
+        vector = hidden.new_zeros((tokens.num_segments, self._vector_size), dtype=torch.float32)
+        statistics = hidden.new_zeros((tokens.num_segments, 3), dtype=torch.float32)
+        for start in range(0, len(hidden), block_tokens):
+            block = slice(start, min(start + block_tokens, len(hidden)))
+            gradient, block_statistics = self._token_gradients(hidden[block], tokens.target[block])
+            first, stop = int(tokens.host_segment[block.start]), int(tokens.host_segment[block.stop - 1]) + 1
+            average = averaging_matrix(tokens.segment[block], tokens.weight[block], first, stop)
+            vector[first:stop].addmm_(average, gradient)
+            statistics[first:stop].addmm_(average, block_statistics)
+        return SegmentMeans(vector, statistics)
+
+    def _token_gradients(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.inference_mode(False), torch.enable_grad():
+            # A clone made here is an ordinary tensor, even of one made in inference mode.
+            given = hidden.clone().float().requires_grad_(True)
+            logits = self._own.logits(given)
+            # A masked logit is minus infinity, and 0 times that would be no entropy.
+            finite = logits.detach().clamp(min=torch.finfo(torch.float32).min)
+            made = residual_of(finite, target.clone(), torch.empty_like(finite))
+            cotangent = made.residual * made.inverse_z.unsqueeze(1)
+            (gradient,) = torch.autograd.grad(logits, given, cotangent)
+        return gradient, made.statistics
+
+
+def backbones(model: Any) -> list[nn.Module]:
+    """Return the modules that a forward may call as its backbone: OPT's goes straight to its decoder."""
+    found = [model.base_model]
+    if hasattr(model, "get_decoder"):
+        found.append(model.get_decoder())
+    unique = {id(module): module for module in found if module is not model}
+    if not unique:
+        raise ModelError(f"{type(model).__name__} has no backbone apart from its head; it cannot be used.")
+    return list(unique.values())
+
+
+def _head_tensors(model: Any, backbones: list[nn.Module]) -> dict[str, Tensor]:
+    """Return float32 forms of everything outside the backbone, by name; a tied head counts as outside."""
+    inside = {id(tensor) for module in backbones for tensor in (*module.parameters(), *module.buffers())}
+    output = model.get_output_embeddings()
+    tied = set() if output is None else {id(tensor) for tensor in output.parameters()}
+    # Each tensor once: functional_call gives it to all the names that share it.
+    return {
+        name: tensor.detach().float() if tensor.is_floating_point() else tensor
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        if id(tensor) in tied or id(tensor) not in inside
+    }
+
+
+@contextmanager
+def _replaced(modules: list[nn.Module], output: Any) -> Iterator[None]:
+    """Have the modules return the given output instead of running."""
+    for module in modules:
+        module.forward = lambda *_args, **_kwargs: output
+    try:
+        yield
+    finally:
+        for module in modules:
+            del module.forward

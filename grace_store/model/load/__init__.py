@@ -1,0 +1,1 @@
+"""From a model folder to a model in memory."""

@@ -1,0 +1,315 @@
+"""Adapters into the weights: does it fit this model, who is it by content, and merging it in memory.
+
+Where an adapter goes is read from the names of its tensors; target_modules (a list, or a regular expression as
+ms-swift writes it) is how its maker came to them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from peft import LoraConfig, TaskType, get_peft_model, set_peft_model_state_dict
+from peft.tuners.lora import LoraLayer
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from grace_store.base.errors import ModelError
+from grace_store.base.settings import ModelIdentity, canonical_json
+from grace_store.model.load.adapter_folder import UNDERSTOOD, AdapterFolder, open_adapter
+
+_LOG = logging.getLogger(__name__)
+
+_PREFIXES = ("module.", "base_model.model.")
+_LORA_KEY = re.compile(r"(?P<module>.+)\.(?P<part>lora_A|lora_B|lora_magnitude_vector)(\.default)?(\.weight)?")
+_RENAMINGS: tuple[tuple[str, str], ...] = (
+    ("", ""),
+    ("language_model.model.", "model.language_model."),
+    ("model.language_model.", "language_model.model."),
+    ("model.", "model.language_model."),
+    ("model.language_model.", "model."),
+)
+"""Beginnings of module names that changed between releases of transformers, tried in this order for all at once."""
+_NAMES_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter's tensors under their modules' names, without the prefixes that tools put before them."""
+
+    folder: AdapterFolder
+    lora: dict[str, dict[str, Tensor]]
+    """For each module lora_A, lora_B and, with DoRA, lora_magnitude_vector."""
+    saved: dict[str, Tensor]
+    """Whole tensors that were trained instead (modules_to_save)."""
+    digest: str
+
+
+def read_adapter(path: str | Path) -> Adapter:
+    """Read an adapter and its digest: over tensors and the settings that change numbers, not over paths."""
+    folder = open_adapter(path)
+    try:
+        tensors = {_bare(name): tensor for name, tensor in load_file(folder.tensors).items()}
+    except SafetensorError as error:
+        raise ModelError(f"{folder.tensors} cannot be read: {error}.") from error
+    lora: dict[str, dict[str, Tensor]] = {}
+    saved: dict[str, Tensor] = {}
+    for name, tensor in sorted(tensors.items()):
+        found = _LORA_KEY.fullmatch(name)
+        if found:
+            lora.setdefault(found["module"], {})[found["part"]] = tensor
+        elif "lora_" in name:
+            raise ModelError(f"{folder.tensors} holds {name}, which is not LoRA on a linear layer. Merge it first.")
+        else:
+            saved[name] = tensor
+    _check_whole(folder, lora, saved)
+    return Adapter(folder, lora, saved, _digest(folder, lora, saved))
+
+
+def check_base(adapter: Adapter, base: ModelIdentity) -> None:
+    """Raise if the adapter says it was trained on another model."""
+    trained_on = adapter.folder.base
+    if trained_on is None:
+        return
+    found = base.model_dump()
+    differing = [part for part in ("architecture", "config", "weights") if trained_on.get(part) != found[part]]
+    if differing:
+        raise ModelError(
+            f"{adapter.folder.path} was trained on another model than the one given ({', '.join(differing)} differ). "
+            f"Its base lay at {adapter.folder.base_name}; give that as --model."
+        )
+
+
+def place(adapter: Adapter, model: nn.Module) -> dict[str, str]:
+    """Return {name in the adapter: name in the model} for every module; raise unless all are there and fit.
+
+    The model may be without storage.
+    """
+    modules = dict(model.named_modules())
+    rename = _renaming(adapter, modules)
+    names = {name: rename(name) for name in adapter.lora}
+    wrong = []
+    for name, parts in adapter.lora.items():
+        shape = _linear_shape(modules[names[name]])
+        found = (parts["lora_B"].shape[0], parts["lora_A"].shape[1])
+        if shape != found:
+            wrong.append(f"{names[name]} is {_by(shape)}, the adapter's {_by(found)}")
+    if wrong:
+        raise _misfit(adapter, model, f"{len(wrong)} layers have another shape", wrong)
+    _check_saved(adapter, model, modules, rename)
+    _check_not_tied(adapter, model, [modules[name] for name in names.values()])
+    return names
+
+
+def merge(adapter: Adapter, model: nn.Module) -> nn.Module:
+    """Put the adapter into a loaded model's weights and return the model, frozen as it was."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        merged: Any = _put_on(adapter, model).merge_and_unload()
+    merged.eval()
+    merged.requires_grad_(False)
+    own_name = Path(adapter.folder.base_name or "").name
+    if adapter.folder.base is None and own_name:
+        _LOG.info("%s was trained on a model called %s", adapter.folder.path, own_name)
+    return merged  # type: ignore[no-any-return]
+
+
+def attach(adapter: Adapter, model: nn.Module) -> dict[str, LoraLayer]:
+    """Put the adapter beside a loaded model's weights, in place; return its layers by their names in the adapter.
+
+    All is frozen and nothing dropped out.
+    """
+    names = place(adapter, model)
+    _put_on(adapter, model)
+    model.eval()
+    model.requires_grad_(False)
+    modules = dict(model.named_modules())
+    layers = {name: modules[names[name]] for name in adapter.lora}
+    assert all(isinstance(layer, LoraLayer) for layer in layers.values())
+    return cast(dict[str, LoraLayer], layers)
+
+
+def tensor_names(names: Iterable[str]) -> dict[str, str]:
+    """Return {name in a file: MODULE.lora_A or the like} for names of LoRA tensors, whatever tools put around them."""
+    found = {name: _LORA_KEY.fullmatch(_bare(name)) for name in names}
+    return {name: f"{match['module']}.{match['part']}" for name, match in found.items() if match}
+
+
+def _put_on(adapter: Adapter, model: nn.Module) -> Any:
+    """Have peft put an adapter on a model and return its view of both."""
+    names = place(adapter, model)
+    rename = _renaming(adapter, dict(model.named_modules()))
+    state = {
+        f"base_model.model.{names[module]}.{part}{'' if part == 'lora_magnitude_vector' else '.weight'}": tensor
+        for module, parts in adapter.lora.items()
+        for part, tensor in parts.items()
+    }
+    state.update({f"base_model.model.{rename(name)}": tensor for name, tensor in adapter.saved.items()})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adapted = get_peft_model(model, _config(adapter, model, names))
+        report: Any = set_peft_model_state_dict(adapted, state)
+        lost = [name for name in report.missing_keys if "lora_" in name or "modules_to_save.default" in name]
+        if report.unexpected_keys or lost:
+            raise _misfit(adapter, model, "peft could not place all tensors", [*report.unexpected_keys, *lost])
+    return adapted
+
+
+def lora_scale(adapter: Adapter, module: str) -> float:
+    """Return what an adapted weight's B A is multiplied by; module is its name in the adapter."""
+    config = adapter.folder.config
+    rank = adapter.lora[module]["lora_A"].shape[0]
+    alpha = _setting(config, "alpha_pattern", "lora_alpha", module)
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def _bare(name: str) -> str:
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name.replace(".modules_to_save.default.", ".").replace(".base_layer.", ".")
+
+
+def _check_whole(folder: AdapterFolder, lora: dict[str, dict[str, Tensor]], saved: dict[str, Tensor]) -> None:
+    if not lora:
+        raise ModelError(f"{folder.tensors} holds no LoRA tensors.")
+    needed = {"lora_A", "lora_B"} | ({"lora_magnitude_vector"} if folder.config.get("use_dora") else set())
+    halves = [name for name, parts in lora.items() if set(parts) != needed]
+    if halves:
+        raise ModelError(f"{folder.tensors} lacks {' or '.join(sorted(needed))} of {halves[0]}.")
+    if saved and not folder.config.get("modules_to_save"):
+        raise ModelError(f"{folder.tensors} holds {next(iter(saved))}, but modules_to_save names no such module.")
+    for name, parts in lora.items():
+        rank = _setting(folder.config, "rank_pattern", "r", name)
+        if not parts["lora_A"].shape[0] == parts["lora_B"].shape[1] == rank:
+            raise ModelError(
+                f"{folder.path}: {name} has rank {parts['lora_A'].shape[0]}, its configuration says {rank}."
+            )
+    for tensor in (*saved.values(), *(part for parts in lora.values() for part in parts.values())):
+        if not bool(torch.isfinite(tensor).all()):
+            raise ModelError(f"{folder.tensors} holds values that are not finite: its training failed.")
+
+
+def _setting(config: dict[str, Any], pattern_key: str, key: str, module: str) -> float:
+    """Return a module's own rank or alpha, as peft finds it."""
+    for pattern, value in (config.get(pattern_key) or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", module):
+            return float(value)
+    return float(config[key])
+
+
+def _digest(folder: AdapterFolder, lora: dict[str, dict[str, Tensor]], saved: dict[str, Tensor]) -> str:
+    flat = {f"{module}.{part}": tensor for module, parts in lora.items() for part, tensor in parts.items()} | saved
+    contents = {
+        name: [str(tensor.dtype), list(tensor.shape), hashlib.sha256(_bytes(tensor)).hexdigest()]
+        for name, tensor in flat.items()
+    }
+    settings = {key: folder.config[key] for key in UNDERSTOOD if folder.config.get(key)}
+    return hashlib.sha256(canonical_json({"tensors": contents, "settings": settings})).hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return bytes(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+
+
+def _renaming(adapter: Adapter, modules: dict[str, nn.Module]) -> Callable[[str], str]:
+    """Return how the adapter's module names become the model's, or raise naming those that are not there."""
+    missing: list[str] = []
+    for old, new in _RENAMINGS:
+
+        def rename(name: str, old: str = old, new: str = new) -> str:
+            return new + name.removeprefix(old) if name.startswith(old) else name
+
+        absent = [name for name in adapter.lora if rename(name) not in modules]
+        if not absent:
+            return rename
+        missing = missing or absent
+    raise ModelError(
+        f"{adapter.folder.path} does not fit this model: it has no {_some(missing)}. "
+        f"{_its_base(adapter)}"
+    )  # fmt: skip
+
+
+def _linear_shape(module: nn.Module) -> tuple[int, int] | None:
+    """Return (outputs, inputs) of a linear layer."""
+    if isinstance(module, nn.Linear):
+        return module.out_features, module.in_features
+    if isinstance(module, Conv1D):
+        return int(module.weight.shape[1]), int(module.weight.shape[0])
+    return None
+
+
+def _check_saved(
+    adapter: Adapter, model: nn.Module, modules: dict[str, nn.Module], rename: Callable[[str], str]
+) -> None:
+    wrong = []
+    for name, tensor in adapter.saved.items():
+        module, _, part = rename(name).rpartition(".")
+        there = getattr(modules.get(module), part, None)
+        if not isinstance(there, Tensor) or there.shape != tensor.shape:
+            wrong.append(rename(name))
+    if wrong:
+        raise _misfit(adapter, model, "tensors trained whole have no place of their shape", wrong)
+
+
+def _check_not_tied(adapter: Adapter, model: Any, targets: list[nn.Module]) -> None:
+    """Raise where merging into one weight would change another that shares it."""
+    if not getattr(model.config.get_text_config(), "tie_word_embeddings", False):
+        return
+    shared = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
+    if adapter.saved or any(id(target) in shared for target in targets):
+        raise ModelError(
+            f"{adapter.folder.path} changes the embeddings or the head of a model that ties the two together; merged, "
+            "it would change both. Merge it with its own tool and give the merged folder as --model."
+        )
+
+
+def _config(adapter: Adapter, model: nn.Module, names: dict[str, str]) -> LoraConfig:
+    config = adapter.folder.config
+    modules = dict(model.named_modules())
+    ranks = {re.escape(names[name]): int(_setting(config, "rank_pattern", "r", name)) for name in names}
+    alphas = {re.escape(names[name]): _setting(config, "alpha_pattern", "lora_alpha", name) for name in names}
+    return LoraConfig(
+        r=int(config["r"]),
+        lora_alpha=config["lora_alpha"],
+        # Every module by its own name: what a pattern meant under old names must not change under new ones.
+        rank_pattern=ranks if config.get("rank_pattern") else {},
+        alpha_pattern=alphas if config.get("alpha_pattern") else {},
+        target_modules=list(names.values()),
+        use_rslora=bool(config.get("use_rslora")),
+        use_dora=bool(config.get("use_dora")),
+        fan_in_fan_out=any(isinstance(modules[name], Conv1D) for name in names.values()),
+        modules_to_save=config.get("modules_to_save") or None if adapter.saved else None,
+        task_type=TaskType.CAUSAL_LM,
+    )
+
+
+def _misfit(adapter: Adapter, model: nn.Module, what: str, names: list[str]) -> ModelError:
+    return ModelError(
+        f"{adapter.folder.path} is not an adapter of this {type(model).__name__}: {what} ({_some(names)}). "
+        f"{_its_base(adapter)}"
+    )
+
+
+def _its_base(adapter: Adapter) -> str:
+    name = adapter.folder.base_name
+    return f"It was made for {name}: give that as --model." if name else "Give the model it was trained on as --model."
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_NAMES_SHOWN]) + (
+        f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    )
+
+
+def _by(shape: tuple[int, int] | None) -> str:
+    return f"{shape[0]} x {shape[1]}" if shape else "no linear layer"

@@ -1,0 +1,82 @@
+"""Does a model, as loaded, see images, and each sample only its own, padded or packed? Asked before any work."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from grace_store.base.errors import ModelError, SettingError
+from grace_store.base.metadata import Reason
+from grace_store.data.sample import ImageRef, Sample, Turn
+from grace_store.model.proxy import ProxyExtractor
+from grace_store.model.text.vision import join_images
+
+_TOLERANCE = {torch.float32: 1e-3}
+_LOOSE = 5e-2
+
+
+def check_images(extractor: ProxyExtractor) -> None:
+    """Raise unless hidden states of a batch of differing images are those of each sample alone, and images count."""
+    one, other, two = _probe(("red", 64, 48)), _probe(("white", 64, 48)), _probe(("blue", 40, 90), ("green", 72, 50))
+    verdict = extractor.prepare([one]).set_aside.get(0)
+    if verdict is not None and verdict.reason == Reason.TOO_LONG:
+        return  # --max-length leaves next to no room for images
+    if verdict is not None:
+        raise ModelError(f"This model cannot be asked about an image: {verdict.reason}, {verdict.detail}.")
+    if torch.equal(_hidden(extractor, [one]), _hidden(extractor, [other])):
+        raise ModelError("This model does not see the images it is given. --text-only leaves them out.")
+    probes = [probe for probe in (one, two, _probe()) if not extractor.prepare([probe]).set_aside]
+    together = _hidden(extractor, probes)
+    alone = torch.cat([_hidden(extractor, [probe]) for probe in probes])
+    tolerance = _TOLERANCE.get(together.dtype, _LOOSE)
+    together, alone = together.float(), alone.float()
+    if bool(torch.isfinite(alone).all()) and not bool((together - alone).norm() <= tolerance * alone.norm()):
+        raise ModelError(
+            "This model gives a sample with images other hidden states in a batch than alone, so its vectors would "
+            "depend on their batch-mates. It cannot be used with images; --text-only leaves them out."
+        )
+
+
+def check_packing(packed: ProxyExtractor, padded: ProxyExtractor, *, with_images: bool) -> None:
+    """Raise unless hidden states of samples that lie end to end are those of padded ones."""
+    pictures = [_probe(("red", 64, 48)), _probe(("blue", 40, 90), ("green", 72, 50))] if with_images else []
+    texts = [_probe(), _probe(text="Tom has 3 apples and buys 4 more. How many are that?"), _probe(text="And now?")]
+    probes = [probe for probe in (*texts, *pictures, texts[0]) if not padded.prepare([probe]).set_aside]
+    expected = _hidden(padded, probes)
+    try:
+        found = _hidden(packed, probes)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise SettingError(f"This model takes no packed batches ({error}). Leave --packing out.") from error
+    tolerance = _TOLERANCE.get(expected.dtype, _LOOSE)
+    expected, found = expected.float(), found.float()
+    if not bool((found - expected).norm() <= tolerance * expected.norm()):
+        raise SettingError("This model lets packed samples see each other. Leave --packing out.")
+
+
+def _probe(*pictures: tuple[str, int, int], text: str = "What is known?") -> Sample:
+    """Return a sample with images of a colour, width and height among its words."""
+    parts: list[str | ImageRef] = []
+    for colour, width, height in pictures:
+        buffer = BytesIO()
+        Image.new("RGB", (width, height), colour).save(buffer, "PNG")
+        parts += [ImageRef(buffer.getvalue()), f"What is {width} plus {height}? "]
+    response = "It is a sum. It is known."
+    return Sample("probe", (Turn("user", tuple(parts) or (text,)),), response, (0, 13, len(response)))
+
+
+def _hidden(extractor: ProxyExtractor, probes: list[Sample]) -> Tensor:
+    """Return the hidden states that predict the response tokens of all probes, in their order."""
+    prepared = extractor.prepare(probes)
+    found: dict[int, Tensor] = {}
+    for batch in prepared.batches:
+        images = join_images(
+            [prepared.images[member].inputs() for member in batch.members if member in prepared.images]
+        )
+        with torch.inference_mode():
+            hidden = extractor.hidden_states(batch, images)
+        sizes = [int(prepared.tokens[member].tokens_per_segment().sum()) for member in batch.members]
+        found.update(zip(batch.members, torch.split_with_sizes(hidden, sizes), strict=True))
+    return torch.cat([found[member] for member in sorted(found)])

@@ -1,0 +1,340 @@
+"""From a model folder to a model in memory: offline, without foreign code or pickles, and quietly."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import logging
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, GgufConfig
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
+from transformers.utils import logging as transformers_logging
+
+from grace_store.base.errors import ModelError, SettingError, UnsafeModel
+from grace_store.base.settings import Attention, Dtype, ModelIdentity, default_threads
+from grace_store.model.head.own_forward import run_backbone
+from grace_store.model.load.identity import identify
+from grace_store.model.load.model_folder import ModelFolder, open_folder
+from grace_store.model.load.processor import read_processor
+
+_LOG = logging.getLogger(__name__)
+# transformers annotates some of its functions and overloads others wrongly: not to be checked.
+_TEXT_MODELS: Any = AutoModelForCausalLM
+_VISION_MODELS: Any = AutoModelForImageTextToText
+_MESSAGES: Any = transformers_logging
+_LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """All that is known of a model before its weights are loaded."""
+
+    folder: ModelFolder
+    config: Any
+    tokenizer: Any
+    identity: ModelIdentity
+    supports_sdpa: bool
+    max_positions: int | None
+    """Longest input the model can place, or None where positions are computed and any length runs."""
+    processor: Any | None = None
+    """Of a vision-language model; None for one that reads text only."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to run, in evaluation mode and without gradients."""
+
+    model: nn.Module
+    tokenizer: Any
+    identity: ModelIdentity
+    device: torch.device
+    max_positions: int | None
+    processor: Any | None = None
+
+
+def describe(path: str | Path) -> ModelDescription:
+    """Return what a model folder holds, without loading its weights."""
+    folder = open_folder(path)
+    files = [entry for entry in folder.path.iterdir() if entry.is_file()]
+    stamp = tuple(sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in files))
+    return _describe(str(path), stamp)
+
+
+@lru_cache(maxsize=2)
+def _describe(path: str, _stamp: tuple[tuple[str, int, int], ...]) -> ModelDescription:
+    # A run asks first to settle its spec and then to load: reading a GGUF's tokenizer twice would cost seconds.
+    folder = open_folder(path)
+    with _quiet():
+        config = _read_config(folder)
+        _refuse_unfit(folder, config)
+        tokenizer = _read_tokenizer(folder)
+        processor = read_processor(folder.path, config, tokenizer) if _sees_images(config) else None
+        skeleton = _skeleton(folder, config)
+    output = skeleton.get_output_embeddings()
+    text_config = config.get_text_config()
+    shape = tuple(output.weight.shape) if output is not None else (text_config.vocab_size, text_config.hidden_size)
+    identity = identify(
+        folder,
+        tokenizer,
+        architecture=type(skeleton).__name__,
+        hidden_size=shape[1],
+        vocab_size=shape[0],
+        processor=processor,
+    )
+    return ModelDescription(
+        folder, config, tokenizer, identity, bool(skeleton._supports_sdpa), _max_positions(text_config), processor
+    )
+
+
+def load(
+    path: str | Path, dtype: Dtype, attention: Attention, device: str = "auto", threads: int | None = None
+) -> LoadedModel:
+    """Return the model at a path, in the dtype asked for, on the device."""
+    return load_described(describe(path), dtype, attention, device, threads)
+
+
+def load_described(
+    described: ModelDescription, dtype: Dtype, attention: Attention, device: str = "auto", threads: int | None = None
+) -> LoadedModel:
+    """Return a described model with its weights."""
+    torch.set_num_threads(threads or default_threads())
+    target = resolve_device(device)
+    if target.type == "cuda":
+        # Kernels that are not torch's own (Triton's) run on the current device, wherever their tensors are.
+        torch.cuda.set_device(target)
+    if target.type == "cpu" and dtype == "bfloat16" and not _bfloat16_products_work():
+        _LOG.warning("this machine's matrix unit does not run here; bfloat16 goes without it, slowly")
+        torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]
+    # Of the experts' implementations, the eager one is right in every dtype on every device; the grouped
+    # product is much faster where it was made for, half precision on CUDA.
+    experts = None if target.type == "cuda" and dtype != "float32" else "eager"
+    with _quiet():
+        model = _read_weights(described, _DTYPES[dtype], attention, experts, target)
+    model.eval()
+    model.requires_grad_(False)
+    # Batches go without an attention mask (see _check_causal), which some classes would warn of.
+    model.config.pad_token_id = None
+    _check_causal(model)
+    return LoadedModel(
+        model, described.tokenizer, described.identity, target, described.max_positions, described.processor
+    )
+
+
+def resolve_device(device: str) -> torch.device:
+    """Return the device to run on; "auto" is the current CUDA device if there is one."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise SettingError(f"--device {device} was asked for, but torch {torch.__version__} sees no CUDA device here.")
+    if device == "mps" and not torch.backends.mps.is_available():
+        raise SettingError("--device mps was asked for, but torch sees no such device here.")
+    resolved = torch.device(device)
+    if resolved.type == "cuda" and resolved.index is None:
+        resolved = torch.device("cuda", torch.cuda.current_device())
+    return resolved
+
+
+@cache
+def _bfloat16_products_work() -> bool:
+    """Tell whether bfloat16 runs on this CPU, by trying it in another process.
+
+    Some virtual machines announce Intel's matrix unit, grant it when asked, and kill who uses it.
+    """
+    if not torch.cpu._is_amx_tile_supported():
+        return True
+    trial = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); torch.nn.functional.linear(a, a)"
+    return subprocess.run([sys.executable, "-c", trial], capture_output=True, check=False).returncode >= 0
+
+
+def _read_config(folder: ModelFolder) -> Any:
+    if folder.gguf_file and not (importlib.util.find_spec("gguf") and importlib.util.find_spec("accelerate")):
+        raise ModelError(f"{folder.gguf_file} is a GGUF: reading it needs the packages gguf and accelerate.")
+    try:
+        return AutoConfig.from_pretrained(folder.path, gguf_file=folder.gguf_file, **_LOCAL)
+    except (ValueError, OSError, KeyError) as error:
+        if folder.config.get("auto_map"):
+            raise _foreign_code(folder) from error
+        raise ModelError(
+            f"transformers cannot read the configuration in {folder.path}: {_first_line(error)}"
+        ) from error
+
+
+def _refuse_unfit(folder: ModelFolder, config: Any) -> None:
+    """Raise for models that are no causal language models, or whose weights are not plain numbers."""
+    kind = config.model_type
+    if getattr(config, "audio_config", None) is not None:
+        raise ModelError(f"{folder.path} is a model of speech too ({kind}). Give one of text, or of text and images.")
+    if config.is_encoder_decoder:
+        raise ModelError(f"{folder.path} is an encoder-decoder ({kind}). Give a causal language model.")
+    encoder = kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
+    known = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING if _sees_images(config) else MODEL_FOR_CAUSAL_LM_MAPPING
+    if type(config) not in known:
+        if folder.config.get("auto_map"):
+            raise _foreign_code(folder)
+        raise ModelError(f"{folder.path} is a {kind}, which has no causal language model in transformers.")
+    if encoder:
+        raise ModelError(f"{folder.path} is an encoder ({kind}): it sees what it is to predict. Give a causal one.")
+    quantization = folder.config.get("quantization_config")
+    if quantization:
+        method = quantization.get("quant_method", "?") if isinstance(quantization, dict) else "?"
+        raise ModelError(
+            f"{folder.path} holds quantised weights ({method}), which would not run in the dtype asked for. "
+            "Give the unquantised model, or a GGUF, which is dequantised."
+        )
+
+
+def _sees_images(config: Any) -> bool:
+    return getattr(config, "vision_config", None) is not None
+
+
+def _models(config: Any) -> Any:
+    return _VISION_MODELS if _sees_images(config) else _TEXT_MODELS
+
+
+def _foreign_code(folder: ModelFolder) -> UnsafeModel:
+    return UnsafeModel(
+        f"{folder.path} needs code of its own ({folder.config.get('model_type')}, auto_map in config.json), which is "
+        "never run. Give a model whose architecture is part of transformers."
+    )
+
+
+def _read_tokenizer(folder: ModelFolder) -> Any:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder.path, gguf_file=folder.gguf_file, **_LOCAL)
+    except ImportError as error:
+        raise ModelError(f"The tokenizer in {folder.path} needs a package: {_first_line(error)}") from error
+    except Exception as error:
+        # The tokenizers library raises bare Exception for files it cannot parse.
+        if "trust_remote_code" in str(error):
+            raise UnsafeModel(
+                f"The tokenizer in {folder.path} needs code of its own, which is never run; it needs tokenizer.json."
+            ) from error
+        raise ModelError(f"The tokenizer in {folder.path} cannot be read: {_first_line(error)}") from error
+    if not tokenizer.is_fast:
+        raise ModelError(
+            f"The tokenizer in {folder.path} ({type(tokenizer).__name__}) gives no character offsets, without which "
+            "steps cannot be found. Give one with tokenizer.json."
+        )
+    return tokenizer
+
+
+def _skeleton(folder: ModelFolder, config: Any) -> Any:
+    """Return the model without storage for its weights, to ask it for shapes."""
+    try:
+        with torch.device("meta"):
+            return _models(config).from_config(config, trust_remote_code=False)
+    except (ValueError, TypeError, ImportError, KeyError, AttributeError) as error:
+        raise ModelError(f"The model in {folder.path} cannot be built: {_first_line(error)}") from error
+
+
+def skeleton_of(described: ModelDescription) -> nn.Module:
+    """Return a described model without storage for its weights: its modules' names and shapes."""
+    with _quiet():
+        skeleton: nn.Module = _skeleton(described.folder, described.config)
+    return skeleton
+
+
+def _read_weights(
+    described: ModelDescription, dtype: torch.dtype, attention: Attention, experts: str | None, device: torch.device
+) -> Any:
+    folder = described.folder
+    options: dict[str, Any] = dict(_LOCAL)
+    if folder.gguf_file:
+        options.update(gguf_file=folder.gguf_file, quantization_config=GgufConfig(dequantize=True))
+    if experts:
+        options["experts_implementation"] = experts
+    if device.type == "cuda" and importlib.util.find_spec("accelerate") and not folder.gguf_file:
+        options["device_map"] = {"": device}  # straight to the device, without a copy in main memory
+    # The reader of GGUF files draws its bar whatever it was told.
+    silence = redirect_stderr(io.StringIO()) if folder.gguf_file else nullcontext()
+    try:
+        with silence:
+            model, report = _models(described.config).from_pretrained(
+                folder.path,
+                dtype=dtype,
+                attn_implementation=attention,
+                use_safetensors=True,
+                output_loading_info=True,
+                **options,
+            )
+    except (ValueError, OSError, ImportError, RuntimeError, KeyError) as error:
+        raise ModelError(f"The weights in {folder.path} cannot be loaded: {_first_line(error)}") from error
+    _refuse_incomplete(folder, report)
+    return model.to(device)
+
+
+def _refuse_incomplete(folder: ModelFolder, report: dict[str, Any]) -> None:
+    """Raise where transformers would have made up weights, and only have warned."""
+    problems = []
+    for key, meaning in (("missing_keys", "missing"), ("mismatched_keys", "of another shape")):
+        names = sorted(str(name) for name in report.get(key) or ())
+        if names:
+            problems.append(f"{len(names)} {meaning} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})")
+    if problems:
+        raise ModelError(f"The weights in {folder.path} are not those of its config.json: {'; '.join(problems)}.")
+    unexpected = report.get("unexpected_keys")
+    if unexpected:
+        _LOG.warning("%s holds %d tensors that the model does not use", folder.path, len(unexpected))
+
+
+def _max_positions(config: Any) -> int | None:
+    """Return the size of the model's table of positions; rotary positions are computed and have none."""
+    if getattr(config, "rope_parameters", None) or getattr(config, "alibi", False):
+        return None
+    limit = getattr(config, "max_position_embeddings", None)
+    return int(limit) if limit else None
+
+
+def _check_causal(model: Any) -> None:
+    """Raise unless hidden states depend on nothing to their right.
+
+    Losses are predictions only then. Batches also rely on it: they are padded on the right and need no mask,
+    which leaves attention its fastest kernels.
+    """
+    num_ids = model.get_input_embeddings().weight.shape[0]
+    device = next(model.parameters()).device
+    ids = (torch.arange(1, 9, device=device) * 31 % num_ids).unsqueeze(0)
+    padded = torch.cat((ids[:, :5], torch.zeros_like(ids[:, 5:])), dim=1)
+    with torch.inference_mode():
+        alone = run_backbone(model, input_ids=ids[:, :5]).last_hidden_state.float()
+        batched = run_backbone(model, input_ids=torch.cat((ids, padded))).last_hidden_state[:, :5].float()
+    tolerance = 1e-3 if next(model.parameters()).dtype == torch.float32 else 5e-2
+    if bool(torch.isfinite(alone).all()) and not bool((batched - alone).norm() <= tolerance * alone.norm()):
+        raise ModelError(f"{type(model).__name__} lets tokens see what follows them. Give a causal language model.")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0] or type(error).__name__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers from drawing bars and writing warnings; what matters of them is raised instead."""
+    verbosity = _MESSAGES.get_verbosity()
+    bars = _MESSAGES.is_progress_bar_enabled()
+    _MESSAGES.set_verbosity_error()
+    _MESSAGES.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        _MESSAGES.set_verbosity(verbosity)
+        if bars:
+            _MESSAGES.enable_progress_bar()

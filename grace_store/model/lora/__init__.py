@@ -1,0 +1,1 @@
+"""The LoRA warm-up."""

@@ -1,0 +1,57 @@
+"""Several processes as one: joining them, and adding up what each has. One process needs none of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from grace_store.base.errors import SettingError
+from grace_store.model.lora.recipe import Ranks
+
+_PATIENCE = timedelta(hours=2)
+"""How long ranks wait for each other: one may be planning or reading a large model."""
+
+
+@contextmanager
+def joined(ranks: Ranks, device: torch.device) -> Iterator[None]:
+    """Be one of the ranks while inside."""
+    if ranks.world_size == 1:
+        yield
+        return
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise SettingError(
+            f"This is rank {ranks.rank} of {ranks.world_size}, but {' and '.join(missing)} are not set, so the ranks "
+            "cannot find each other. Start with torchrun, or set them as jobs/launch/slurm.sbatch does."
+        )
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, rank=ranks.rank, world_size=ranks.world_size, timeout=_PATIENCE)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def add_up(tensor: Tensor) -> None:
+    """Replace a tensor by its sum over all ranks."""
+    if dist.is_available() and dist.is_initialized():
+        dist.all_reduce(tensor)
+
+
+def lowest_and_highest(value: int) -> tuple[int, int]:
+    """Return the least and the greatest value that a rank has, once every rank has come here."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return value, value
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+    extremes = torch.tensor([-value, value], device=device)
+    dist.all_reduce(extremes, dist.ReduceOp.MAX)
+    negative, highest = extremes.tolist()
+    return -int(negative), int(highest)

@@ -1,0 +1,183 @@
+"""The settings of a warm-up, in the same two kinds as an extraction's, and the record that replays it."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, field_validator
+
+from grace_store.base.settings import Attention, Frozen, ModelIdentity, Rendering
+
+Schedule = Literal["cosine", "linear", "constant"]
+TrainingDtype = Literal["float32", "bfloat16"]
+
+LOSSES = "loss.jsonl"
+RECIPE = "recipe.json"
+REPLAY = "replay.toml"
+SUBSET = "subset.json"
+DONE = "done.json"
+"""Files beside the checkpoints."""
+
+
+# ---------------------------------------------------------------- what changes the numbers
+
+
+def check_fraction(text: str) -> str:
+    """Return a fraction of the steps as it is written, or raise ValueError."""
+    try:
+        is_fraction = 0 < float(text) <= 1
+    except ValueError:
+        is_fraction = False
+    if not is_fraction:
+        raise ValueError(f"{text!r} is not a number above 0 and at most 1, as in 0.25,0.5,1")
+    return text
+
+
+class WarmupSpec(Frozen):
+    """What a warm-up trains on, and how. Where the paper is silent, ms-swift's defaults."""
+
+    model: ModelIdentity
+    ratio: str = "0.05"
+    """Share of the planned samples to train on, as a decimal number."""
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """Which samples, in which order, and where the adapter starts."""
+    num_heldout: int = Field(default=32, ge=0)
+    """Samples outside the subset whose loss is measured at the start and at each checkpoint."""
+    checkpoints: tuple[str, ...] = ("1",)
+    """Fractions of the steps after which the adapter is kept; the end always is."""
+    rank: int = Field(default=8, ge=1)
+    alpha: float = Field(default=32.0, gt=0)
+    learning_rate: float = Field(default=1e-4, gt=0)
+    warmup_ratio: float = Field(default=0.05, ge=0, lt=1)
+    """Share of the steps over which the learning rate rises from 0."""
+    schedule: Schedule = "cosine"
+    weight_decay: float = Field(default=0.1, ge=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    epsilon: float = Field(default=1e-8, gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    batch_size: int = Field(default=16, ge=1)
+    """Samples in one step, over all devices."""
+    num_epochs: int = Field(default=1, ge=1)
+    rendering: Rendering
+    system: str | None = None
+    max_length: int = Field(default=4096, ge=2)
+    """Longest conversation in tokens; a longer sample is left out and named."""
+    text_only: bool = False
+    min_pixels: int | None = Field(default=None, ge=1)
+    max_pixels: int | None = Field(default=None, ge=1)
+    train_eos: bool = True
+    """Whether the end-of-turn token after the response is learnt too, as trainers do."""
+    dtype: TrainingDtype = "float32"
+    """Of the frozen weights; the adapter and its moments are float32 always. Gradients would vanish in float16."""
+    attention: Attention = "sdpa"
+
+    @field_validator("checkpoints")
+    @classmethod
+    def _ends_at_the_end(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        ordered = sorted(dict.fromkeys(map(check_fraction, value)), key=float)
+        return tuple(ordered) if ordered and float(ordered[-1]) == 1.0 else (*ordered, "1")
+
+
+class WarmupRequest(Frozen):
+    """Wishes about a warm-up. What is not said comes from its recipe, or else from WarmupSpec's defaults."""
+
+    ratio: str | None = None
+    seed: int | None = None
+    num_heldout: int | None = None
+    checkpoints: tuple[str, ...] | None = None
+    rank: int | None = None
+    alpha: float | None = None
+    learning_rate: float | None = None
+    warmup_ratio: float | None = None
+    schedule: Schedule | None = None
+    weight_decay: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    epsilon: float | None = None
+    max_grad_norm: float | None = None
+    batch_size: int | None = None
+    num_epochs: int | None = None
+    rendering: Rendering | None = None
+    system: str | None = None
+    max_length: int | None = None
+    text_only: bool | None = None
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    train_eos: bool | None = None
+    dtype: TrainingDtype | None = None
+    attention: Attention | None = None
+
+
+# ---------------------------------------------------------------- what changes only the speed
+
+
+class WarmupOptions(Frozen):
+    """How fast, on what. May differ from run to run, up to the order of sums."""
+
+    batch_tokens: int = Field(default=8192, ge=1)
+    """Padded tokens in one forward and backward pass."""
+    device: str = "auto"
+    threads: int | None = Field(default=None, ge=1)
+    loader_threads: int = Field(default=4, ge=1)
+    """Threads that tokenise and open images."""
+    gradient_checkpointing: bool = True
+    """Compute activations twice instead of keeping them."""
+    save_seconds: float = Field(default=300.0, ge=0)
+    """A killed run loses at most so much."""
+
+
+class Ranks(Frozen):
+    """Which process of how many this is, and on which device of its machine."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+
+# ---------------------------------------------------------------- what lies beside the checkpoints
+
+
+class SampleRef(Frozen):
+    """A sample by its id and its record's row in the dataset."""
+
+    sample_id: str
+    row: int
+
+
+class Subset(Frozen):
+    """Which samples a warm-up trains on and which it holds out, in the order of the dataset."""
+
+    num_planned: int
+    ratio: str
+    seed: int
+    samples: tuple[SampleRef, ...]
+    heldout: tuple[SampleRef, ...] = ()
+
+
+class LeftOut(SampleRef):
+    """A sample of the subset that cannot be trained on."""
+
+    reason: str
+    detail: str = ""
+
+
+class Recipe(Frozen):
+    """All that decides a warm-up's numbers. Frozen in recipe.json; compared on resuming."""
+
+    spec: WarmupSpec
+    plan_sha256: str
+    subset_sha256: str
+    origin: dict[str, str] = Field(default_factory=dict)
+    """Where things lay and what software ran: for people, never compared."""
+
+    def fingerprint(self) -> str:
+        """Return a digest of what is compared."""
+        return self.without_origin().digest()
+
+    def without_origin(self) -> Self:
+        return self.model_copy(update={"origin": {}})

@@ -1,0 +1,116 @@
+"""The door to training: from wishes to a whole WarmupSpec, and from a spec to a model that can be trained."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from grace_store.base.errors import SettingError
+from grace_store.base.events import Listener
+from grace_store.base.settings import ExtractRequest, Rendering, RunOptions, said
+from grace_store.base.unit import SetAside
+from grace_store.data.sample import Sample
+from grace_store.model.devices import count_gpus
+from grace_store.model.door import resolve_spec
+from grace_store.model.load.weights import ModelDescription, describe, load_described, resolve_device
+from grace_store.model.lora.ranks import joined
+from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupRequest, WarmupSpec
+from grace_store.model.lora.schedule import checkpoint_steps
+from grace_store.model.lora.step_loop import StepLoop, TrainingSet
+from grace_store.model.lora.training import AdapterTrainer
+from grace_store.model.lora.training_data import TrainingEncoder, TrainingSample
+from grace_store.model.text.render import Renderer
+from grace_store.model.text.tokens import SampleTokenizer
+from grace_store.model.text.vision import image_mark
+
+__all__ = ["TrainingSample", "TrainingSet", "Warmup", "resolve_warmup"]
+
+
+def resolve_warmup(model: str, request: WarmupRequest, options: WarmupOptions) -> WarmupSpec:
+    """Return the spec of a warm-up of a model; what was not said is chosen for the model and the device.
+
+    Weights are read for their digest but not loaded.
+    """
+    shared = {name: wish for name, wish in said(request).items() if name in ExtractRequest.model_fields}
+    reading = resolve_spec(model, ExtractRequest(**shared), RunOptions(device=options.device))
+    chosen = {
+        "model": reading.model,
+        "rendering": reading.rendering,
+        "train_eos": _resolve_eos(request.train_eos, reading.rendering, describe(model)),
+        "dtype": reading.dtype,
+        "attention": reading.attention,
+    }
+    return WarmupSpec(**{**said(request), **chosen})
+
+
+def _resolve_eos(wish: bool | None, rendering: Rendering, described: ModelDescription) -> bool:
+    """Return whether the end of the turn is learnt: as asked, else if there is one."""
+    if wish is False:
+        return False
+    mark = None if described.processor is None else image_mark(described.processor)
+    renderer = Renderer(
+        described.tokenizer, rendering, system=None, text_only=True, include_eos=True, image_mark=mark
+    )  # fmt: skip
+    tokenizer = SampleTokenizer(
+        described.tokenizer, add_special_tokens=False, include_eos=True, max_length=2, vocab_size=1
+    )  # fmt: skip
+    has_end = tokenizer.has_marker(renderer.suffix)
+    if wish and not has_end:
+        raise SettingError(
+            "--train-eos has no meaning here: nothing that ends a turn is written after a response. Leave it out."
+        )
+    return has_end
+
+
+class Warmup:
+    """A model loaded to be trained by a recipe, as one rank of it."""
+
+    def __init__(
+        self, model: str, spec: WarmupSpec, options: WarmupOptions, ranks: Ranks, images: str | None = None
+    ) -> None:
+        self._model_path = model
+        self._spec = spec
+        self._options = options
+        self._ranks = ranks
+        # Read by cuBLAS when it starts: without it, products may differ from run to run.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        device = options.device
+        if device in ("auto", "cuda") and resolve_device(device).type == "cuda":
+            # A task that is shown one GPU only calls it the first.
+            device = f"cuda:{ranks.local_rank % count_gpus()}"
+        self._loaded = load_described(describe(model), spec.dtype, spec.attention, device, options.threads)
+        self._encoder = TrainingEncoder(self._loaded, spec, images, options.loader_threads)
+
+    def encode(self, samples: Sequence[Sample]) -> list[TrainingSample | SetAside]:
+        """Return each sample's tokens, or why it cannot be trained on."""
+        return self._encoder.encode(samples)
+
+    def checkpoint_steps(self, data: TrainingSet) -> list[int]:
+        """Return the steps after which the adapter is kept."""
+        return list(checkpoint_steps(self._spec, len(data.steps)))
+
+    def run(self, data: TrainingSet, out: Path, recipe_sha256: str, listener: Listener, stop: threading.Event) -> None:
+        """Take every step that is missing; raise Interrupted if asked to stop before the end."""
+        trainer = AdapterTrainer(self._loaded, self._spec, self._options, self._ranks, self._model_path)
+        loop = StepLoop(
+            self._spec, trainer, data, out, recipe_sha256, self._options.save_seconds, self._ranks, listener
+        )  # fmt: skip
+        with joined(self._ranks, self._loaded.device), _reproducible(self._loaded.device):
+            loop.run(stop)
+
+
+@contextmanager
+def _reproducible(device: torch.device) -> Iterator[None]:
+    """Have the device add up in one order, so that a resumed run gives the same bits; the CPU does anyway."""
+    before = torch.are_deterministic_algorithms_enabled()
+    if device.type == "cuda":
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)

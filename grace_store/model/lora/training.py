@@ -1,0 +1,166 @@
+"""One step of training a LoRA adapter, alone or as one of several ranks. Knows nothing of files or of the run.
+
+The loss of a step is the mean over all tokens that its samples learn, whichever rank or pass they are in: so the
+number of devices and the size of a pass change the order of sums and nothing else.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from grace_store.base.errors import ModelError, OutOfMemory
+from grace_store.model.load.weights import LoadedModel
+from grace_store.model.lora.checkpoints import Progress, capture, restore
+from grace_store.model.lora.layers import adapter_config, attach, compute_twice, trainable
+from grace_store.model.lora.ranks import add_up
+from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupSpec
+from grace_store.model.lora.training_data import MicroBatch, TrainingSample, micro_batches, queue_images
+from grace_store.model.out_of_memory import is_out_of_memory
+from grace_store.model.text.vision import ImageInputs
+
+_LOSS_TOKENS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step was: its loss before it was taken, the gradient's norm before clipping."""
+
+    loss: float
+    grad_norm: float
+    num_tokens: int
+    is_stopping: bool
+    """Whether any rank was asked to stop."""
+
+
+class AdapterTrainer:
+    """A frozen model, an adapter on it, and AdamW."""
+
+    def __init__(self, loaded: LoadedModel, spec: WarmupSpec, options: WarmupOptions, ranks: Ranks, base: str) -> None:
+        self._model: Any = loaded.model
+        self._device = loaded.device
+        self._max_grad_norm = spec.max_grad_norm
+        self._batch_tokens = options.batch_tokens
+        self._ranks = ranks
+        self._image_pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="images")
+        self._chooses_logits = "logits_to_keep" in inspect.signature(self._model.forward).parameters
+        self._adapted = attach(loaded.model, spec.rank, spec.alpha, spec.seed, base)
+        self._parameters = trainable(self._adapted)
+        self._optimizer = torch.optim.AdamW(
+            self._parameters.values(),
+            lr=spec.learning_rate,
+            betas=(spec.beta1, spec.beta2),
+            eps=spec.epsilon,
+            weight_decay=spec.weight_decay,
+            foreach=False,
+        )
+        if options.gradient_checkpointing:
+            compute_twice(loaded.model)
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self._parameters.values())
+
+    @property
+    def adapter_config(self) -> dict[str, Any]:
+        return adapter_config(self._adapted)
+
+    def capture(self, step: int) -> Progress:
+        """Return the state after a step."""
+        return capture(step, self._parameters, self._optimizer)
+
+    def restore(self, progress: Progress) -> None:
+        """Go back to a captured state."""
+        restore(progress, self._parameters, self._optimizer)
+
+    def take_step(self, batch: Sequence[TrainingSample], rate: float, *, stop: bool = False) -> StepResult:
+        """Take one step with a batch that all ranks are given whole; each runs its share."""
+        num_tokens = sum(len(sample.learnt) for sample in batch)
+        told = torch.tensor([0.0, float(stop)], device=self._device)
+        self._optimizer.zero_grad(set_to_none=True)
+        for micro, images in self._passes(batch):
+            try:
+                loss = self._loss_sum(micro, images) / num_tokens
+                loss.backward()  # type: ignore[no-untyped-call]
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                size = " x ".join(map(str, micro.inputs["input_ids"].shape))
+                raise OutOfMemory(
+                    f"A pass of {size} tokens does not fit on {self._device}. Lower --batch-tokens and run again: the "
+                    "steps saved so far are kept."
+                ) from error
+            told[0] += loss.detach()
+        self._add_gradients(told)
+        loss_value, stopping = told.tolist()
+        if not math.isfinite(loss_value):
+            raise _not_finite("loss")
+        norm = float(nn.utils.clip_grad_norm_(list(self._parameters.values()), self._max_grad_norm))
+        if not math.isfinite(norm):
+            raise _not_finite("gradient")
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+        return StepResult(loss_value, norm, num_tokens, stopping > 0)
+
+    def heldout_loss(self, samples: Sequence[TrainingSample]) -> float:
+        """Return the mean loss over the samples' learnt tokens."""
+        total = torch.zeros((), device=self._device)
+        with torch.no_grad():
+            for micro, images in self._passes(samples):
+                total += self._loss_sum(micro, images)
+        add_up(total)
+        return float(total) / sum(len(sample.learnt) for sample in samples)
+
+    def _passes(self, samples: Sequence[TrainingSample]) -> Iterator[tuple[MicroBatch, ImageInputs]]:
+        """Yield this rank's share of samples pass by pass, with the next pass's images being opened meanwhile."""
+        mine = samples[self._ranks.rank :: self._ranks.world_size]
+        batches = micro_batches(mine, self._batch_tokens)
+        images = queue_images(mine, self._image_pool)
+        for batch, upcoming in zip(batches, [*batches[1:], None], strict=True):
+            taken = images.take(batch.members)
+            images.announce(upcoming.members if upcoming else ())
+            yield batch, taken
+
+    def _loss_sum(self, batch: MicroBatch, images: ImageInputs) -> Tensor:
+        kept = batch.kept.to(self._device)
+        options = {"logits_to_keep": kept} if self._chooses_logits else {}
+        inputs = {name: tensor.to(self._device) for name, tensor in {**batch.inputs, **images}.items()}
+        logits = self._model(**inputs, use_cache=False, **options).logits
+        if logits.shape[1] != len(kept):  # a class that has no such option, or ignores it
+            logits = logits.index_select(1, kept)
+        chosen = logits[batch.row.to(self._device), batch.place.to(self._device)]
+        target = batch.target.to(self._device)
+        # Block by block, twice: float32 copies of all logits at once would take more memory than the model.
+        blocks = zip(torch.split(chosen, _LOSS_TOKENS), torch.split(target, _LOSS_TOKENS), strict=True)
+        losses = [checkpoint(_cross_entropy, *block, use_reentrant=False) for block in blocks]
+        return torch.stack(losses).sum()
+
+    def _add_gradients(self, told: Tensor) -> None:
+        """Make every rank's gradients, and what it has to tell, the sum of all ranks'."""
+        if self._ranks.world_size == 1:
+            return
+        parameters = list(self._parameters.values())
+        parts = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+        flat = torch.cat([part.reshape(-1) for part in (*parts, told)])
+        add_up(flat)
+        *pieces, total = torch.split(flat, [each.numel() for each in (*parts, told)])
+        for parameter, piece in zip(parameters, pieces, strict=True):
+            parameter.grad = piece.view_as(parameter)
+        told.copy_(total)
+
+
+def _not_finite(what: str) -> ModelError:
+    return ModelError(f"The {what} is not finite. Lower --learning-rate, or choose --dtype bfloat16 or float32.")
+
+
+def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(logits.float(), target, reduction="sum")

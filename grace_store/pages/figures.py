@@ -1,0 +1,321 @@
+"""Arrays to plotly figures, as plain dictionaries: one function a picture. Knows no store and no page.
+
+Colours are told apart by people who see few of them, hold against white and black alike, and never say alone what a
+position, symbol or number does not say too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray
+from grace_store.pages.plain_text import plot_label
+from grace_store.pages.sections import Figure
+
+BLUE, ORANGE, GREY = "#3d7fc1", "#cc6b1f", "#8a8f98"
+MAX_POINTS = 3000
+"""A scatter shows at most so many points; lines and bands are made from all samples."""
+MAX_POSITIONS = 40
+NUM_BINS = 60
+MAX_NUMBERED = 10
+"""Rows up to which the cells of a matrix have room for their numbers."""
+BANDS = ((0.1, 0.9), (0.25, 0.75))
+
+# Half transparent, so that numbers in the page's ink can be read on them in light and dark.
+_BLUES = [[0, "rgba(61,127,193,0.04)"], [1, "rgba(61,127,193,0.75)"]]
+_BOTH_WAYS = [[0, "rgba(204,107,31,0.75)"], [0.5, "rgba(128,128,128,0.06)"], [1, "rgba(61,127,193,0.75)"]]
+_TICKS = (1, 1.5, 2, 3, 4, 5, 6, 8)
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """What a scatter needs of samples, all of one length; trace is the place in the trace browser, -1 if not there."""
+
+    sample_id: Sequence[str]
+    value: FloatArray
+    chosen: BoolArray
+    trace: IntArray
+
+
+def thin(num: int, limit: int = MAX_POINTS) -> IntArray:
+    """Return the places of at most limit of num points: all of them, or a seeded random choice.
+
+    >>> len(thin(10)), len(thin(10**6))
+    (10, 3000)
+    """
+    if num <= limit:
+        return np.arange(num)
+    return np.sort(np.random.default_rng(0).choice(num, limit, replace=False))
+
+
+def _axis(title: str, **more: Any) -> dict[str, Any]:
+    return {"title": {"text": title}, "automargin": True, **more}
+
+
+def _figure(data: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any], **layout: Any) -> Figure:
+    return {"data": data, "layout": {"xaxis": x, "yaxis": y, **layout}}
+
+
+def _list(values: Array, digits: int = 5) -> list[Any]:
+    """Return numbers for JSON, as short as a picture needs them; null where there is none."""
+    if values.dtype.kind != "f":
+        return list(values.tolist())
+    return [None if each != each else float(f"{each:.{digits}g}") for each in values.tolist()]
+
+
+# ---------------------------------------------------------------- distributions
+
+
+def value_histogram(value: FloatArray, chosen: BoolArray, chosen_name: str) -> Figure:
+    """Draw how many samples have which value, and how many of them are chosen."""
+    finite = np.isfinite(value)
+    num_bins = int(np.clip(np.sqrt(finite.sum()) * 2, 8, NUM_BINS))
+    edges = np.histogram_bin_edges(value[finite], bins=num_bins) if finite.any() else np.array([0.0, 1.0])
+    centre, width = (edges[1:] + edges[:-1]) / 2, float(edges[1] - edges[0])
+    data = []
+    for name, mask, colour in (("all samples", finite, GREY), (chosen_name, finite & chosen, BLUE)):
+        count, _ = np.histogram(value[mask], bins=edges)
+        data.append(
+            {
+                "type": "bar", "name": plot_label(name), "x": _list(centre), "y": count.tolist(), "width": width,
+                "marker": {"color": colour, "line": {"width": 0}}, "opacity": 0.55 if colour == GREY else 0.9,
+                "hovertemplate": "value %{x:.3f}<br>%{y} samples",
+            }
+        )  # fmt: skip
+    return _figure(data, _axis("value V"), _axis("samples"), barmode="overlay", bargap=0)
+
+
+def value_boxes(labels: Sequence[str], values: Sequence[FloatArray], what: str) -> Figure:
+    """Draw a box of each group's values: median, quartiles, and whiskers at 5 % and 95 %."""
+    found = [each[np.isfinite(each)] for each in values]
+    rows = np.array([np.quantile(each, _QUANTILES) if len(each) else [np.nan] * 5 for each in found])
+    low, q1, median, q3, high = (_list(column) for column in rows.reshape(-1, 5).T)
+    box = {
+        "type": "box", "orientation": "h", "y": [plot_label(label) for label in labels],
+        "lowerfence": low, "q1": q1, "median": median, "q3": q3, "upperfence": high,
+        "line": {"color": BLUE, "width": 1.5}, "fillcolor": "rgba(61,127,193,0.25)", "showlegend": False, "name": "",
+    }  # fmt: skip
+    height = 110 + 26 * len(labels)
+    return _figure([box], _axis("value V"), _axis(what, autorange="reversed", type="category"), height=height)
+
+
+def alignment_scatter(answer: FloatArray, history: FloatArray, points: Points) -> Figure:
+    """Draw each sample's mean alignment with the answer against that with its history."""
+    data = _scatter(answer, history, points, "answer %{x:.3f}<br>history %{y:.3f}")
+    x, y = _axis("mean alignment with the answer", zeroline=True), _axis("mean alignment with the history")
+    return _figure(data, x, y)
+
+
+def _scatter(x: FloatArray, y: FloatArray, points: Points, hover: str) -> list[dict[str, Any]]:
+    usable = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
+    shown = usable[thin(len(usable))]
+    data = []
+    for name, wanted, colour, symbol in (("not chosen", False, GREY, "circle-open"), ("chosen", True, BLUE, "circle")):
+        mine = shown[points.chosen[shown] == wanted]
+        data.append(
+            {
+                "type": "scatter", "mode": "markers", "name": name, "x": _list(x[mine]), "y": _list(y[mine]),
+                "text": [plot_label(points.sample_id[i]) for i in mine.tolist()],
+                "customdata": points.trace[mine].tolist(),
+                "hovertemplate": f"%{{text}}<br>{hover}",
+                "marker": {"color": colour, "symbol": symbol, "size": 6, "opacity": 0.75},
+            }
+        )  # fmt: skip
+    return data
+
+
+# ---------------------------------------------------------------- length
+
+
+def length_scatter(length: FloatArray, points: Points, title: str) -> Figure:
+    """Draw values against a length, with the median and the middle 80 % of all samples of about that length."""
+    data = _scatter(length, points.value, points, f"{title} %{{x:.4g}}<br>value %{{y:.3f}}")
+    data = _running(length, points.value) + data
+    ticks = _log_ticks(length[np.isfinite(points.value) & (length > 0)])
+    return _figure(
+        data, _axis(title, type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks]), _axis("value V")
+    )
+
+
+def _log_ticks(length: FloatArray) -> list[float]:
+    """Return round numbers between the ends, about as many as an axis has room for."""
+    if not len(length):
+        return []
+    low, high = float(length.min()), float(length.max())
+    powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    for steps in (_TICKS, (1, 2, 5), (1,)):
+        ticks = [float(step * power) for power in powers for step in steps if low * 0.95 <= step * power <= high * 1.05]
+        if len(ticks) <= 8:
+            break
+    return ticks or [float(f"{low:.2g}"), float(f"{high:.2g}")]
+
+
+def _running(length: FloatArray, value: FloatArray) -> list[dict[str, Any]]:
+    usable = np.isfinite(value) & (length > 0)
+    x, y = length[usable], value[usable]
+    num_bins = min(16, len(x) // 20)
+    if num_bins < 3 or x.min() == x.max():
+        return []
+    edges = np.unique(np.quantile(x, np.linspace(0, 1, num_bins + 1)))
+    place = np.clip(np.searchsorted(edges, x, side="right") - 1, 0, len(edges) - 2)
+    groups = [y[place == i] for i in range(len(edges) - 1)]
+    kept = [i for i, group in enumerate(groups) if len(group) >= 4]
+    centre = np.array([np.median(x[place == i]) for i in kept])
+    low, median, high = np.array([np.quantile(groups[i], (0.1, 0.5, 0.9)) for i in kept]).reshape(-1, 3).T
+    return [*_band(centre, low, high, "middle 80 %", 0.16), _line(centre, median, "median", ORANGE, "solid")]
+
+
+def value_by_num_steps(num_steps: IntArray, value: FloatArray) -> Figure:
+    """Draw a box of values for each number of steps; the largest numbers share the last box."""
+    usable = np.isfinite(value)
+    steps = num_steps[usable]
+    counts = np.bincount(steps) if len(steps) else np.zeros(1, np.int64)
+    most = int(np.flatnonzero(counts)[:MAX_POSITIONS][-1]) if counts.any() else 0
+    capped = np.minimum(steps, most)
+    kinds = np.unique(capped)
+    labels = [f"{kind}{'+' if kind == most and steps.max() > most else ''}" for kind in kinds.tolist()]
+    rows = np.array([np.quantile(value[usable][capped == kind], _QUANTILES) for kind in kinds]).reshape(-1, 5)
+    low, q1, median, q3, high = (_list(column) for column in rows.T)
+    box = {
+        "type": "box", "x": labels, "lowerfence": low, "q1": q1, "median": median, "q3": q3, "upperfence": high,
+        "line": {"color": BLUE, "width": 1.5}, "fillcolor": "rgba(61,127,193,0.25)", "showlegend": False, "name": "",
+    }  # fmt: skip
+    return _figure([box], _axis("steps K", type="category"), _axis("value V"))
+
+
+# ---------------------------------------------------------------- steps
+
+
+def step_profile(step_score: FloatArray, offsets: IntArray, chosen: BoolArray) -> Figure:
+    """Draw the scores of first, second, ... steps: median, middle half and middle 80 %, and the chosen ones' median."""
+    num_steps = np.diff(offsets)
+    position = np.arange(len(step_score)) - np.repeat(offsets[:-1], num_steps)
+    kept = np.repeat(chosen, num_steps)
+    finite = np.isfinite(step_score)
+    last = min(int(num_steps.max(initial=0)), MAX_POSITIONS)
+    groups = [step_score[finite & (position == k)] for k in range(last)]
+    best = [step_score[finite & kept & (position == k)] for k in range(last)]
+    x = np.arange(1, last + 1, dtype=np.float64)
+    data: list[dict[str, Any]] = []
+    for (low, high), strength in zip(BANDS, (0.14, 0.22), strict=True):
+        name = f"middle {round(100 * (high - low))} %"
+        data += _band(x, _quantiles(groups, low), _quantiles(groups, high), name, strength)
+    data.append(_line(x, _quantiles(groups, 0.5), "median", BLUE, "solid"))
+    data[-1]["customdata"] = [len(group) for group in groups]
+    data[-1]["hovertemplate"] = "step %{x}: %{y:.3f}<br>%{customdata} samples have it"
+    data.append(_line(x, _quantiles(best, 0.5), "median of the chosen", ORANGE, "dash"))
+    return _figure(data, _axis("position of the step", dtick=1 if last <= 20 else 5), _axis("step score"))
+
+
+def _quantiles(groups: Sequence[FloatArray], share: float) -> FloatArray:
+    return np.array([np.quantile(group, share) if len(group) else np.nan for group in groups])
+
+
+def _line(x: FloatArray, y: FloatArray, name: str, colour: str, dash: str) -> dict[str, Any]:
+    return {
+        "type": "scatter", "mode": "lines+markers", "x": _list(x), "y": _list(y), "name": name,
+        "line": {"color": colour, "width": 2.5, "dash": dash}, "marker": {"size": 5}, "connectgaps": False,
+        "hovertemplate": "%{y:.3f}",
+    }  # fmt: skip
+
+
+def _band(x: FloatArray, low: FloatArray, high: FloatArray, name: str, strength: float) -> list[dict[str, Any]]:
+    edge = {"type": "scatter", "mode": "lines", "x": _list(x), "line": {"width": 0}, "hoverinfo": "skip"}
+    filled = {"fill": "tonexty", "fillcolor": f"rgba(61,127,193,{strength})"}
+    return [edge | {"y": _list(low), "showlegend": False}, edge | filled | {"y": _list(high), "name": name}]
+
+
+# ---------------------------------------------------------------- pairs, and nearness
+
+
+def matrix_map(matrix: FloatArray, labels: Sequence[str], what: str, *, lowest: float = 0.0) -> Figure:
+    """Draw a square matrix of numbers up to 1, with its numbers while they are few enough to be read."""
+    names = [plot_label(label, 44) for label in labels]
+    numbered = len(names) <= MAX_NUMBERED
+    cells = {
+        "type": "heatmap", "z": [_list(row, 4) for row in matrix], "x": names, "y": names,
+        "zmin": lowest, "zmax": 1, "colorscale": _BOTH_WAYS if lowest < 0 else _BLUES, "xgap": 1, "ygap": 1,
+        "colorbar": {"title": {"text": what}, "thickness": 12, "outlinewidth": 0},
+        "hovertemplate": f"%{{y}}<br>%{{x}}<br>{what} %{{z:.3f}}<extra></extra>",
+        "texttemplate": "%{z:.2f}" if numbered else "", "textfont": {"size": 10},
+    }  # fmt: skip
+    size = int(np.clip(150 + 30 * len(names), 260, 760))
+    axes = (
+        _axis("", tickangle=-40, type="category", showgrid=False),
+        _axis("", autorange="reversed", type="category", showgrid=False),
+    )
+    return _figure([cells], *axes, height=size)
+
+
+def similarity_histogram(similarity: FloatArray, threshold: float) -> Figure:
+    """Draw how near the nearest other sample is, and from where on samples are alike."""
+    num_bins = int(np.clip(np.sqrt(len(similarity)) * 2, 8, NUM_BINS))
+    low = min(float(similarity.min(initial=0.9)), 0.9)
+    count, edges = np.histogram(similarity, bins=num_bins, range=(low, 1.0))
+    bars = {
+        "type": "bar", "x": _list((edges[1:] + edges[:-1]) / 2), "y": count.tolist(),
+        "width": float(edges[1] - edges[0]), "marker": {"color": BLUE, "line": {"width": 0}}, "name": "",
+        "hovertemplate": "cosine %{x:.3f}<br>%{y} samples",
+    }  # fmt: skip
+    x, y = _axis("cosine with the nearest other sample"), _axis("samples")
+    line = {
+        "type": "line", "x0": threshold, "x1": threshold, "yref": "paper", "y0": 0, "y1": 1,
+        "line": {"color": ORANGE, "width": 2, "dash": "dash"},
+    }  # fmt: skip
+    return _figure([bars], x, y, bargap=0, showlegend=False, shapes=[line])
+
+
+# ---------------------------------------------------------------- coverage
+
+
+def coverage_bars(names: Sequence[str], share: FloatArray, random: FloatArray) -> Figure:
+    """Draw the share of clusters that subsets touch beside that of random subsets of the same size.
+
+    random is (subsets, 3): mean, and what 5 % are below and above; NaN where there is none.
+    """
+    labels = [plot_label(name, 44) for name in names]
+    mean, low, high = random.T
+    bars = {
+        "type": "bar", "x": labels, "y": _list(share), "name": "touched", "marker": {"color": BLUE},
+        "hovertemplate": "%{x}<br>%{y:.1%} of clusters", "width": 0.5,
+    }  # fmt: skip
+    marks = {
+        "type": "scatter", "mode": "markers", "x": labels, "y": _list(mean), "name": "random subsets, 5 % to 95 %",
+        "marker": {"color": ORANGE, "symbol": "diamond", "size": 9},
+        "error_y": {"type": "data", "symmetric": False, "array": _list(high - mean), "arrayminus": _list(mean - low),
+                    "color": ORANGE, "thickness": 1.5},
+        "hovertemplate": "random: %{y:.1%}",
+    }  # fmt: skip
+    return _figure(
+        [bars, marks], _axis("", type="category"), _axis("clusters touched", tickformat=".0%", rangemode="tozero")
+    )
+
+
+def cluster_map(value: FloatArray, representation: FloatArray, size: IntArray, example: Sequence[str]) -> Figure:
+    """Draw each cluster: mean value of its samples against how far a subset has too much (above 1) of it."""
+    width = np.clip(32 * np.sqrt(size / max(int(size.max(initial=1)), 1)), 6, 32)
+    dots = {
+        "type": "scatter", "mode": "markers", "x": _list(value), "y": _list(representation), "name": "",
+        "customdata": [[plot_label(each), int(n)] for each, n in zip(example, size, strict=True)],
+        "marker": {"color": BLUE, "opacity": 0.6, "size": width.round(1).tolist()},
+        "hovertemplate": "%{customdata[1]} samples around %{customdata[0]}<br>mean value %{x:.3f}<br>"
+        "%{y:.2f} × its share<extra></extra>",
+    }  # fmt: skip
+    even = {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "y0": 1,
+        "y1": 1,
+        "line": {"color": ORANGE, "dash": "dash"},
+    }
+    return _figure(
+        [dots], _axis("mean value of the cluster"), _axis("share of the subset over share of the pool"), shapes=[even],
+        showlegend=False,
+    )  # fmt: skip

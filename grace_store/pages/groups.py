@@ -1,0 +1,142 @@
+"""What a known property of the records has to do with their values: which kinds of traces rise, and which fall."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_store.base.arrays import BoolArray, FloatArray
+from grace_store.base.errors import DataError
+from grace_store.curate.select import positions_of
+from grace_store.pages.figures import value_boxes
+from grace_store.pages.methods import Method
+from grace_store.pages.sections import Cell, Section
+from grace_store.read.record_fields import read_field, shown
+from grace_store.store import Store
+from grace_store.values.length_bias import mean_ranks, rank_correlation
+
+MAX_GROUPS = 24
+MISSING = "(none)"
+"""The group of samples whose record has no such field."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsRequest:
+    """Fields of the records to look at, and where the dataset is now."""
+
+    fields: Sequence[str]
+    data: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Tables of scores, the one that the page is about, and which of its samples are chosen."""
+
+    methods: Sequence[Method]
+    main: Method
+    chosen: BoolArray
+
+    def values(self, method: Method) -> FloatArray:
+        """Return a method's values in the order of the main one's samples, NaN where it has none."""
+        value = np.full(len(self.main.table), np.nan)
+        _, here, there = np.intersect1d(self.main.table.row, method.table.row, return_indices=True)
+        value[here] = method.table.value[there]
+        return value
+
+
+def groups_section(store: Store, compared: Compared, request: GroupsRequest) -> Section:
+    """Return how values differ between the groups that fields of the records make."""
+    lead = "What the records say of themselves, against their values. Scores never read it."
+    section = Section("groups", "Kinds of traces", lead)
+    places = positions_of(store, compared.main.table.row)
+    for field in request.fields:
+        found = read_field(store, field, request.data, places)
+        if all(value is None for value in found):
+            raise DataError(f"No record of {store.location} has a field {field!r}. Name another one with --by.")
+        numbers = _numbers(found)
+        if numbers is not None:
+            _numeric(section, field, numbers, compared)
+        else:
+            labels = np.array([MISSING if value is None else shown(value) for value in found], dtype=object)
+            _grouped(section, field, labels, compared)
+    return section
+
+
+def _numbers(values: Sequence[object]) -> FloatArray | None:
+    """Return a field's numbers, NaN where there is none; None if it is no number or has few enough values to group.
+
+    An integer that no float can hold is no amount but a name.
+    """
+    if any(isinstance(value, bool) or not isinstance(value, int | float | None) for value in values):
+        return None
+    if len(set(values)) <= MAX_GROUPS:
+        return None
+    try:
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    except OverflowError:
+        return None
+
+
+def _numeric(section: Section, field: str, numbers: FloatArray, compared: Compared) -> None:
+    rows: list[list[Cell]] = []
+    for method in compared.methods:
+        value = compared.values(method)
+        both = np.isfinite(value) & np.isfinite(numbers)
+        rows.append([method.name, int(both.sum()), rank_correlation(value[both], numbers[both])])
+    section.table(f"Value and {shown(field)}", ["table", "samples", "Spearman"], rows)
+
+
+def _grouped(section: Section, field: str, label: npt.NDArray[np.object_], compared: Compared) -> None:
+    names, counts = np.unique(label, return_counts=True)
+    largest: list[str] = names[np.argsort(-counts, kind="stable")][:MAX_GROUPS].tolist()
+    members = {name: label == name for name in largest}
+    more = f" The {MAX_GROUPS} largest of {len(names)} groups." if len(names) > MAX_GROUPS else ""
+    value = compared.main.table.value
+    section.table(
+        f"Values by {shown(field)}",
+        [shown(field), "samples", "median value", "chosen", "over the pool's share", "chance above the rest"],
+        [[name, *_described(value, member, compared.chosen)] for name, member in members.items()],
+        caption="Over the pool's share: 1 is as often chosen as any. Chance above the rest: that a sample of the group "
+        f"has a larger value than one outside it; 0.5 is no difference.{more}",
+    )
+    section.figure(
+        f"value-by-field-{len(section.figures) + 1}", f"Values by {shown(field)}",
+        value_boxes(largest, [value[member] for member in members.values()], shown(field)),
+        f"Median, quartiles, and whiskers at 5 % and 95 %.{more}", wide=True,
+    )  # fmt: skip
+    if len(compared.methods) > 1:
+        values = [compared.values(method) for method in compared.methods]
+        section.table(
+            f"Chance above the rest, by {shown(field)} and method",
+            [shown(field), *(method.name for method in compared.methods)],
+            [[name, *(chance_above(each, member) for each in values)] for name, member in members.items()],
+        )
+
+
+def _described(value: FloatArray, member: BoolArray, chosen: BoolArray) -> list[Cell]:
+    found = value[member & np.isfinite(value)]
+    share, of_all = float(chosen[member].mean()), float(chosen.mean())
+    return [
+        int(member.sum()),
+        float(np.median(found)) if len(found) else None,
+        f"{100 * share:.0f} %",
+        share / of_all if of_all else None,
+        chance_above(value, member),
+    ]
+
+
+def chance_above(value: FloatArray, member: BoolArray) -> float | None:
+    """Return how likely a member's value is larger than another's, ties half; None if either has no value.
+
+    >>> chance_above(np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, True, False, False]))
+    0.75
+    """
+    finite = np.isfinite(value)
+    mine, ranks = member[finite], mean_ranks(value[finite])
+    num, others = int(mine.sum()), int((~mine).sum())
+    if not num or not others:
+        return None
+    return float((ranks[mine].sum() - num * (num - 1) / 2) / (num * others))

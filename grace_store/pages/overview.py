@@ -1,0 +1,88 @@
+"""The page's first part: what the store holds, what was set aside and why, what all of it was made from."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import PurePath
+
+from grace_store.artifacts.score_table import ScoreTable
+from grace_store.base.settings import short
+from grace_store.base.text import size
+from grace_store.pages.sections import Cell, Section
+from grace_store.run.status import Status, set_aside_rows
+from grace_store.store import Store
+
+MAX_LISTED = 200
+"""Records set aside that are listed one by one."""
+
+
+def overview_section(store: Store, status: Status, table: ScoreTable, subsets: list[tuple[str, int]]) -> Section:
+    """Return the counts of a store, its settings and those of the scores that the page shows."""
+    section = Section("overview", "Overview")
+    parts = [("done", status.num_done), ("set aside", status.num_set_aside), ("to do", status.num_planned)]
+    section.counts(parts, f"{status.num_records:,} records")
+    if not status.is_complete:
+        section.text("The store is not finished: what is shown is what is there.", kind="note")
+    if status.set_aside:
+        ordered = sorted(status.set_aside.items(), key=lambda item: -item[1])
+        section.table("Set aside, and why", ["reason", "records"], [[*item] for item in ordered], bar=1)
+    _made_from(section, store)
+    made_by = table.made_by
+    signals = made_by["signals"].items()
+    section.facts(
+        "The scores",
+        [
+            *((name, str(value)) for name, value in made_by["spec"].items() if value not in (None, False, "")),
+            ("signals", ", ".join(f"{name} × {each['weight']:g}" for name, each in signals)),
+            ("table", str(table.path) if table.path else "made for this page"),
+            *((name, f"a subset of {count:,} samples") for name, count in subsets),
+        ],
+    )
+    _signals(section, store, status)
+    in_signal = status.signal is not None and status.signals[status.signal].set_aside
+    # Commits say which samples a signal set aside; where it set none aside there is no need to read them.
+    listed = list(itertools.islice(set_aside_rows(store, status.signal if in_signal else None), MAX_LISTED + 1))
+    if listed:
+        rows: list[list[Cell]] = [[row["row"], row["sample_id"], row["reason"], row["detail"]] for row in listed]
+        more = f"The first {MAX_LISTED} of {status.num_set_aside:,}." if len(listed) > MAX_LISTED else ""
+        columns = ["row", "sample", "reason", "detail"]
+        section.table("Records set aside", columns, rows[:MAX_LISTED], caption=more)
+    return section
+
+
+def _made_from(section: Section, store: Store) -> None:
+    plan = store.plan
+    rows: list[tuple[str, Cell]] = []
+    for file in plan.files:
+        name = PurePath(file.path).name
+        rows.append((name, f"{file.num_records:,} records, {size(file.num_bytes)}, sha256 {short(file.sha256)}"))
+    rows += [(name.replace("_", " "), str(value)) for name, value in plan.spec.model_dump().items()]
+    rows += [
+        ("units", f"{plan.num_units:,} of {plan.samples_per_unit:,} samples"),
+        ("plan", short(plan.digest())),
+        ("made by", plan.created_by),
+    ]
+    section.facts("The data", rows)
+
+
+def _signals(section: Section, store: Store, status: Status) -> None:
+    rows: list[list[Cell]] = []
+    for name, counts in status.signals.items():
+        signal = store.signal(name).signal
+        spec, model = signal.spec, signal.spec.model
+        digests = f"weights {short(model.weights)}" + (f", adapter {short(model.adapter)}" if model.adapter else "")
+        where = PurePath(signal.origin.get("model", "")).name or None
+        how = f"{spec.rendering}, {spec.dtype}, {spec.attention}, {spec.storage}"
+        per = "sample" if spec.is_per_sample else "segment"
+        gradient = spec.gradient
+        made: list[Cell] = [gradient.preconditioner, gradient.projection] if gradient else [None, None]
+        rows.append(
+            [name, spec.kind, per, *made, where, model.architecture, spec.vector_size, how, counts.num_done,
+             counts.num_tokens, size(counts.num_bytes), digests]
+        )  # fmt: skip
+    columns = [
+        "signal", "kind", "per", "preconditioner", "projection", "model", "architecture", "vector size", "settings",
+        "done", "tokens", "bytes", "digests",
+    ]  # fmt: skip
+    if rows:
+        section.table("Signals", columns, rows)

@@ -1,0 +1,251 @@
+"""Write the report of a store: gather its parts, put them into one HTML file, and the figures beside it if asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grace_store import __version__
+from grace_store.artifacts.made_from import check_plan_of
+from grace_store.artifacts.outputs import Source, check_outputs, sources_of
+from grace_store.artifacts.score_table import ScoreTable, read_scores
+from grace_store.base.arrays import BoolArray, IntArray
+from grace_store.base.errors import DataError, MissingExtra, SettingError
+from grace_store.base.events import Listener, Note, ignore
+from grace_store.base.files import sidecar_of, whole_file
+from grace_store.base.text import counted
+from grace_store.curate.score import score_samples
+from grace_store.curate.select import select_samples
+from grace_store.curate.subset_files import selected_rows
+from grace_store.pages.distributions import length_section, settings_section, stepwise_signals, values_section
+from grace_store.pages.figure_files import write_figures
+from grace_store.pages.figures import Points
+from grace_store.pages.groups import Compared, GroupsRequest, groups_section
+from grace_store.pages.html import html_parts
+from grace_store.pages.methods import methods_section, name_methods
+from grace_store.pages.overview import overview_section
+from grace_store.pages.sections import Figure, Section
+from grace_store.pages.shown_traces import choose_traces
+from grace_store.pages.similarity import SimilarityRequest, similarity_section
+from grace_store.pages.trace_data import BLOCK_TRACES, TraceData, TraceRequest, gather_traces
+from grace_store.run.status import status
+from grace_store.store import Store
+
+MAX_SUBSETS = 30
+"""A trace's subsets are bits of one number in the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRequest:
+    """What goes into a report. Only the store is needed: what is not given is made from it, or left out and said."""
+
+    signals: Sequence[str] = ()
+    scores: Sequence[Path] = ()
+    """Tables of scores; the first that has step scores is the one that traces are shown with."""
+    sweep: Path | None = None
+    duplicates: Path | None = None
+    """What ``grace-store duplicates`` wrote."""
+    diversity: Path | None = None
+    """What ``grace-store diversity`` wrote."""
+    subsets: Sequence[Path] = ()
+    by: Sequence[str] = ()
+    """Fields of the records whose groups are held against each other."""
+    images: str | None = None
+    data: Sequence[str] | None = None
+    ratio: str = "0.2"
+    """Share that counts as chosen where no subset is given, and that methods are compared at."""
+    max_traces: int = 5000
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was written."""
+
+    out: Path
+    num_bytes: int
+    num_samples: int
+    num_traces: int
+    sections: list[str]
+    figures: list[Path]
+    notes: list[str]
+
+
+def write_report(
+    store: Store | str | Path, out: Path, request: ReportRequest, *, figures: Path | None = None,
+    listener: Listener = ignore,
+) -> Report:  # fmt: skip
+    """Write a store's report to one HTML file that needs nothing else, and its figures to a folder if one is given."""
+    plotly_js = load_plotly_js()
+    opened = store if isinstance(store, Store) else Store.open(store)
+    check_outputs([out], [*sources_of(opened), *_sources(request)])
+    if figures is not None:
+        check_outputs([figures], sources_of(opened))
+    page = _Page.gather(opened, request, listener)
+    written: list[Path] = []
+    if figures is not None:
+        listener(Note(f"Drawing {counted(len(page.figures), 'figure')}, each as an SVG and a PNG file."))
+        written = write_figures(page.figures, figures)
+    listener(Note("Writing the page."))
+    with whole_file(out) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
+        stream.writelines(html_parts(page.title, page.documents(), plotly_js))
+    return Report(
+        out=out,
+        num_bytes=out.stat().st_size,
+        num_samples=len(page.table),
+        num_traces=len(page.traces.index["id"]),
+        sections=[section.key for section in page.sections],
+        figures=written,
+        notes=page.traces.notes,
+    )
+
+
+def load_plotly_js() -> str:
+    """Return plotly's script, which the page carries with it."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ModuleNotFoundError:
+        raise MissingExtra("A report needs plotly. Run `pip install 'grace-store[report]'`.") from None
+    text: str = get_plotlyjs()
+    # An element ends at the first closing tag, wherever it stands.
+    return text.replace("</script", "<\\/script")
+
+
+def _sources(request: ReportRequest) -> list[Source]:
+    named = [(path, "the scores") for path in request.scores] + [(path, "a subset") for path in request.subsets]
+    others = (
+        (request.duplicates, "the duplicates"), (request.diversity, "the diversity"), (request.sweep, "the sweep"),
+    )  # fmt: skip
+    return named + [(path, what) for path, what in others if path is not None]
+
+
+# ---------------------------------------------------------------- gathering
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """All that goes into the file."""
+
+    title: str
+    table: ScoreTable
+    sections: list[Section]
+    subsets: list[str]
+    traces: TraceData
+    shown: str
+    """Which of the samples are in the trace browser, in words."""
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        return {name: figure for section in self.sections for name, figure in section.figures.items()}
+
+    @classmethod
+    def gather(cls, store: Store, request: ReportRequest, listener: Listener) -> _Page:
+        listener(Note("Scoring and counting."))
+        state = status(store)
+        tables = _tables(store, request)
+        table = next(each for each in tables if each.has_step_scores or each is tables[-1])
+        subsets = _subsets(store, table, request)
+        chosen = subsets[0][1]
+        shown = choose_traces(table.value, table.row, chosen, request.max_traces)
+        trace = np.full(len(table), -1, dtype=np.int64)
+        trace[shown.place] = np.arange(len(shown.place))
+        points = Points(table.sample_id, table.value, chosen, trace)
+        counts = [(name, int(mask.sum())) for name, mask in subsets]
+        sections = [overview_section(store, state, table, counts if request.subsets else [])]
+        sections.append(values_section(table, points, subsets[0][0]))
+        sections.append(length_section(table, points, request.ratio))
+        methods = name_methods(tables)
+        if request.by:
+            main = next(method for method in methods if method.table is table)
+            compared = Compared(methods, main, chosen)
+            sections.append(groups_section(store, compared, GroupsRequest(request.by, request.data)))
+        listener(Note("Sweeping settings." if request.sweep is None else f"Reading {request.sweep}."))
+        sections.append(settings_section(store, table, request.sweep, request.ratio, partial=request.partial))
+        sections.append(methods_section(store, methods, state, request.ratio))
+        listener(Note("Looking for neighbours."))
+        likeness = SimilarityRequest(
+            shown.place, request.duplicates, request.diversity, request.subsets, request.ratio, request.data,
+            request.partial,
+        )  # fmt: skip
+        similar = similarity_section(store, table, likeness, listener)
+        sections.append(similar.section)
+        wanted = TraceRequest(
+            shown.place, _bits(subsets), similar.neighbours, similar.group, request.data, request.images
+        )
+        traces = gather_traces(store, table, wanted, listener)
+        title = Path(store.location.rstrip("/")).name
+        return cls(title, table, sections, [name for name, _ in subsets], traces, shown.words)
+
+    def documents(self) -> dict[str, Any]:
+        """Return the page's data by the names its script reads them under."""
+        documents: dict[str, Any] = {
+            "page": {
+                "title": self.title,
+                "made_by": f"grace-store {__version__}",
+                "sections": [section.to_json() for section in self.sections],
+                "traces": {
+                    "num": len(self.traces.index["id"]),
+                    "block": BLOCK_TRACES,
+                    "subsets": self.subsets,
+                    "shown": self.shown,
+                    "notes": self.traces.notes,
+                    "scale": self._scale(),
+                    "signal": next(iter(self.table.made_by["signals"])),
+                },
+            },
+            "trace-index": self.traces.index,
+        }
+        documents |= {f"figure-{name}": figure for name, figure in self.figures.items()}
+        documents |= {f"traces-{number}": block for number, block in enumerate(self.traces.blocks)}
+        return documents | {f"pictures-{number}": some for number, some in enumerate(self.traces.pictures) if some}
+
+    def _scale(self) -> float:
+        """Return the step score that has the full colour: few are beyond it, on either side."""
+        flat = np.abs(self.table.flat("step_score")) if self.table.has_step_scores else np.zeros(0)
+        flat = flat[np.isfinite(flat)]
+        return max(0.05, float(np.round(np.quantile(flat, 0.98), 2))) if len(flat) else 1.0
+
+
+def _tables(store: Store, request: ReportRequest) -> list[ScoreTable]:
+    """Return the tables given, after one made here if none of them has step scores."""
+    tables = [read_scores(path) for path in request.scores]
+    for table in tables:
+        check_plan_of(table.made_by, store)
+    if request.signals and any(table.has_step_scores for table in tables):
+        raise SettingError("--scores says by which signals it was scored: leave --signal out")
+    if not any(table.has_step_scores for table in tables):
+        stepwise = stepwise_signals(store)
+        if stepwise or not tables:
+            meant = [name for table in tables for name in table.made_by["signals"] if name in stepwise] or stepwise
+            signals = request.signals or (meant[:1] if tables or len(meant) == 1 else None)
+            tables.insert(0, score_samples(store, signals=signals, partial=request.partial))
+    return tables
+
+
+def _subsets(store: Store, table: ScoreTable, request: ReportRequest) -> list[tuple[str, BoolArray]]:
+    """Return each subset's name and which rows of the table are in it; without any, the best share of the table."""
+    if not request.subsets:
+        best = np.zeros(len(table), dtype=np.bool_)
+        if np.isfinite(table.value).any():
+            best[select_samples(table, ratio=request.ratio).ranked] = True
+        return [(f"the best {request.ratio}", best)]
+    if len(request.subsets) > MAX_SUBSETS:
+        raise DataError(f"{len(request.subsets)} subsets are given, a page shows at most {MAX_SUBSETS}.")
+    found = []
+    for path in request.subsets:
+        rows = selected_rows(store, path)
+        if rows is None:
+            raise DataError(f"{path} has no {sidecar_of(path).name} beside it, as `grace-store select` writes it.")
+        found.append((path.name, np.isin(table.row, rows)))
+    return found
+
+
+def _bits(subsets: Sequence[tuple[str, BoolArray]]) -> IntArray:
+    bits = np.zeros(len(subsets[0][1]), dtype=np.int64)
+    for number, (_, mask) in enumerate(subsets):
+        bits |= mask.astype(np.int64) << number
+    return bits

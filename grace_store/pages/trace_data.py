@@ -1,0 +1,209 @@
+"""What the trace browser shows of each sample: text by segment, scores, cosines, pictures, neighbours.
+
+The browser sorts and filters by an index of all traces, and reads everything else in blocks when it needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from grace_store.artifacts.score_table import ScoreTable
+from grace_store.base.arrays import Array, Float32Array, IntArray
+from grace_store.base.errors import DataError
+from grace_store.base.events import Listener, Note
+from grace_store.curate.select import positions_of
+from grace_store.data import ImageRef, Sample
+from grace_store.pages.distributions import stepwise_signals
+from grace_store.pages.plain_text import shortened
+from grace_store.pages.thumbnails import Thumbnails
+from grace_store.read.blocks import BlockReader
+from grace_store.read.records import UnitLoader, image_folder, open_dataset
+from grace_store.store import SAMPLES_PER_CHUNK, Store
+from grace_store.values.gram import num_entries, unpack
+
+BLOCK_TRACES = 64
+"""Traces in one block of the page's data."""
+SNIPPET_CHARS = 140
+READ_AT_ONCE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """Which samples are shown, and what is known of them beside their scores."""
+
+    place: IntArray
+    """Rows of the table, ascending."""
+    chosen: IntArray
+    """For every row of the table, a bit for each subset that it is in."""
+    neighbours: Sequence[Sequence[tuple[int, float]]]
+    """For each shown sample, other shown ones by place in this list, nearest first, with their cosines."""
+    group: Sequence[int | None]
+    """For each shown sample, its group of duplicates."""
+    data: Sequence[str] | None
+    images: str | None
+
+
+@dataclass(slots=True)
+class TraceData:
+    """The browser's data as it goes into the page."""
+
+    index: dict[str, list[Any]]
+    blocks: list[list[dict[str, Any]]] = field(default_factory=list)
+    pictures: list[dict[str, str]] = field(default_factory=list)
+    """For each block, pictures by key; a picture is in the block that first shows it."""
+    notes: list[str] = field(default_factory=list)
+
+
+def gather_traces(store: Store, table: ScoreTable, request: TraceRequest, listener: Listener) -> TraceData:
+    """Gather the shown samples' index and details. Without the dataset their texts are missing, and a note says so."""
+    place = request.place
+    shown = ScoreTable(table.table.take(place), table.made_by, table.path)
+    index = _index(shown, request)
+    found = TraceData(index)
+    positions = positions_of(store, shown.row)
+    steps = _step_details(store, shown, positions)
+    listener(Note(f"Reading {len(place):,} traces."))
+    for number, (sample, pictures) in enumerate(_texts(store, shown, positions, request, found, listener)):
+        if number % BLOCK_TRACES == 0:
+            found.blocks.append([])
+            found.pictures.append({})
+        detail = next(steps)
+        near = [[int(other), round(cosine, 4)] for other, cosine in request.neighbours[number]]
+        found.blocks[-1].append(_trace(sample, detail, near, pictures, found))
+        index["text"].append("" if sample is None else _snippet(sample))
+    return found
+
+
+def _index(shown: ScoreTable, request: TraceRequest) -> dict[str, list[Any]]:
+    scores: list[Any] = [[]] * len(shown)
+    if shown.has_step_scores:
+        flat, offsets = shown.flat("step_score"), shown.offsets.tolist()
+        scores = [_numbers(flat[offsets[i] : offsets[i + 1]]) for i in range(len(shown))]
+    return {
+        "id": shown.sample_id,
+        "row": shown.row.tolist(),
+        "value": _numbers(shown.value, 6),
+        "steps": shown.num_steps.tolist(),
+        "tokens": shown.num_tokens.tolist(),
+        "chosen": request.chosen[request.place].tolist(),
+        "flags": shown.table["flags"].to_pylist(),
+        "group": list(request.group),
+        "score": scores,
+        "text": [],
+    }
+
+
+def _numbers(values: Array, digits: int = 3) -> list[float | None]:
+    return [None if each != each else round(each, digits) for each in np.asarray(values, dtype=np.float64).tolist()]
+
+
+def _snippet(sample: Sample) -> str:
+    turns = [turn.text for turn in sample.turns if turn.role == "user"] or [turn.text for turn in sample.turns]
+    return " ".join(" ".join(turns).split())[:SNIPPET_CHARS]
+
+
+# ---------------------------------------------------------------- numbers, from the store
+
+
+def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> Iterator[dict[str, Any]]:
+    """Yield each shown sample's alignments, losses and cosines, in order; every chunk of the store is read once."""
+    name = next((name for name in shown.made_by["signals"] if name in stepwise_signals(store)), None)
+    if name is None:
+        yield from ({} for _ in range(len(shown)))
+        return
+    reader = BlockReader(store, (name,), loss=True)
+    alignments = {}
+    if shown.has_step_scores:
+        alignments = {key: shown.flat(f"{key}_alignment") for key in ("answer", "history")}
+    offsets = shown.offsets.tolist()
+    for start in sorted({int(position) // SAMPLES_PER_CHUNK * SAMPLES_PER_CHUNK for position in positions}):
+        block = reader.read(start)
+        found = block.signals[0]
+        entries = np.cumsum([0, *(num_entries(int(k) + 1) for k in found.num_steps)])
+        segments = np.cumsum(np.concatenate([[0], found.num_steps + 1]))
+        for i in np.flatnonzero((positions >= start) & (positions < start + SAMPLES_PER_CHUNK)).tolist():
+            at = int(np.searchsorted(found.sample, positions[i]))
+            detail: dict[str, Any] = {
+                key: _numbers(flat[offsets[i] : offsets[i + 1]]) for key, flat in alignments.items()
+            }
+            if at < len(found.sample) and found.sample[at] == positions[i]:
+                mine = slice(int(segments[at]), int(segments[at + 1]))
+                detail |= {
+                    "tokens": found.num_tokens[mine].tolist(),
+                    "loss": _numbers(found.loss[mine]),
+                    "cosines": _cosines(found.gram[entries[at] : entries[at + 1]]),
+                }
+            yield detail
+
+
+def _cosines(packed: Float32Array) -> list[list[float | None]]:
+    """Return the cosines below and on the diagonal, row by row; null with a vector of zeros."""
+    gram = unpack(packed[None].astype(np.float64))[0]
+    norm = np.sqrt(np.diag(gram))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cosines = gram / (norm[:, None] * norm)
+    return [_numbers(np.clip(row[: i + 1], -1, 1)) for i, row in enumerate(cosines)]
+
+
+# ---------------------------------------------------------------- texts and pictures, from the dataset
+
+
+def _texts(
+    store: Store, shown: ScoreTable, positions: IntArray, request: TraceRequest, found: TraceData, listener: Listener
+) -> Iterator[tuple[Sample | None, Thumbnails | None]]:
+    """Yield each shown sample and what makes its pictures; None where the dataset is out of reach."""
+    try:
+        dataset = open_dataset(store, request.data)
+    except (DataError, OSError) as error:
+        if request.data:
+            raise
+        found.notes.append(f"Texts are not shown: {error}")
+        yield from ((None, None) for _ in range(len(shown)))
+        return
+    with dataset:
+        view = store.signal(next(iter(shown.made_by["signals"])))
+        loader = UnitLoader(store, dataset)
+        pictures: Thumbnails | None = None
+        for start in range(0, len(positions), READ_AT_ONCE):
+            for sample in loader.read_some(positions[start : start + READ_AT_ONCE].tolist()):
+                if sample.images and pictures is None:
+                    pictures = Thumbnails(image_folder(request.images, view, dataset), len(shown))
+                yield sample, pictures
+            if start and start % (8 * READ_AT_ONCE) == 0:
+                listener(Note(f"{start:,} of {len(positions):,} traces read."))
+        if pictures is not None and pictures.num_missing:
+            found.notes.append(f"{pictures.num_missing:,} images could not be shown; each trace says why.")
+
+
+def _trace(
+    sample: Sample | None,
+    detail: dict[str, Any],
+    near: list[list[float]],
+    pictures: Thumbnails | None,
+    found: TraceData,
+) -> dict[str, Any]:
+    trace: dict[str, Any] = detail | {"near": near}
+    if sample is None:
+        return trace
+    turns = []
+    for turn in sample.turns:
+        parts = [
+            shortened(part) if isinstance(part, str) else _picture(part, pictures, found.pictures)
+            for part in turn.parts
+        ]
+        turns.append({"role": turn.role, "parts": parts})
+    return trace | {"turns": turns, "segments": [shortened(text) for text in sample.segments]}
+
+
+def _picture(ref: ImageRef, pictures: Thumbnails | None, blocks: list[dict[str, str]]) -> dict[str, Any]:
+    assert pictures is not None
+    name = ref.source if isinstance(ref.source, str) and ref.source[:5].lower() != "data:" else "image in the record"
+    key, url, problem = pictures.picture(ref)
+    if url is not None:
+        blocks[-1][key] = url
+    block = next((number for number, block in enumerate(blocks) if key in block), None)
+    return {"name": shortened(name, 120), "key": key, "block": block, "problem": shortened(problem, 300)}

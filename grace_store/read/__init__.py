@@ -1,0 +1,1 @@
+"""Walking a store: blocks of Grams, vectors, descriptors, records."""

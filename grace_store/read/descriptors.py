@@ -1,0 +1,330 @@
+"""The descriptors of a store's samples, unit by unit on a few threads: in one array, or block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_store import __version__
+from grace_store.artifacts.made_from import check_plan_of
+from grace_store.artifacts.score_table import ScoreTable
+from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, IntArray
+from grace_store.base.errors import DataError, SettingError, Unfinished
+from grace_store.base.events import Listener, Warned, ignore
+from grace_store.base.metadata import STATE_DONE
+from grace_store.likeness.points import (
+    DEFAULT_DESCRIPTOR,
+    PROJECTED_SIZE,
+    Described,
+    Descriptor,
+    Projection,
+    describe,
+    descriptor_named,
+    projection_for,
+)
+from grace_store.read.blocks import Threads, map_ordered
+from grace_store.store import SignalView, Store, unit_range
+from grace_store.values.gram import offsets_of
+
+VectorType = Literal["float32", "float16"]
+
+ROWS_AT_ONCE = 4096
+"""Segment vectors that are decoded together: a unit may hold ten times as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptions:
+    """Descriptors of some done samples, in the order of the plan."""
+
+    sample: IntArray
+    """(n,) positions in the plan."""
+    row: IntArray
+    """(n,) where their records stand in the dataset."""
+    vector: Array
+    """(n, m) float32 or float16, C-contiguous; every row of length 1 but for those of zeros."""
+    is_zero: BoolArray
+    """(n,) samples that point nowhere: a cosine with one is 0."""
+    is_unweighted: BoolArray
+    """(n,) samples whose steps were to be weighted by scores and have none above 0: all their steps weigh the same."""
+    made_by: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.sample)
+
+
+def describe_samples(
+    store: Store | str | Path, *, signal: str | None = None, descriptor: Descriptor | None = None,
+    scores: ScoreTable | None = None, samples: IntArray | None = None, dimension: int | None = None, seed: int = 0,
+    dtype: VectorType = "float32", partial: bool = False, threads: Threads = None, listener: Listener = ignore,
+) -> Descriptions:  # fmt: skip
+    """Return one vector of length 1 for every done sample, or for those of samples (positions in the plan).
+
+    descriptor is answer, steps (the default), weighted (by the step scores of scores) or projected (to dimension
+    numbers, by seed). A signal that keeps one vector a sample has that vector as its only descriptor: leave it out.
+    """
+    reader = DescriptionReader.of(
+        store, signal=signal, descriptor=descriptor, scores=scores, samples=samples, dimension=dimension, seed=seed,
+        partial=partial, threads=threads,
+    )  # fmt: skip
+    return reader.read_all(dtype, listener)
+
+
+@dataclass(slots=True)
+class DescriptionReader:
+    """Reads the descriptors of one signal, as often as asked. Threads may share it."""
+
+    view: SignalView
+    descriptor: Descriptor | None
+    """None for a signal that keeps one vector a sample."""
+    units: list[int]
+    """Committed units that hold samples asked for, in order."""
+    wanted: BoolArray | None
+    """(N,) which samples of the plan are asked for; None for all."""
+    made_by: dict[str, Any]
+    threads: Threads
+    projection: Projection | None
+    _scores: _StepScores | None
+    _num_steps: npt.NDArray[np.integer[Any]]
+    _row: IntArray
+
+    @classmethod
+    def of(
+        cls, store: Store | str | Path, *, signal: str | None = None, descriptor: Descriptor | None = None,
+        scores: ScoreTable | None = None, samples: IntArray | None = None, dimension: int | None = None,
+        seed: int = 0, partial: bool = False, threads: Threads = None,
+    ) -> DescriptionReader:  # fmt: skip
+        opened = store if isinstance(store, Store) else Store.open(store)
+        view = opened.signal(signal)
+        chosen = _resolved(view, descriptor, scores, dimension)
+        wanted = _wanted(opened, samples)
+        units, made_by = _units(view, wanted, partial=partial), _made_by(view, chosen)
+        projection = None
+        if chosen == "projected":
+            projection = projection_for(view.vector_size, dimension, seed)
+            made_by |= {"dimension": 2 * view.vector_size if projection is None else dimension or PROJECTED_SIZE}
+            made_by |= {} if projection is None else {"seed": seed}
+        step_scores = None
+        if chosen == "weighted":
+            assert scores is not None
+            step_scores = _StepScores.of(scores, opened)
+            made_by["scores"] = scores.made_by
+        return cls(
+            view, chosen, units, wanted, made_by, threads, projection, step_scores,
+            opened.column("sample_num_steps"), opened.column("sample_row").astype(np.int64),
+        )  # fmt: skip
+
+    @property
+    def store(self) -> Store:
+        return self.view.store
+
+    @property
+    def size(self) -> int:
+        """Return how many numbers a descriptor has."""
+        if self.descriptor != "projected":
+            return self.view.vector_size
+        return 2 * self.view.vector_size if self.projection is None else self.projection.matrix.shape[1]
+
+    @property
+    def max_samples(self) -> int:
+        """Return the most samples there can be: those asked for in committed units, done or set aside."""
+        return sum(len(self._asked(unit)) for unit in self.units)
+
+    def blocks(self, units: list[int] | None = None) -> Iterator[Descriptions]:
+        """Yield the descriptors of units (of all that are asked for) one by one; a few are read ahead."""
+        for array in self.view.arrays:
+            self.view.array(array.name)  # opened here, not by several threads at once
+        alone = replace(self, threads=None)  # which may be sent to a task, where it has no use for others
+        yield from map_ordered(alone.read, self.units if units is None else units, self.threads)
+
+    def read_all(self, dtype: VectorType = "float32", listener: Listener = ignore) -> Descriptions:
+        """Return all of them in one array; beside it, no more than a few units are held."""
+        out = np.empty((self.max_samples, self.size), dtype=dtype)
+        parts: list[Descriptions] = []
+        stop = 0
+        for block in self.blocks():
+            start, stop = stop, stop + len(block)
+            out[start:stop] = block.vector
+            # The columns without the vectors, which would keep the units in memory.
+            parts.append(Descriptions(block.sample, block.row, out[:0], block.is_zero, block.is_unweighted))
+        found = Descriptions(
+            sample=np.concatenate([np.zeros(0, np.int64), *(part.sample for part in parts)]),
+            row=np.concatenate([np.zeros(0, np.int64), *(part.row for part in parts)]),
+            vector=out[:stop],
+            is_zero=np.concatenate([np.zeros(0, np.bool_), *(part.is_zero for part in parts)]),
+            is_unweighted=np.concatenate([np.zeros(0, np.bool_), *(part.is_unweighted for part in parts)]),
+            made_by=self.made_by,
+        )
+        tell_oddities(int(found.is_zero.sum()), int(found.is_unweighted.sum()), listener)
+        return found
+
+    def read(self, unit: int) -> Descriptions:
+        """Return the descriptors of one unit's done samples that are asked for."""
+        start, stop = unit_range(self.store.plan, unit)
+        asked = self._asked(unit)
+        state = self.view.unit_array("sample_state", unit)[: stop - start]
+        sample = asked[state[asked - start] == STATE_DONE]
+        parts = list(self._described(unit, sample - start))
+        vectors = [part.vector for part in parts]
+        return Descriptions(
+            sample=sample,
+            row=self._row[sample],
+            vector=np.ascontiguousarray(np.concatenate(vectors)) if vectors else np.zeros((0, self.size), np.float32),
+            is_zero=np.concatenate([np.zeros(0, np.bool_), *(part.is_zero for part in parts)]),
+            is_unweighted=np.concatenate([np.zeros(0, np.bool_), *(part.is_unweighted for part in parts)]),
+            made_by=self.made_by,
+        )
+
+    def describe_trace(self, vectors: Float32Array) -> Described:
+        """Return the descriptor of a trace that is not in the store, of its K+1 vectors, or the one of its sample.
+
+        Its steps have no scores: "weighted" weighs them all the same.
+        """
+        num_steps = np.array([len(vectors) - 1])
+        descriptor = "steps" if self.descriptor == "weighted" else self.descriptor
+        return describe(vectors, num_steps, descriptor or "answer", projection=self.projection)
+
+    def _asked(self, unit: int) -> IntArray:
+        each = np.arange(*unit_range(self.store.plan, unit))
+        return each if self.wanted is None else each[self.wanted[each]]
+
+    def _described(self, unit: int, chosen: IntArray) -> Iterator[Described]:
+        """Yield the descriptors of samples of a unit, by their places in it, a bounded number of rows at a time."""
+        start, stop = unit_range(self.store.plan, unit)
+        num_segments = self._num_steps[start:stop].astype(np.int64) + 1
+        ends = np.cumsum(num_segments)
+        stored, scale = self._read_arrays(unit)
+        takes_all = self.descriptor not in (None, "answer")
+        for some in _pieces(chosen, num_segments if takes_all else np.ones_like(num_segments)):
+            if not takes_all:
+                rows, num_steps = some if self.descriptor is None else ends[some] - 1, np.zeros(len(some), np.int64)
+            else:
+                num_steps = num_segments[some] - 1
+                rows = _ranges(ends[some] - num_segments[some], num_segments[some])
+            vectors = self.view.decode(stored[rows], None if scale is None else scale[rows])
+            yield describe(
+                vectors,
+                num_steps,
+                self.descriptor or "answer",
+                step_score=None if self._scores is None else self._scores.of_samples(start + some, num_steps),
+                projection=self.projection,
+            )
+
+    def _read_arrays(self, unit: int) -> tuple[Array, Float32Array | None]:
+        """Return a unit's stored vectors, of segments or of samples, and their scales."""
+        of = "segment" if self.descriptor else "sample"
+        stored = self.view.unit_array(f"{of}_vector", unit)
+        has_scale = self.view.signal.spec.storage != "float32"
+        return stored, self.view.unit_array(f"{of}_scale", unit) if has_scale else None
+
+
+def tell_oddities(num_zero: int, num_unweighted: int, listener: Listener) -> None:
+    """Say how many samples could not be described as asked."""
+    if num_zero:
+        listener(Warned(f"{num_zero} samples have a descriptor of zeros, which is like no other: their cosines are 0."))
+    if num_unweighted:
+        listener(Warned(f"{num_unweighted} samples have no step with a score above 0: their steps all weigh the same."))
+
+
+@dataclass(frozen=True, slots=True)
+class _StepScores:
+    """The step scores of a table, found by position in the plan."""
+
+    score: FloatArray
+    first: IntArray
+    """(N,) where each planned sample's scores begin in the flat column; -1 where the table has none."""
+
+    @classmethod
+    def of(cls, scores: ScoreTable, store: Store) -> _StepScores:
+        first = np.full(store.plan.num_samples, -1, dtype=np.int64)
+        places = np.searchsorted(store.column("sample_row"), scores.row)
+        first[places] = offsets_of(scores.num_steps)[:-1]
+        return cls(np.asarray(scores.flat("step_score"), dtype=np.float64), first)
+
+    def of_samples(self, samples: IntArray, num_steps: IntArray) -> FloatArray:
+        first = self.first[samples]
+        found = self.score[_ranges(np.where(first < 0, 0, first), num_steps).clip(max=len(self.score) - 1)]
+        return np.where(np.repeat(first < 0, num_steps), 0.0, found)
+
+
+def _resolved(
+    view: SignalView, descriptor: Descriptor | None, scores: ScoreTable | None, dimension: int | None
+) -> Descriptor | None:
+    """Return the descriptor meant, or say why there is none such."""
+    named = None if descriptor is None else descriptor_named(descriptor)
+    if view.per_sample:
+        if named is not None or dimension is not None:
+            raise SettingError(
+                f"signal {view.name!r} keeps one vector a sample, which is its only descriptor: leave --descriptor out"
+            )
+        return None
+    chosen = named or DEFAULT_DESCRIPTOR
+    if dimension is not None and chosen != "projected":
+        raise SettingError(f"only the descriptor projected has a dimension; {chosen} has that of the vectors")
+    if chosen != "weighted":
+        return chosen
+    if scores is None:
+        raise SettingError("the descriptor weighted weighs steps by their scores: give a scores table")
+    if not scores.has_step_scores:
+        raise DataError(f"{scores.path or 'The table'} has no step scores to weigh steps by: score by --method grace.")
+    check_plan_of(scores.made_by, view.store, scores.what)
+    return chosen
+
+
+def _wanted(store: Store, samples: IntArray | None) -> BoolArray | None:
+    if samples is None:
+        return None
+    samples = np.asarray(samples, dtype=np.int64)
+    num = store.plan.num_samples
+    if len(samples) and not 0 <= samples.min() <= samples.max() < num:
+        raise SettingError(f"samples are positions in the plan, from 0 to {num - 1}")
+    wanted = np.zeros(num, dtype=np.bool_)
+    wanted[samples] = True
+    return wanted
+
+
+def _units(view: SignalView, wanted: BoolArray | None, *, partial: bool) -> list[int]:
+    plan = view.store.plan
+    asked = (
+        range(plan.num_units) if wanted is None else np.unique(np.flatnonzero(wanted) // plan.samples_per_unit).tolist()
+    )
+    committed = set(view.committed_units())
+    units = [unit for unit in asked if unit in committed]
+    if len(units) < len(asked) and not partial:
+        raise Unfinished(
+            f"Signal {view.name!r} of {view.store.location} has {len(units)} of the {len(asked)} units that are "
+            "needed. Run the same `grace-store extract` to finish it, or give --partial to use what is there."
+        )
+    return units
+
+
+def _made_by(view: SignalView, descriptor: Descriptor | None) -> dict[str, Any]:
+    num_units = len(view.committed_units())
+    return {
+        "kind": "descriptors",
+        "made_by": f"grace-store {__version__}",
+        "store": view.store.location,
+        "plan_sha256": view.store.plan.digest(),
+        "num_units": view.store.plan.num_units,
+        "signal": {"name": view.name, "sha256": view.signal.identity(), "num_units": num_units},
+        "partial": num_units < view.store.plan.num_units,
+        "descriptor": descriptor or "sample",
+    }
+
+
+def _pieces(chosen: IntArray, num_rows: IntArray) -> Iterator[IntArray]:
+    """Yield the chosen samples in runs of about ROWS_AT_ONCE rows."""
+    if not len(chosen):
+        return
+    number = np.cumsum(num_rows[chosen]) // ROWS_AT_ONCE
+    yield from np.split(chosen, np.flatnonzero(np.diff(number)) + 1)
+
+
+def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
+    """Return start, start + 1, ... of every range, one after the other."""
+    firsts = np.cumsum(lengths) - lengths
+    return np.arange(int(lengths.sum())) - np.repeat(firsts - starts, lengths)

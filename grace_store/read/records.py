@@ -1,0 +1,182 @@
+"""The dataset of a planned store: is it still the same, and the samples of one unit. Knows no model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+
+from grace_store.base.arrays import Int32Array, IntArray
+from grace_store.base.errors import DatasetChanged, Unusable
+from grace_store.base.fingerprint import file_sha256
+from grace_store.data import Dataset, Record, Sample, name_files, understand
+from grace_store.data.folders import default_image_folder
+from grace_store.store import SampleRows, SignalView, Store, unit_range
+
+CHANGES_SHOWN = 3
+POSITIONS_AT_ONCE = 1 << 14
+
+
+def open_dataset(
+    store: Store, paths: Sequence[str | Path] | None = None, *, by_content: bool = True
+) -> Dataset:  # fmt: skip
+    """Open the files the store was planned from, or the same content at other paths.
+
+    Without by_content only number and sizes of the files are held against the plan, which saves reading all of them
+    before the first record; a record that differs is still refused when it is read.
+    """
+    if paths:
+        dataset = Dataset.open(paths)  # names what is missing
+        check_files(store, dataset, by_content=by_content)
+        return dataset
+    wanted = [file.path for file in store.plan.files]
+    missing = [str(path) for path in wanted if not Path(path).exists()]
+    if missing:
+        raise DatasetChanged(
+            f"{store.location} was planned from {', '.join(missing)}, which is no longer there. "
+            "Give the files' new place with --data."
+        )
+    dataset = Dataset.open(wanted)
+    check_files(store, dataset, by_content=by_content)
+    return dataset
+
+
+def image_folder(given: str | None, view: SignalView, dataset: Dataset) -> str:
+    """Return the folder that image paths start from: the one given, or the signal was begun with, or the data's."""
+    return given or view.signal.origin.get("images") or default_image_folder([file.path for file in dataset.files])
+
+
+def check_files(store: Store, dataset: Dataset, *, by_content: bool = True) -> None:
+    """Raise DatasetChanged, naming files and the first changed records, unless content is what was planned."""
+    planned = store.plan.files
+    if len(planned) != len(dataset.files):
+        raise DatasetChanged(
+            f"{store.location} was planned from {len(planned)} file(s), {len(dataset.files)} given: "
+            f"{', '.join(Path(file.path).name for file in dataset.files)}. Give the same data, or choose a new --store."
+        )
+    changed = [
+        index
+        for index, (then, now) in enumerate(zip(planned, dataset.files, strict=True))
+        if then.num_bytes != now.num_bytes or (by_content and then.sha256 != file_sha256(Path(now.path)))
+    ]
+    if changed:
+        lines = [_describe_change(store, dataset, index) for index in changed]
+        raise DatasetChanged(
+            f"The data differs from what {store.location} was planned from:\n  "
+            + "\n  ".join(lines)
+            + "\nRestore the files, or choose a new --store and plan again."
+        )
+
+
+def _describe_change(store: Store, dataset: Dataset, index: int) -> str:
+    """Say what changed in a file, down to the first few records."""
+    then, now = store.plan.files[index], dataset.files[index]
+    moved = "" if str(now.path) == then.path else f" (planned as {then.path})"
+    text = f"{now.path}{moved}: planned {then.num_bytes} bytes, now {now.num_bytes}"
+    start = sum(file.num_records for file in store.plan.files[:index])
+    found: list[str] = []
+    first: int | None = None
+    digests = _planned_digests(store, start, start + then.num_records)
+    row, digest = next(digests, (-1, b""))
+    with Dataset.open([now.path]) as single:
+        for record in single.scan():
+            first = record.row
+            while 0 <= row < start + record.row:
+                row, digest = next(digests, (-1, b""))
+            if row == start + record.row and digest != record.digest:
+                found.append(str(record.row))
+                if len(found) > CHANGES_SHOWN:
+                    break
+    if found:
+        more = " and more" if len(found) > CHANGES_SHOWN else ""
+        return f"{text}; changed records: row {', '.join(found[:CHANGES_SHOWN])}{more}"
+    count = 0 if first is None else first + 1
+    return f"{text}; planned {then.num_records} records, now {count}"
+
+
+def _planned_digests(store: Store, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (row, digest) of the samples in rows first..last, in flat memory."""
+    for start in range(0, store.plan.num_samples, POSITIONS_AT_ONCE):
+        stop = min(start + POSITIONS_AT_ONCE, store.plan.num_samples)
+        rows = store.column("sample_row", start, stop)
+        if rows[-1] >= first and rows[0] < last:
+            digests = store.column("sample_digest", start, stop)
+            wanted = np.flatnonzero((rows >= first) & (rows < last)).tolist()
+            yield from ((int(rows[i]), digests[i].tobytes()) for i in wanted)
+
+
+def _take(rows: SampleRows, chosen: IntArray) -> SampleRows:
+    columns = ("row", "file", "offset", "length", "digest", "num_steps")
+    return replace(
+        rows,
+        sample_id=[rows.sample_id[i] for i in chosen.tolist()],
+        **{name: getattr(rows, name)[chosen] for name in columns},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedUnit:
+    """The samples of a unit and their segments' character spans, shape (rows, 2)."""
+
+    unit: int
+    samples: list[Sample]
+    spans: Int32Array
+
+
+class UnitLoader:
+    """Reads and understands the records of one unit at a time; any number of threads may call it."""
+
+    def __init__(self, store: Store, dataset: Dataset) -> None:
+        self._store = store
+        self._dataset = dataset
+        # By the planned paths: data that was moved keeps its ids.
+        self._names = name_files([Path(file.path) for file in store.plan.files])
+        self._file_start = list(accumulate((file.num_records for file in store.plan.files), initial=0))
+
+    def load(self, unit: int) -> LoadedUnit:
+        start, stop = unit_range(self._store.plan, unit)
+        samples = self.read(start, stop)
+        spans = [span for sample in samples for span in zip(sample.bounds, sample.bounds[1:], strict=False)]
+        return LoadedUnit(unit, samples, np.array(spans, dtype=np.int32).reshape(-1, 2))
+
+    def read(self, start: int, stop: int) -> list[Sample]:
+        """Return samples start..stop, each checked against the digest and step count that were planned."""
+        return self._understand(self._store.samples(start, stop))
+
+    def read_some(self, positions: Sequence[int]) -> list[Sample]:
+        """Return the samples at the given positions, ascending, checked likewise."""
+        samples: list[Sample] = []
+        wanted = np.asarray(positions, dtype=np.int64)
+        for start in range(0, self._store.plan.num_samples, POSITIONS_AT_ONCE):
+            stop = min(start + POSITIONS_AT_ONCE, self._store.plan.num_samples)
+            chosen = wanted[(wanted >= start) & (wanted < stop)] - start
+            if len(chosen):
+                samples += self._understand(_take(self._store.samples(start, stop), chosen))
+        return samples
+
+    def _understand(self, rows: SampleRows) -> list[Sample]:
+        locators = list(zip(rows.file.tolist(), rows.offset.tolist(), rows.length.tolist(), strict=True))
+        samples = []
+        for i, raw in enumerate(self._dataset.read_many(locators)):
+            record = Record(int(rows.row[i]), *locators[i], raw)
+            if record.digest != rows.digest[i].tobytes():
+                raise self._changed(record)
+            row_in_file = record.row - self._file_start[record.file]
+            try:
+                sample = understand(record, self._store.plan.spec, self._names[record.file], row_in_file)
+            except Unusable as why:
+                raise self._changed(record) from why
+            if sample.num_steps != int(rows.num_steps[i]) or sample.sample_id != rows.sample_id[i]:
+                raise self._changed(record)
+            samples.append(sample)
+        return samples
+
+    def _changed(self, record: Record) -> DatasetChanged:
+        name = self._store.plan.files[record.file].path
+        return DatasetChanged(
+            f"Row {record.row} ({name}) is not what it was when {self._store.location} was planned. "
+            "Restore the file, or choose a new --store and plan again."
+        )

@@ -1,0 +1,1 @@
+"""Jobs that write a store: plan, extract, warm-up, verify, repair, doctor."""

@@ -1,0 +1,134 @@
+"""Can the records and their images be used?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import islice
+
+from grace_store.base.errors import StorageError, Unusable
+from grace_store.base.metadata import Reason
+from grace_store.base.settings import DataSpec, said
+from grace_store.data import Dataset, Record, check_spec, understand
+from grace_store.data.folders import default_image_folder
+from grace_store.data.image_files import ImageFolder
+from grace_store.data.tables import open_table
+from grace_store.run.doctor.findings import DoctorJob, Finding, Seen
+from grace_store.run.plan import check_request, found_format
+from grace_store.store import Store, open_backend
+
+NUM_RECORDS = 1024
+"""Records looked at. Reading tells how many bytes it read at every multiple of this."""
+NUM_IMAGES = 64
+"""Images opened."""
+
+
+def check_data(job: DoctorJob, seen: Seen) -> Finding:
+    """How many of the first records can be used, and why the others cannot."""
+    read_bytes = 0
+
+    def progress(_num_records: int, num_bytes: int) -> None:
+        nonlocal read_bytes
+        read_bytes = num_bytes
+
+    with Dataset.open(job.data) as dataset:
+        scan = dataset.scan(progress)
+        records = list(islice(scan, NUM_RECORDS))
+        more = next(scan, None) is not None
+        spec = _data_spec(job, dataset, records)
+        reasons: Counter[Reason] = Counter()
+        for record in records:
+            try:
+                seen.samples.append(understand(record, spec, dataset.files[record.file].name, record.row_in_file))
+            except Unusable as why:
+                reasons[why.reason] += 1
+        num_records = _num_records(dataset, read_bytes) if more else len(records)
+    share = len(seen.samples) / len(records) if records else 0.0
+    seen.num_expected = round(num_records * share)
+    about = "about " if more else ""
+    others = "".join(f", {count} {reason}" for reason, count in reasons.most_common())
+    text = (
+        f"{len(seen.samples)} of the first {len(records)} records can be used as {spec.format}{others}; "
+        f"{about}{num_records} records in all, {about}{seen.num_expected} samples"
+    )
+    figures = {"num_records": num_records, "num_looked_at": len(records), "num_usable": len(seen.samples)}
+    if not seen.samples:
+        return Finding(
+            "data", "fail", text, "Name another --format, --splitter or --answer, or lower --min-steps.", figures
+        )
+    if share >= 0.5:
+        return Finding("data", "ok", text, "", figures)
+    remedy = "Look at the reasons: --format, --splitter, --answer and --min-steps decide."
+    return Finding("data", "warn", text, remedy, figures, _why_unusable(reasons, records, spec))
+
+
+def _why_unusable(reasons: Counter[Reason], records: Sequence[Record], spec: DataSpec) -> str:
+    """Return how many records cannot be used, and why, with the option that decides where there is one."""
+    options = {
+        Reason.TOO_FEW_STEPS: f" (--min-steps {spec.min_steps})",
+        Reason.TOO_MANY_STEPS: f" (--max-steps {spec.max_steps})",
+    }
+    counts = [f"{'' if len(reasons) == 1 else f'{count} '}{reason}{options.get(reason, '')}"
+              for reason, count in reasons.most_common()]  # fmt: skip
+    return f"{reasons.total()} of {len(records)} records cannot be used: {', '.join(counts)}"
+
+
+def _data_spec(job: DoctorJob, dataset: Dataset, records: Sequence[Record]) -> DataSpec:
+    """Return the settings that a plan would freeze, or that the store's has frozen."""
+    if job.store is not None and _is_planned(job.store):
+        store = Store.open(job.store)
+        check_request(store.plan, job.data_request, store.location)
+        return store.plan.spec
+    wishes = said(job.data_request)
+    if wishes.get("format", "auto") == "auto":
+        wishes["format"] = found_format(dataset, records[:64])
+    spec = DataSpec(**wishes)
+    check_spec(spec)
+    return spec
+
+
+def _is_planned(location: str) -> bool:
+    try:
+        return open_backend(location).read("zarr.json") is not None
+    except StorageError:
+        return False  # which is for the check of its place to say
+
+
+def _num_records(dataset: Dataset, read_bytes: int) -> int:
+    """Return how many records a dataset is likely to have: tables say it, of text the bytes read so far tell."""
+    known = 0
+    text_bytes = 0
+    for file in dataset.files:
+        if file.is_table:
+            with closing(open_table(file.path, file.kind)) as table:
+                known += table.num_rows
+        else:
+            text_bytes += file.num_bytes
+    per_record = max(read_bytes, 1) / NUM_RECORDS
+    return known + round(text_bytes / per_record)
+
+
+def check_images(job: DoctorJob, seen: Seen) -> Finding | None:
+    """Whether the images that the samples name are there and can be decoded."""
+    refs = [ref for sample in seen.samples for ref in sample.images][:NUM_IMAGES]
+    if not refs or job.request.text_only:
+        return None
+    folder = job.images or default_image_folder(job.data)
+    images = ImageFolder(folder)
+    verdicts: Counter[str] = Counter()
+    example = ""
+    for ref in refs:
+        try:
+            images.open(ref)
+        except Unusable as why:
+            verdicts[why.reason] += 1
+            example = example or why.detail
+    num_bad = verdicts.total()
+    what = "".join(f", {count} {reason}" for reason, count in verdicts.most_common())
+    text = f"{len(refs) - num_bad} of {len(refs)} images can be read from {folder}{what}"
+    figures = {"num_images": len(refs), "num_unusable": num_bad}
+    if not num_bad:
+        return Finding("images", "ok", text, "", figures)
+    remedy = f"The first: {example}. Give the folder that image paths start from with --images."
+    return Finding("images", "fail" if 2 * num_bad > len(refs) else "warn", text, remedy, figures)

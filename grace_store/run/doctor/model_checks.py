@@ -1,0 +1,170 @@
+"""Does the model load, take the samples, and give the gradients that it should?"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from grace_store.base.arrays import FloatArray, Int32Array
+from grace_store.base.text import counted
+from grace_store.data import Sample
+from grace_store.data.folders import default_image_folder
+from grace_store.run.doctor.findings import DoctorJob, Finding, Seen, Vectors, Verdict, num_chars
+from grace_store.run.model_door import Extractor, model_door
+from grace_store.store.vectors import stored_form
+from grace_store.values.grace import score_block
+from grace_store.values.gram import pack
+from grace_store.values.score_spec import ScoreSpec
+
+NUM_TRIAL, TRIAL_CHARS = 8, 16_000
+"""Samples run in batches of several sizes, and about how much text they may come to: a minute on a CPU."""
+NUM_REFERENCE = 3
+"""Samples held against autograd: the shortest of them."""
+BATCH_LIMITS = {"float32": (1e-4, 1e-3), "bfloat16": (5e-2, 1e-1), "float16": (1e-2, 5e-2)}
+"""Relative difference of a vector between batches from which to warn and to fail, by the model's dtype."""
+STORAGE_WARNING = 2e-2
+"""Change of a cosine between stored vectors from which to warn; scores do not depend on it."""
+
+
+def check_model(job: DoctorJob, seen: Seen) -> Finding:
+    """Whether the model loads, with the checks that every loading makes."""
+    door = model_door(job.door)
+    spec = door.resolve_spec(job.model, job.request, job.options, adapter=job.adapter)
+    images = job.images or default_image_folder(job.data)
+    seen.extractor = door.open_extractor(job.model, spec, job.options, adapter=job.adapter, images=images)
+    seen.spec = spec
+    text = f"{spec.model.architecture}, {spec.dtype}, {spec.attention} attention, vectors of {spec.model.hidden_size}"
+    return Finding("model", "ok", text + (f", with {job.adapter}" if job.adapter else ""))
+
+
+def check_samples(job: DoctorJob, seen: Seen) -> Finding | None:
+    """How many samples have tokens (and images) that the model takes."""
+    if seen.extractor is None or not seen.samples:
+        return None
+    looked_at = _spread(seen.samples, 8 * NUM_TRIAL)
+    set_aside = seen.extractor.prepare(looked_at).set_aside
+    reasons = Counter(str(why.reason) for why in set_aside.values())
+    seen.trial = _trial([sample for i, sample in enumerate(looked_at) if i not in set_aside])
+    seen.num_expected = round(seen.num_expected * (1 - len(set_aside) / len(looked_at)))
+    what = "".join(f", {count} {reason}" for reason, count in reasons.most_common())
+    text = f"{len(looked_at) - len(set_aside)} of {len(looked_at)} samples can be extracted{what}"
+    figures = {"num_looked_at": len(looked_at), "num_set_aside": len(set_aside)}
+    if not set_aside:
+        return Finding("samples", "ok", text, "", figures)
+    remedy = next(iter(set_aside.values())).detail
+    verdict: Verdict = "fail" if not seen.trial else "warn" if 20 * len(set_aside) > len(looked_at) else "ok"
+    return Finding("samples", verdict, text, f"The first: {remedy}." if remedy else "", figures)
+
+
+def _spread(samples: Sequence[Sample], count: int) -> list[Sample]:
+    """Return some samples, from the shortest to the longest."""
+    ordered = sorted(samples, key=num_chars)
+    places = np.unique(np.linspace(0, len(ordered) - 1, min(count, len(ordered))).round().astype(int))
+    return [ordered[place] for place in places]
+
+
+def _trial(samples: Sequence[Sample]) -> list[Sample]:
+    """Return samples of various lengths, the longest left out until the rest is soon run; at least one."""
+    ordered = sorted(samples, key=num_chars)
+    for stop in range(len(ordered), 0, -1):
+        chosen = _spread(ordered[:stop], NUM_TRIAL)
+        if sum(map(num_chars, chosen)) <= TRIAL_CHARS:
+            return chosen
+    return ordered[:1]
+
+
+def check_gradient(job: DoctorJob, seen: Seen) -> Finding | None:
+    """Whether vectors are the gradients that autograd finds with the whole model."""
+    if seen.extractor is None or seen.spec is None or not seen.trial:
+        return None
+    reference: Any = importlib.import_module(job.reference)
+    shortest = seen.trial[:NUM_REFERENCE]
+    worst = reference.autograd_difference(seen.extractor, shortest)
+    limit = reference.TOLERANCE[seen.spec.dtype]
+    text = f"vectors of {counted(len(shortest), 'sample')} differ from autograd's by {worst:.1e} (at most {limit:.0e})"
+    figures = {"difference": worst, "limit": limit}
+    if worst <= limit:
+        return Finding("gradient", "ok", text, "", figures)
+    remedy = "Try --dtype float32 or --attention eager; if it stays, this model cannot be used."
+    return Finding("gradient", "fail", text, remedy, figures)
+
+
+def check_batches(job: DoctorJob, seen: Seen) -> Finding | None:
+    """Whether a sample's vectors depend on what shares its batch."""
+    if seen.extractor is None or seen.spec is None or not seen.trial:
+        return None
+    groups = {size: _in_groups(seen.extractor, seen.trial, size) for size in sorted({1, 2, len(seen.trial)})}
+    seen.alone, num_tokens = groups[1]
+    norms = np.maximum(np.linalg.norm(seen.alone, axis=1), np.finfo(np.float32).tiny)
+    worst = max(
+        float((np.linalg.norm(vectors - seen.alone, axis=1) / norms).max(initial=0.0)) for vectors, _ in groups.values()
+    )
+    values = [_values(seen.trial, vectors, num_tokens) for vectors, _ in groups.values()]
+    moved = float(np.max(np.ptp(np.stack(values), axis=0), initial=0.0))
+    warn_at, fail_at = BATCH_LIMITS[seen.spec.dtype]
+    text = (
+        f"in batches of {', '.join(map(str, groups))} samples, vectors differ by {worst:.1e} and values by {moved:.1e} "
+        f"({seen.spec.dtype}, {seen.spec.attention} attention)"
+    )
+    figures = {"difference": worst, "value_difference": moved, "limit": fail_at}
+    if not worst <= fail_at:
+        remedy = "Use --dtype float32, --attention eager or --no-packing, or --batch-tokens 1 (one sample at a time)."
+        return Finding("batches", "fail", text, remedy, figures)
+    verdict: Verdict = "warn" if worst > warn_at else "ok"
+    return Finding("batches", verdict, text, "" if verdict == "ok" else "--dtype float32 is exact.", figures)
+
+
+def _in_groups(
+    extractor: Extractor, samples: Sequence[Sample], group: int
+) -> tuple[Vectors, list[Int32Array]]:  # fmt: skip
+    """Return the vectors of samples run so many at a time, in order, and each sample's token counts."""
+    vectors: list[Vectors] = []
+    num_tokens: list[Int32Array] = []
+    for start in range(0, len(samples), group):
+        some = samples[start : start + group]
+        made: Any = extractor.compute(extractor.prepare(some)).result()
+        vectors.append(made.segment_vector)
+        stops = np.cumsum([sample.num_segments for sample in some])
+        num_tokens += np.split(made.segment_num_tokens, stops[:-1])
+    return np.concatenate(vectors), num_tokens
+
+
+def _values(
+    samples: Sequence[Sample], vectors: Vectors, num_tokens: Sequence[Int32Array]
+) -> FloatArray:  # fmt: skip
+    """Return each sample's value by the default settings."""
+    stops = np.cumsum([sample.num_segments for sample in samples])
+    parts = [rows.astype(np.float64) for rows in np.split(vectors, stops[:-1])]
+    scored = [
+        score_block(pack((rows @ rows.T)[None]), tokens[None], ScoreSpec()).value[0]
+        for rows, tokens in zip(parts, num_tokens, strict=True)
+    ]
+    return np.array(scored)
+
+
+def check_storage(job: DoctorJob, seen: Seen) -> Finding | None:
+    """What the chosen storage does to cosines between the user's own vectors."""
+    if seen.alone is None or seen.spec is None:
+        return None
+    exact, kept = (_cosines(vectors) for vectors in (seen.alone, stored_form(seen.alone, seen.spec.storage)))
+    difference = np.abs(exact - kept)
+    text = (
+        f"{seen.spec.storage} changes cosines between vectors by {difference.mean():.1e} on average, at most "
+        f"{difference.max():.1e}; scores come from exact Grams and do not change"
+    )
+    figures = {"mean": float(difference.mean()), "largest": float(difference.max())}
+    if difference.max() > STORAGE_WARNING:
+        return Finding(
+            "storage", "warn", text, "For duplicates and diversity, --storage int8 or float16 is finer.", figures
+        )
+    return Finding("storage", "ok", text, "", figures)
+
+
+def _cosines(vectors: Vectors) -> FloatArray:
+    rows = vectors.astype(np.float64)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
+    return np.asarray(rows @ rows.T)

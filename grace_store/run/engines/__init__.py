@@ -1,0 +1,1 @@
+"""Where units run: in this process, in one process a device, or on a Ray cluster."""

@@ -1,0 +1,89 @@
+"""Which processes do the work: this one, one for each device, this one as a rank of many, or those of a cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from grace_store.base.errors import SettingError
+from grace_store.base.settings import RunOptions
+from grace_store.model.lora.recipe import Ranks
+from grace_store.run.engines.ray_engine import RayOptions
+from grace_store.store import Shard
+
+RANK_VARIABLES = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"))
+"""Slurm sets SLURM_NTASKS for the batch script too, which is no rank; only what srun starts has the step's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """How a run is spread. Without devices and cluster this process does the work itself."""
+
+    options: RunOptions
+    shard: Shard = (0, 1)
+    devices: tuple[str, ...] = ()
+    cluster: RayOptions | None = None
+
+
+def choose_engine(
+    options: RunOptions, workers: int | None, shard: Shard | None, environment: Mapping[str, str] = os.environ,
+    cluster: RayOptions | None = None,
+) -> Engine:  # fmt: skip
+    """Return the engine for what was asked and what the environment offers.
+
+    A rank under torchrun or srun does its shard in this process, on its own GPU. Otherwise several GPUs mean one
+    worker each, and a single device, or one that was named, means this process. A shard that was given says only
+    which units are meant, not where they run. A cluster that was named does the work whatever else there is.
+    """
+    rank = rank_in(environment)
+    if cluster is not None:
+        if rank is not None and shard is None:
+            raise SettingError("--engine ray under torchrun or srun: one process hands out all units, start it once.")
+        return Engine(options, shard or (0, 1), cluster=cluster)
+    if rank is not None and shard is None:
+        if workers is not None:
+            raise SettingError("--workers has no meaning for a rank of torchrun or srun: each rank is one worker.")
+        i, n, local = rank
+        return Engine(options.model_copy(update={"device": _device_of_rank(options, local, environment)}), (i, n))
+    units = shard or (0, 1)
+    if options.device not in ("auto", "cuda"):
+        if workers is not None and workers > 1 and options.device != "cpu":
+            raise SettingError(f"--workers {workers} with --device {options.device}: one device takes one worker.")
+        return Engine(options, units, ("cpu",) * (workers or 0) if options.device == "cpu" else ())
+    gpus = _gpus(environment)
+    if workers is None:
+        return Engine(options, units, tuple(gpus) if len(gpus) > 1 else ())
+    if gpus and workers > len(gpus):
+        raise SettingError(f"--workers {workers}, but {len(gpus)} GPUs are visible; give at most one worker a GPU.")
+    return Engine(options, units, tuple(gpus[:workers]) if gpus else ("cpu",) * workers)
+
+
+def _device_of_rank(options: RunOptions, local: int, environment: Mapping[str, str]) -> str:
+    if options.device not in ("auto", "cuda"):
+        return options.device
+    gpus = _gpus(environment)
+    return f"cuda:{local % len(gpus)}" if gpus else options.device
+
+
+def rank_in(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
+    """Return (rank, number of ranks, rank on this machine) as torchrun or srun set them, or None."""
+    for rank, size, local in RANK_VARIABLES:
+        if rank in environment and int(environment.get(size, "1")) > 1:
+            return int(environment[rank]), int(environment[size]), int(environment.get(local, "0"))
+    return None
+
+
+def current_ranks(environment: Mapping[str, str] = os.environ) -> Ranks:
+    """Return which rank of a warm-up this process is; alone, the only one."""
+    rank, size, local = rank_in(environment) or (0, 1, 0)
+    return Ranks(rank=rank, world_size=size, local_rank=local)
+
+
+def _gpus(environment: Mapping[str, str]) -> list[str]:
+    """Return the visible GPUs as CUDA_VISIBLE_DEVICES would name them."""
+    from grace_store.model.devices import count_gpus
+
+    count = count_gpus()
+    named = [name for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return named[:count] if named else [str(i) for i in range(count)]

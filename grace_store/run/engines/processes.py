@@ -1,0 +1,124 @@
+"""The engine of one process per device: starts workers, passes units to them, replaces dead ones."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grace_store.base.events import Listener
+from grace_store.run.engines.dispatch import Dispatch, Worker
+from grace_store.run.engines.worker import WorkerJob
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Process(Worker):
+    number: int
+    process: subprocess.Popen[str]
+    listener: threading.Thread | None = None
+
+
+class ProcessEngine:
+    """Runs units in worker processes, each with its own environment (which device it sees)."""
+
+    def __init__(
+        self, job: WorkerJob, environments: Sequence[Mapping[str, str]], is_committed: Callable[[int], bool],
+        listener: Listener, stop: threading.Event,
+    ) -> None:  # fmt: skip
+        self._job = job
+        self._environments = environments
+        self._dispatch = Dispatch(job.options.queue_units, is_committed, listener, stop)
+        self._messages: queue.Queue[tuple[_Process, dict[str, Any] | None]] = queue.Queue()
+        self._workers: list[_Process] = []
+
+    def run(self, units: Sequence[int]) -> None:
+        """Run the units; raise WorkerDied at the end if some could not be done."""
+        self._dispatch.waiting.extend(units)
+        try:
+            for number in range(min(len(self._environments), len(units))):
+                self._start(number, self._job)
+            while self._workers:
+                self._take_message()
+        finally:
+            for worker in self._workers:
+                worker.process.kill()
+            for worker in self._workers:
+                self._close(worker)
+        self._dispatch.conclude()
+
+    def _start(self, number: int, job: WorkerJob) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "grace_store.run.engines.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env={**os.environ, **self._environments[number]},
+            # Ctrl-C in the terminal is for the parent alone, which lets workers finish their units.
+            start_new_session=True,
+        )
+        worker = _Process(f"Worker {number}", str(number), number=number, process=process)
+        self._workers.append(worker)
+        self._send(worker, job.model_dump_json())
+        worker.listener = threading.Thread(target=self._listen, args=(worker,), daemon=True)
+        worker.listener.start()
+
+    def _listen(self, worker: _Process) -> None:
+        assert worker.process.stdout is not None
+        for line in worker.process.stdout:
+            try:
+                self._messages.put((worker, json.loads(line)))
+            except ValueError:
+                continue  # the last line of a killed worker may be cut short
+        worker.process.wait()
+        self._messages.put((worker, None))
+
+    def _take_message(self) -> None:
+        try:
+            worker, message = self._messages.get(timeout=0.2)
+        except queue.Empty:
+            pass
+        else:
+            if message is None:
+                self._bury(worker)
+            else:
+                self._dispatch.heard(worker, message, self._workers)
+        self._dispatch.feed(self._workers, lambda worker, unit: self._send(worker, str(unit)), self._end)
+
+    def _bury(self, worker: _Process) -> None:
+        """Let go of a worker that has ended, and replace it if there is work."""
+        self._workers.remove(worker)
+        self._close(worker)
+        code = worker.process.returncode
+        words = f"{worker.name} ended with exit code {code}; its log is above."
+        if self._dispatch.lost(worker, words=words, in_order=code == 0, num_workers=len(self._environments)):
+            # Without a trial: it may have been the trial's samples that killed it.
+            self._start(worker.number, self._job.model_copy(update={"trial_unit": None}))
+
+    def _send(self, worker: _Process, line: str) -> None:
+        assert worker.process.stdin is not None
+        # A pipe that is broken or closed: the worker is dead or ending, and _bury sees to its units.
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            worker.process.stdin.write(line + "\n")
+            worker.process.stdin.flush()
+
+    def _close(self, worker: _Process) -> None:
+        """Wait for a worker that has ended and let go of its pipes."""
+        worker.process.wait()
+        self._end(worker)
+        assert worker.process.stdout is not None
+        if worker.listener is not None:
+            worker.listener.join()
+        worker.process.stdout.close()
+
+    def _end(self, worker: _Process) -> None:
+        assert worker.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            worker.process.stdin.close()

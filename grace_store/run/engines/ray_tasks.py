@@ -1,0 +1,92 @@
+"""Work on the blocks of a store as tasks of a Ray cluster, with the results in order.
+
+A task opens the store where it runs: what is sent holds a store only by its location.
+"""
+
+from __future__ import annotations
+
+import importlib
+import secrets
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from grace_store import __version__
+from grace_store.base.errors import GraceStoreError, SettingError, WorkerDied
+from grace_store.base.events import Listener, Note, ignore
+from grace_store.run.engines.ray_cluster import joined_cluster
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+RETRIES = 5
+"""How often a task is done again whose worker or node went away."""
+SECONDS_BEFORE_TOLD = 20.0
+
+
+class RayTasks:
+    """Maps functions over items by tasks, a bounded number of them under way."""
+
+    def __init__(self, ray: Any, at_once: int | None = None, listener: Listener = ignore) -> None:
+        self._ray = ray
+        self._at_once = at_once
+        self._listener = listener
+        self._task = ray.remote(num_cpus=1, max_retries=RETRIES)(run_task)
+
+    def map(self, work: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
+        """Yield work(item) in the order of the items."""
+        key, sent = secrets.token_hex(8), self._ray.put(work)
+        pending: deque[Any] = deque()
+        try:
+            for item in items:
+                pending.append(self._task.remote(__version__, key, [sent], item))
+                if len(pending) >= self._room():
+                    yield self._result(pending.popleft())
+            while pending:
+                yield self._result(pending.popleft())
+        finally:
+            for ref in pending:
+                self._ray.cancel(ref)
+
+    def _room(self) -> int:
+        """Return how many tasks may be under way: twice what the cluster has CPUs for at the moment, if not said."""
+        return self._at_once or max(2, 2 * int(self._ray.cluster_resources().get("CPU", 0)))
+
+    def _result(self, ref: Any) -> Any:
+        errors = self._ray.exceptions
+        try:
+            while not self._ray.wait([ref], timeout=SECONDS_BEFORE_TOLD)[0]:
+                if not self._ray.cluster_resources().get("CPU"):
+                    self._listener(Note("No node of the cluster has a CPU. Waiting for one."))
+            return self._ray.get(ref)
+        except errors.RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, (GraceStoreError, OSError)):
+                raise cause from None
+            raise
+        except errors.RayError as error:
+            reason = " ".join(str(error).split())
+            raise WorkerDied(f"A task on the cluster could not be done: {reason}") from None
+
+
+@contextmanager
+def ray_tasks(address: str | None, at_once: int | None = None, listener: Listener = ignore) -> Iterator[RayTasks]:
+    """Yield tasks on a cluster: at an address, or one of this machine that ends with this."""
+    with joined_cluster(address) as ray:
+        yield RayTasks(ray, at_once, listener)
+
+
+_opened: tuple[str, Any] = ("", None)
+"""What this process, one of a node, works by: sent once, with a store opened once, for all its tasks."""
+
+
+def run_task(version: str, key: str, sent: list[Any], item: Any) -> Any:
+    """Do one item on a node, as the driver's version of this code would."""
+    global _opened
+    if version != __version__:
+        raise SettingError(f"The node {socket.gethostname()} has grace-store {__version__}, here it is {version}.")
+    if _opened[0] != key:
+        _opened = (key, importlib.import_module("ray").get(sent[0]))
+    return _opened[1](item)

@@ -1,0 +1,61 @@
+"""One worker on a node of a Ray cluster: units and messages come and go by calls, which may fail and be repeated."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from typing import Any
+
+from grace_store.run.engines.worker import WorkerJob, run_worker
+from grace_store.run.pipeline import QueueFeed
+
+ENDED = "Ended"
+"""The last message of a worker, which the others of ``worker`` come before; in_order as in ``Dispatch.lost``."""
+WAIT_SECONDS = 20.0
+
+
+class UnitRunner:
+    """Runs units on a thread of its own. Every call may be repeated."""
+
+    def __init__(self, job: str) -> None:
+        self._job = WorkerJob.model_validate_json(job)
+        self._feed = QueueFeed()
+        self._put: set[int] = set()
+        self._messages: list[dict[str, Any]] = []
+        self._news = threading.Condition()
+        threading.Thread(target=self._run, name="unit-runner", daemon=True).start()
+
+    def put(self, unit: int) -> None:
+        """Have a unit run, once."""
+        with self._news:
+            if unit not in self._put:
+                self._put.add(unit)
+                self._feed.put(unit)
+
+    def end(self) -> None:
+        """Finish the unit under way, and no other."""
+        self._feed.end()
+
+    def messages(self, start: int) -> list[dict[str, Any]]:
+        """Return the messages from a number on, as soon as there are some; none if that takes long."""
+        with self._news:
+            self._news.wait_for(lambda: len(self._messages) > start, WAIT_SECONDS)
+            return self._messages[start:]
+
+    def _say(self, message: dict[str, Any]) -> None:
+        with self._news:
+            self._messages.append(message)
+            self._news.notify_all()
+
+    def _run(self) -> None:
+        in_order = False
+        try:
+            in_order = run_worker(self._job, self._feed, self._say)
+        except BaseException as error:
+            # Nobody sees this machine's log who does not look for it.
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{last.filename}:{last.lineno}"
+            self._say({"event": "Failed", "text": f"{type(error).__name__}: {error} ({place})."})
+            raise
+        finally:
+            self._say({"event": ENDED, "in_order": in_order})

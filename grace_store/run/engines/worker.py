@@ -1,0 +1,150 @@
+"""One worker: gets unit numbers, runs them, says what it committed. As a process, on stdin and stdout, line by line:
+
+    parent -> worker   first the WorkerJob, then a unit number a line; end of file: finish the unit under way
+    worker -> parent   {"event": "Rated", ...} once it is ready, {"event": "UnitCommitted", ...} for each unit,
+                       {"event": "Failed", "text": ...} before it gives up
+
+Run as ``python -m grace_store.run.engines.worker`` by the process engine, never by people.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from grace_store.base.errors import GraceStoreError, NotAStore
+from grace_store.base.events import Event, Rated
+from grace_store.base.settings import Frozen, RunOptions
+from grace_store.data import Dataset
+from grace_store.read.records import UnitLoader
+from grace_store.run.estimate import trial_rate
+from grace_store.run.model_door import model_door
+from grace_store.run.pipeline import Feed, QueueFeed, run_pipeline
+from grace_store.store import LocalBackend, SignalView, Store
+
+VISIBLE_SECONDS = 60.0
+"""By when a network file system shows on one machine what was written on another."""
+_PR_SET_PDEATHSIG = 1
+
+
+class Lock(Frozen):
+    """The lock that a run holds: no two have the same content."""
+
+    key: str
+    content: str
+
+
+class WorkerJob(Frozen):
+    """All a worker must know."""
+
+    location: str
+    signal: str
+    data: tuple[str, ...]
+    extractor: str
+    """Module with the functions of ModelDoor."""
+    model: str
+    adapter: str | None = None
+    images: str | None = None
+    options: RunOptions
+    tmp_label: str
+    trial_unit: int | None
+    """Where the samples come from that show how fast the worker is; None: it is not tried."""
+    parent: int
+    lock: Lock | None = None
+    """That of the run, if there may be another store at the same location where the worker is."""
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies, so that no orphan writes to the store."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise SystemExit(1)
+
+
+def main() -> int:
+    # Whatever a library prints must not end up in the protocol.
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    job = WorkerJob.model_validate_json(sys.stdin.readline())
+    die_with_parent(job.parent)
+    feed = QueueFeed()
+    threading.Thread(target=_read_units, args=(feed,), daemon=True).start()
+    return 0 if run_worker(job, feed, _Speaker(out)) else 1
+
+
+class _Speaker:
+    """Writes messages as lines; called from more than one thread."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._lock = threading.Lock()
+
+    def __call__(self, message: dict[str, Any]) -> None:
+        with self._lock:
+            self._out.write(json.dumps(message) + "\n")
+            self._out.flush()
+
+
+def _read_units(feed: QueueFeed) -> None:
+    for line in sys.stdin:
+        feed.put(int(line))
+    feed.end()
+
+
+def run_worker(job: WorkerJob, feed: Feed, say: Callable[[dict[str, Any]], object]) -> bool:
+    """Run the units of a feed, saying what is ready and committed; return whether it came to the end of them.
+
+    If not, it has said why. say is called from more than one thread.
+    """
+    try:
+        _run(job, feed, lambda event: say(event.to_json()))
+    except GraceStoreError as error:
+        say({"event": "Failed", "text": str(error)})
+        return False
+    except OSError as error:
+        say({"event": "Failed", "text": f"{error.strerror or error} ({error.filename or job.location})"})
+        return False
+    return True
+
+
+def _run(job: WorkerJob, feed: Feed, tell: Callable[[Event], object]) -> None:
+    store = Store.open(job.location)
+    if isinstance(store.backend, LocalBackend):
+        store.backend.tmp_label = job.tmp_label
+    if job.lock is not None:
+        _check_same_store(store, job.lock)
+    view: SignalView = store.signal(job.signal)
+    extractor = model_door(job.extractor).open_extractor(
+        job.model, view.signal.spec, job.options, adapter=job.adapter, images=job.images
+    )
+    with Dataset.open(list(job.data)) as dataset:
+        loader = UnitLoader(store, dataset)
+        unknown = Rated(samples_per_second=0.0, tokens_per_second=0.0)
+        tell(unknown if job.trial_unit is None else trial_rate(view, loader, extractor, job.trial_unit))
+        run_pipeline(view, feed, loader, extractor, job.options, tell)
+
+
+def _check_same_store(store: Store, lock: Lock) -> None:
+    """Raise NotAStore unless this is the store in which a run has its lock."""
+    deadline = time.monotonic() + VISIBLE_SECONDS
+    while store.backend.read(lock.key) != lock.content.encode():
+        if time.monotonic() > deadline:
+            raise NotAStore(
+                f"{store.location} on {socket.gethostname()} is not the store of this run: its lock ({lock.key}) is "
+                "not there. Put the store where every node sees it, on a shared disk or an object store."
+            )
+        time.sleep(1.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Open a signal for writing: create it, or make sure that this run would write the same numbers."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TypeVar
+
+from grace_store import __version__
+from grace_store.base.errors import ResumeMismatch, SettingError
+from grace_store.base.metadata import Signal
+from grace_store.base.settings import (
+    ExtractRequest,
+    ExtractSpec,
+    Frozen,
+    GradientRequest,
+    RunOptions,
+    as_begun,
+    said,
+    short,
+)
+from grace_store.model.load.adapter_folder import find_adapters
+from grace_store.model.lora.recipe import WarmupSpec
+from grace_store.run.model_door import ModelDoor
+from grace_store.store import SignalView, Store, check_kind, check_signal_name, create_signal, hold, open_backend
+
+SIGNAL_WAIT_SECONDS = 3600.0
+RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "peft", "pillow", "zarr", "numpy")
+
+SpecT = TypeVar("SpecT", ExtractSpec, ExtractRequest, WarmupSpec)
+
+
+def choose_signals(
+    location: str, signals: Sequence[str], adapters: Sequence[str], model: str | None, request: ExtractRequest
+) -> list[tuple[str, str | None]]:
+    """Return (signal, adapter) for each signal to write, as name_signals; with nothing said, those to go on with.
+
+    Those are the store's signals that are not finished, or all of them if there is none.
+    """
+    is_said = bool(signals or adapters or model or request.kind)
+    if is_said or open_backend(location).read("zarr.json") is None:
+        return name_signals(signals, adapters, request)
+    store = Store.open(location)
+    unfinished = [name for name in store.signal_names if store.signal(name).completion() is None]
+    return [(name, None) for name in unfinished or store.signal_names or ["base"]]
+
+
+def name_signals(
+    signals: Sequence[str], adapters: Sequence[str], request: ExtractRequest | None = None
+) -> list[tuple[str, str | None]]:
+    """Return (signal, adapter) for each signal to write; a training's output folder stands for its checkpoints.
+
+    Signals that are not named get their adapters' folder names, or "base" without adapters; those of gradients also
+    say so, as a proxy of the same checkpoint may stand beside them.
+    """
+    found = [str(path) for adapter in adapters for path in find_adapters(adapter)]
+    suffix = _gradient_suffix(request)
+    names = list(signals) or [Path(path).resolve().name + suffix for path in found] or ["base"]
+    if len(names) != max(len(found), 1):
+        raise SettingError(
+            f"{len(names)} --signal names for {len(found)} adapters ({', '.join(found)}). Give one for each, in their "
+            "order, or none to name signals after the adapters' folders."
+        )
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise SettingError(f"Several adapters would be written as signal {repeated[0]!r}. Give a --signal for each.")
+    for name in names:
+        check_signal_name(name)
+    paths: list[str | None] = [*found] or [None]
+    return list(zip(names, paths, strict=True))
+
+
+def _gradient_suffix(request: ExtractRequest | None) -> str:
+    if request is None or request.kind != "gradient":
+        return ""
+    wishes = request.gradient or GradientRequest()
+    parts = [wishes.preconditioner if wishes.preconditioner == "adam" else None, "gradient", wishes.per]
+    return "".join(f"-{part}" for part in parts if part not in (None, "sample"))
+
+
+def open_signal(
+    store: Store,
+    name: str,
+    model: str | None,
+    request: ExtractRequest,
+    options: RunOptions,
+    door: ModelDoor,
+    adapter: str | None = None,
+    images: str | None = None,
+) -> tuple[SignalView, str, str | None]:
+    """Return the signal, and the model's and the adapter's paths: those given, or those the signal was begun with."""
+    check_signal_name(name)
+    if name not in store.signal_names:
+        if model is None:
+            raise SettingError(f"{store.location} has no signal {name!r} yet; say which --model to extract it with.")
+        check_kind(store, request.kind or "proxy")
+        spec = door.resolve_spec(model, request, options, adapter=adapter)
+        with hold(store.backend, f"create-{name}", wait_seconds=SIGNAL_WAIT_SECONDS):
+            store = Store.open(store.backend)
+            if name not in store.signal_names:
+                places = {"model": model, "adapter": adapter, "images": images}
+                # Absolute, so that the run can go on from any folder.
+                origin = {what: str(Path(path).expanduser().absolute()) for what, path in places.items() if path}
+                origin |= software()
+                signal = Signal(name=name, spec=spec, plan_sha256=store.plan.digest(), origin=origin)
+                return create_signal(store, signal), model, adapter
+    view = store.signal(name)
+    model = model or view.signal.origin["model"]
+    adapter = adapter or view.signal.origin.get("adapter")
+    check_same(view, model, request, options, door, adapter)
+    return view, model, adapter
+
+
+def refuse_lone_gradient_options(request: ExtractRequest) -> None:
+    """Raise SettingError if gradients are described but not asked for."""
+    wishes = said(request.gradient) if request.gradient is not None else {}
+    if wishes and request.kind != "gradient":
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in wishes)
+        raise SettingError(f"{options} has no meaning for the proxy. Add --kind gradient. Nothing was planned.")
+
+
+def check_said(view: SignalView, request: ExtractRequest) -> None:
+    """Raise ResumeMismatch if a wish differs from what the signal was begun with; looks at no model and no data."""
+    frozen = view.signal.spec
+    _refuse_differences(view, describe_differences(as_begun(frozen, ExtractRequest()), as_begun(frozen, request)))
+
+
+def check_same(
+    view: SignalView, model: str, request: ExtractRequest, options: RunOptions, door: ModelDoor, adapter: str | None
+) -> None:
+    """Raise ResumeMismatch, with a readable difference, unless the run would write the same numbers."""
+    frozen = view.signal.spec
+    now = door.resolve_spec(model, as_begun(frozen, request), options, adapter=adapter)
+    _refuse_differences(view, describe_differences(frozen, now))
+
+
+def _refuse_differences(view: SignalView, differences: Sequence[str]) -> None:
+    if differences:
+        raise ResumeMismatch(
+            f"Signal {view.name!r} of {view.store.location} was begun with other settings:\n  "
+            + "\n  ".join(differences)
+            + "\nLeave those options out to go on as it was begun, or give a new --signal NAME. Nothing was written."
+        )
+
+
+def describe_differences(frozen: SpecT, now: SpecT) -> list[str]:
+    """Return one line for each setting or part of the model that differs."""
+    lines = []
+    for name in type(frozen).model_fields:
+        then_value, now_value = getattr(frozen, name), getattr(now, name)
+        if isinstance(then_value, Frozen) and isinstance(now_value, Frozen):
+            for part in type(then_value).model_fields:
+                a, b = getattr(then_value, part), getattr(now_value, part)
+                if a != b:
+                    lines.append(f"{name} {part.replace('_', '-')}: begun with {short(a)}, now {short(b)}")
+        elif isinstance(then_value, Frozen) or isinstance(now_value, Frozen):
+            continue  # another kind, which is said already
+        elif then_value != now_value:
+            lines.append(f"{name.replace('_', '-')}: begun with {short(then_value)}, now {short(now_value)}")
+    return lines
+
+
+def software() -> dict[str, str]:
+    """Return the versions of what runs here."""
+    versions = {"grace-store": __version__, "python": platform.python_version()}
+    for package in RECORDED_PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions

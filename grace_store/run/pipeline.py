@@ -1,0 +1,143 @@
+"""Run units on one device: read and tokenise ahead of it, compress and write behind it. Knows no model library."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Protocol
+
+from grace_store.base.events import UnitCommitted
+from grace_store.base.settings import RunOptions
+from grace_store.read.records import LoadedUnit, UnitLoader
+from grace_store.run.model_door import Extractor, PendingUnit
+from grace_store.store import SignalView, UnitWriter
+
+OnCommit = Callable[[UnitCommitted], object]
+
+
+class Feed(Protocol):
+    """Where the numbers of the units to run come from."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether to end after the unit under way, whatever else was taken."""
+        ...
+
+    def take(self, *, wait: bool) -> int | None:
+        """Return the next unit, or None if there is none (with wait: none will ever come)."""
+        ...
+
+
+class ListFeed:
+    """Units known beforehand; stops early when asked to."""
+
+    def __init__(self, units: Iterable[int], stop: threading.Event) -> None:
+        self._units = iter(units)
+        self._stop = stop
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stop.is_set()
+
+    def take(self, *, wait: bool) -> int | None:
+        return None if self.is_stopped else next(self._units, None)
+
+
+class QueueFeed:
+    """Units that arrive while the pipeline runs, until somebody ends them."""
+
+    def __init__(self) -> None:
+        self._units: queue.Queue[int | None] = queue.Queue()
+        self.is_stopped = False
+
+    def put(self, unit: int) -> None:
+        self._units.put(unit)
+
+    def end(self) -> None:
+        """Say that no unit will come, and that those which are not under way are not wanted."""
+        self.is_stopped = True
+        self._units.put(None)
+
+    def take(self, *, wait: bool) -> int | None:
+        try:
+            return None if self.is_stopped else self._units.get(block=wait)
+        except queue.Empty:
+            return None
+
+
+class _Writer:
+    """A thread that turns pending units into committed ones, in order. The first failure ends the pipeline."""
+
+    def __init__(self, view: SignalView, options: RunOptions, on_commit: OnCommit) -> None:
+        self._queue: queue.Queue[tuple[LoadedUnit, PendingUnit] | None] = queue.Queue(options.queue_units)
+        self._writer = UnitWriter(view)
+        self._on_commit = on_commit
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="unit-writer", daemon=True)
+
+    def __enter__(self) -> _Writer:
+        self._thread.start()
+        return self
+
+    def put(self, loaded: LoadedUnit, pending: PendingUnit) -> None:
+        self._queue.put((loaded, pending))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._queue.put(None)
+        self._thread.join()
+        if self.failure is not None and error is None:
+            raise self.failure
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if self.failure is None:
+                try:
+                    self._write(*item)
+                except BaseException as error:  # noqa: BLE001 - carried to the thread that waits for this one
+                    self.failure = error
+
+    def _write(self, loaded: LoadedUnit, pending: PendingUnit) -> None:
+        signals = pending.result()
+        commit = self._writer.write(loaded.unit, signals, loaded.spans)
+        self._on_commit(
+            UnitCommitted(
+                unit=loaded.unit,
+                num_samples=commit.num_samples,
+                num_set_aside=len(commit.set_aside),
+                num_tokens=commit.num_tokens,
+                num_bytes=sum(chunk.num_bytes for chunk in commit.chunks.values()),
+            )
+        )
+
+
+def run_pipeline(
+    view: SignalView, feed: Feed, loader: UnitLoader, extractor: Extractor, options: RunOptions, on_commit: OnCommit
+) -> None:
+    """Run every unit of the feed; on_commit is called from the writer's thread after each commit."""
+
+    def load(unit: int) -> tuple[LoadedUnit, Any]:
+        loaded = loader.load(unit)
+        return loaded, extractor.prepare(loaded.samples)
+
+    waiting: deque[Future[tuple[LoadedUnit, Any]]] = deque()
+    pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="unit-loader")
+    try:
+        with _Writer(view, options, on_commit) as writer:
+            while writer.failure is None:
+                while len(waiting) <= options.queue_units:
+                    unit = feed.take(wait=not waiting)
+                    if unit is None:
+                        break
+                    waiting.append(pool.submit(load, unit))
+                if not waiting or feed.is_stopped:
+                    break
+                loaded, prepared = waiting.popleft().result()
+                writer.put(loaded, extractor.compute(prepared))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,226 @@
+"""From files of records to a plan: scan, understand, freeze. Needs no model."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from grace_store import __version__
+from grace_store.base.errors import (
+    GraceStoreError,
+    NothingUsable,
+    ResumeMismatch,
+    SettingError,
+    StoreError,
+    UnknownFormat,
+    Unusable,
+)
+from grace_store.base.events import Listener, Scanned, Warned, ignore
+from grace_store.base.files import refuse_file_above
+from grace_store.base.metadata import Plan, Reason
+from grace_store.base.settings import DataRequest, DataSpec, said
+from grace_store.data import Dataset, Record, check_spec, detect_format, name_files
+from grace_store.read.records import check_files
+from grace_store.run.scan import SetAside, Understanding, Understood, Verdict, processes_for, understood
+from grace_store.run.seen_ids import SeenIds
+from grace_store.store import SAMPLES, Lease, PlanWriter, Store, check_claimable, hold, is_url, open_backend
+
+RECORDS_TO_DETECT_FORMAT = 64
+PLAN_WAIT_SECONDS = 24 * 3600.0
+"""How long the other ranks of a job wait while one of them plans."""
+
+
+def plan(
+    paths: Sequence[str | Path],
+    location: str | Path,
+    request: DataRequest | None = None,
+    *,
+    samples_per_unit: int | None = None,
+    images: str | None = None,
+    workers: int | None = 1,
+    listener: Listener = ignore,
+) -> Store:
+    """Plan a store, or check that the one that is there was planned from the same data and settings.
+
+    With a folder of images, say how many of those that the records name are not there. That changes no plan: images
+    are opened when a signal is extracted. Nor do workers, the processes that understand records: 1 is this one, None
+    means as many as the machine has cores and the data is worth.
+    """
+    request = request or DataRequest()
+    if images is not None and not Path(images).is_dir():
+        raise SettingError(f"--images {images} is not a folder. Give the one that the image paths start from.")
+    backend = open_backend(location)
+    check_place(location)
+    with Dataset.open(paths) as dataset:
+        if backend.read("zarr.json") is None:
+            # Before the lock, too: nothing, not even a lock, is written into somebody else's folder.
+            check_claimable(backend)
+            try:
+                with hold(backend, "plan", wait_seconds=PLAN_WAIT_SECONDS) as lease:
+                    if backend.read("zarr.json") is None:
+                        num_processes = processes_for(dataset.num_bytes) if workers is None else workers
+                        _write_plan(dataset, lease, request, samples_per_unit, images, num_processes, listener)
+                        return Store.open(backend)
+            except GraceStoreError:
+                backend.prune()
+                raise
+        store = Store.open(backend)
+        check_request(store.plan, request, store.location, samples_per_unit)
+        check_files(store, dataset)
+        return store
+
+
+def check_place(location: str | Path) -> None:
+    """Raise SettingError if a file is where a store, which is a folder, would be."""
+    if is_url(location):
+        return
+    place = Path(location).expanduser().absolute()
+    if place.is_file():
+        raise SettingError(f"{location} is a file, and a store is a folder. Give another --store.")
+    refuse_file_above(place)
+
+
+def check_request(plan: Plan, request: DataRequest, location: str, samples_per_unit: int | None = None) -> None:
+    """Raise ResumeMismatch if a wish differs from what was frozen."""
+    frozen = plan.spec.model_dump()
+    wrong = [
+        f"{name.replace('_', '-')}: planned {frozen[name]!r}, now {wish!r}"
+        for name, wish in said(request).items()
+        if frozen[name] != wish and not (name == "format" and wish == "auto")
+    ]
+    if samples_per_unit not in (None, plan.samples_per_unit):
+        wrong.append(f"unit-samples: planned {plan.samples_per_unit}, now {samples_per_unit}")
+    if wrong:
+        raise ResumeMismatch(
+            f"{location} was planned with other settings:\n  "
+            + "\n  ".join(wrong)
+            + "\nLeave those options out to use the plan, or choose a new --store."
+        )
+
+
+def _write_plan(
+    dataset: Dataset,
+    lease: Lease,
+    request: DataRequest,
+    samples_per_unit: int | None,
+    images: str | None,
+    num_processes: int,
+    listener: Listener,
+) -> None:
+    def progress(num_records: int, num_bytes: int) -> None:
+        listener(Scanned(num_records, num_bytes, dataset.num_bytes))
+
+    records = dataset.scan(progress)
+    head = list(itertools.islice(records, RECORDS_TO_DETECT_FORMAT))
+    spec = _resolve(dataset, head, request)
+    writer = PlanWriter(lease.backend)
+    scanner = _Scanner(writer, Understanding(tuple(file.name for file in dataset.files), spec, images))
+    scanner.take_all(itertools.chain(head, records), num_processes)
+    lease.confirm()  # of two plans, unlike of two units, one is wrong: neither finish nor discard another run's
+    if writer.num_samples == 0:
+        writer.discard()
+        raise NothingUsable(scanner.nothing_usable())
+    writer.finish(spec, dataset.summary(), samples_per_unit, f"grace-store {__version__}")
+    if scanner.num_images_missing:
+        listener(Warned(f"{scanner.num_images_missing} images that records name are not in {images}."))
+
+
+def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
+    """Write the plan's arrays again from the data they were made from; raise StoreError if they come out otherwise."""
+    plan = store.plan
+    with tempfile.TemporaryDirectory(prefix="grace-store-plan-") as scratch:
+        again = open_backend(Path(scratch) / "again.zarr")
+        writer = PlanWriter(again)
+        # By the planned paths: data that was moved keeps its ids.
+        names = tuple(name_files([Path(file.path) for file in plan.files]))
+        _Scanner(writer, Understanding(names, plan.spec)).take_all(dataset.scan())
+        planned = writer.finish(plan.spec, plan.files, plan.samples_per_unit, plan.created_by)
+        if planned.model_copy(update={"format_version": plan.format_version}) != plan:
+            raise StoreError(
+                f"The plan of {store.location} is damaged, and this version of grace-store plans the same data "
+                f"differently. Repair it with the version that made it ({plan.created_by}), or move the store away and "
+                "run `grace-store extract` into a new one."
+            )
+        for key in again.walk(SAMPLES):
+            value = again.read(key)
+            if value is not None and value != store.backend.read(key):
+                store.backend.write(key, value)
+    store.backend.flush()
+
+
+def _resolve(dataset: Dataset, head: Sequence[Record], request: DataRequest) -> DataSpec:
+    wishes = said(request)
+    if wishes.get("format", "auto") == "auto":
+        wishes["format"] = found_format(dataset, head)
+    spec = DataSpec(**wishes)
+    check_spec(spec)
+    return spec
+
+
+def found_format(dataset: Dataset, head: Sequence[Record]) -> str:
+    """Return the format of a dataset's first records; raise, naming its files, when they have none."""
+    names = ", ".join(str(file.path) for file in dataset.files)
+    if not head:
+        raise NothingUsable(f"There are no records in {names}.")
+    parsed: list[dict[str, object]] = []
+    verdicts: list[Unusable] = []
+    for record in head:
+        try:
+            parsed.append(record.parse())
+        except Unusable as why:
+            verdicts.append(why)
+    if not parsed:
+        raise UnknownFormat(
+            f"{names}: none of the first {len(head)} records can be read, so their format is not known. The first: "
+            f"{verdicts[0]}. One JSON object a line, in UTF-8, is wanted."
+        )
+    try:
+        return detect_format(parsed)
+    except UnknownFormat as error:
+        raise UnknownFormat(f"{names}: {error}") from None
+
+
+class _Scanner:
+    """Writes down what becomes of records and remembers what a person would want to see if all fail."""
+
+    def __init__(self, writer: PlanWriter, understanding: Understanding) -> None:
+        self.num_images_missing = 0
+        self._writer = writer
+        self._understanding = understanding
+        self._seen = SeenIds()
+        self._example: tuple[Record, SetAside] | None = None
+
+    def take_all(self, records: Iterable[Record], num_processes: int = 1) -> None:
+        for block, verdicts in understood(records, self._understanding, num_processes):
+            self._take(block, verdicts)
+
+    def _take(self, records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:
+        ids = [verdict.sample.sample_id for verdict in verdicts if isinstance(verdict, Understood)]
+        were_seen = iter(self._seen.add(ids).tolist())
+        for record, verdict in zip(records, verdicts, strict=True):
+            if isinstance(verdict, Understood) and next(were_seen):
+                text = f"id {verdict.sample.sample_id!r} was used before"
+                verdict = SetAside(record.row, Reason.DUPLICATE_ID, text)
+            if isinstance(verdict, SetAside):
+                self._example = self._example or (record, verdict)
+                self._writer.add_set_aside(*verdict)
+            else:
+                self.num_images_missing += verdict.num_images_missing
+                self._writer.add(verdict.sample)
+
+    def nothing_usable(self) -> str:
+        counts = ", ".join(f"{reason} {count}" for reason, count in sorted(self._writer.set_aside.items()))
+        if self._example is None:
+            return f"There are no records in {', '.join(self._understanding.names)}."
+        record, why = self._example
+        spec = self._understanding.spec
+        example = record.raw[:400].decode(errors="replace")
+        return (
+            f"No record of {', '.join(self._understanding.names)} can be used ({counts}).\n"
+            f"Read as format {spec.format!r}, steps by {spec.splitter!r}, answer by {spec.answer!r}, "
+            f"at least {spec.min_steps} steps.\n"
+            f"First record, set aside because of {Unusable(why.reason, why.detail)}:\n  {example!r}\n"
+            "Name another --format, --splitter or --answer, or lower --min-steps."
+        )

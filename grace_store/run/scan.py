@@ -1,0 +1,138 @@
+"""Understand the records of a dataset block by block, here or in several processes; their order stays."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from grace_store.base.errors import GraceStoreError, Unusable
+from grace_store.base.metadata import Reason
+from grace_store.base.settings import DataSpec, default_threads
+from grace_store.data import Record, understand
+from grace_store.data.images import is_missing
+from grace_store.run.engines.worker import die_with_parent
+from grace_store.store import PlannedSample
+
+BLOCK_RECORDS = 4096
+BLOCK_BYTES = 2**23
+"""A block of records ends when it has so many of them, or so many bytes."""
+BYTES_PER_PROCESS = 2**25
+"""How much data is worth another process: each takes about a second to start."""
+
+
+class SetAside(NamedTuple):
+    """A record that is no sample."""
+
+    row: int
+    reason: Reason
+    detail: str
+
+
+class Understood(NamedTuple):
+    """A record that is a sample."""
+
+    sample: PlannedSample
+    num_images_missing: int
+
+
+Verdict = Understood | SetAside
+
+
+@dataclass(frozen=True, slots=True)
+class Understanding:
+    """How the records of a dataset become samples. Sent to other processes, so it holds nothing large."""
+
+    names: tuple[str, ...]
+    """Of the dataset's files, as ids have them."""
+    spec: DataSpec
+    images: str | None = None
+    """The folder in which the records' images are looked for, if at all."""
+
+    def __call__(self, records: Sequence[Record]) -> list[Verdict]:
+        """Return what becomes of each record."""
+        return [self._verdict(record) for record in records]
+
+    def _verdict(self, record: Record) -> Verdict:
+        try:
+            sample = understand(record, self.spec, self.names[record.file], record.row_in_file)
+        except Unusable as why:
+            return SetAside(record.row, why.reason, why.detail)
+        num_missing = 0
+        if self.images is not None:
+            num_missing = sum(is_missing(ref, Path(self.images)) for ref in sample.images)
+        planned = PlannedSample(
+            sample_id=sample.sample_id,
+            row=record.row,
+            file=record.file,
+            offset=record.offset,
+            length=record.length,
+            digest=record.digest,
+            num_steps=sample.num_steps,
+        )
+        return Understood(planned, num_missing)
+
+
+def understood(
+    records: Iterable[Record], understanding: Understanding, num_processes: int
+) -> Iterator[tuple[list[Record], list[Verdict]]]:
+    """Yield blocks of records with what becomes of each, in the order of the records; a few blocks are under way."""
+    blocks = _blocks(records)
+    if num_processes == 1:
+        for block in blocks:
+            yield block, understanding(block)
+        return
+    # Not forked: a library's threads would be copied in whatever state they are in.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(num_processes, context, _begin_process, (os.getpid(),)) as pool:
+        try:
+            yield from _in_order(pool, blocks, understanding, num_processes)
+        except BrokenProcessPool:
+            raise GraceStoreError(
+                "A process that read records was killed, perhaps for want of memory. Plan again, with fewer --workers."
+            ) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _in_order(
+    pool: ProcessPoolExecutor, blocks: Iterable[list[Record]], understanding: Understanding, num_processes: int
+) -> Iterator[tuple[list[Record], list[Verdict]]]:
+    pending: deque[tuple[list[Record], Future[list[Verdict]]]] = deque()
+    for block in blocks:
+        pending.append((block, pool.submit(understanding, block)))
+        if len(pending) > 2 * num_processes:
+            oldest, future = pending.popleft()
+            yield oldest, future.result()
+    for oldest, future in pending:
+        yield oldest, future.result()
+
+
+def processes_for(num_bytes: int) -> int:
+    """Return how many processes so much data is worth, on this machine."""
+    return max(1, min(default_threads(), num_bytes // BYTES_PER_PROCESS))
+
+
+def _begin_process(parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent, which gets it too, ends this process
+    die_with_parent(parent)
+
+
+def _blocks(records: Iterable[Record]) -> Iterator[list[Record]]:
+    block: list[Record] = []
+    num_bytes = 0
+    for record in records:
+        block.append(record)
+        num_bytes += len(record.raw)
+        if len(block) == BLOCK_RECORDS or num_bytes >= BLOCK_BYTES:
+            yield block
+            block, num_bytes = [], 0
+    if block:
+        yield block

@@ -1,0 +1,146 @@
+"""How far a store is: counts that add up, from the plan and the commits alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from grace_store.base.errors import UnknownName
+from grace_store.base.settings import Frozen
+from grace_store.data.folders import name_files
+from grace_store.store import SignalView, Store, Totals
+
+
+class SignalStatus(Frozen):
+    """The state of every sample in one signal."""
+
+    num_units: int
+    num_units_done: int
+    num_planned: int
+    num_done: int
+    set_aside: dict[str, int]
+    num_tokens: int
+    num_bytes: int
+
+    @property
+    def is_complete(self) -> bool:
+        return self.num_units == self.num_units_done
+
+
+class Status(Frozen):
+    """The state of every record: planned, done, or set aside, in the least finished signal."""
+
+    store: str
+    num_records: int
+    num_planned: int
+    num_done: int
+    num_set_aside: int
+    set_aside: dict[str, int]
+    num_units: int
+    num_units_done: int
+    num_bytes: int
+    signal: str | None
+    signals: dict[str, SignalStatus]
+    is_complete: bool
+
+
+def status(store: Store, signal: str | None = None) -> Status:
+    """Return the counts of a store: those of the named signal, or else of the least finished one."""
+    plan = store.plan
+    signals = {name: signal_status(store.signal(name)) for name in store.signal_names}
+    if signal is not None:
+        store.signal(signal)  # says which there are if there is no such one
+    chosen = signal or min(signals, key=lambda name: (signals[name].num_units_done, name), default=None)
+    at = signals[chosen] if chosen else None
+    aside = dict(plan.set_aside)
+    for reason, count in (at.set_aside if at else {}).items():
+        aside[reason] = aside.get(reason, 0) + count
+    return Status(
+        store=store.location,
+        num_records=plan.num_records,
+        num_planned=at.num_planned if at else plan.num_samples,
+        num_done=at.num_done if at else 0,
+        num_set_aside=sum(aside.values()),
+        set_aside=dict(sorted(aside.items())),
+        num_units=plan.num_units,
+        num_units_done=at.num_units_done if at else 0,
+        num_bytes=sum(each.num_bytes for each in signals.values()),
+        signal=chosen,
+        signals=signals,
+        is_complete=bool(signals) and all(each.is_complete for each in signals.values()),
+    )
+
+
+def set_aside_rows(store: Store, signal: str | None) -> Iterator[dict[str, Any]]:
+    """Yield every record that was set aside, when planning or in a signal: row, place, the reason, the detail."""
+    for row, reason, detail in store.records_set_aside():
+        yield {"row": row, "place": place_of(store, row), "sample_id": None, "reason": reason, "detail": detail}
+    if signal is None:
+        return
+    view = store.signal(signal)
+    for commit in view.commits(view.committed_units()):
+        for why in commit.set_aside:
+            rows = store.samples(why.sample, why.sample + 1)
+            yield {
+                "row": int(rows.row[0]),
+                "place": place_of(store, int(rows.row[0])),
+                "sample_id": rows.sample_id[0],
+                "reason": why.reason.value,
+                "detail": why.detail,
+            }
+
+
+def place_of(store: Store, row: int) -> str:
+    """Return the file and the record's number in it, from 0, of a row of the dataset."""
+    names = name_files([Path(file.path) for file in store.plan.files])
+    starts = list(accumulate((file.num_records for file in store.plan.files), initial=0))
+    file = bisect_right(starts, row, hi=len(names)) - 1
+    return f"{names[file]}:{row - starts[file]}"
+
+
+def check_planned(store: Store, sample: str) -> None:
+    """Raise UnknownName, saying why, for a "#row" whose record was set aside when the store was planned."""
+    if not (sample.startswith("#") and sample[1:].isdigit()):
+        return
+    for row, reason, detail in store.records_set_aside():
+        if row == int(sample[1:]):
+            why = f"{reason}: {detail}" if detail else reason
+            raise UnknownName(f"Row {row} ({place_of(store, row)}) was set aside when the store was planned: {why}.")
+
+
+def why_set_aside(view: SignalView, sample: int) -> str:
+    """Return the detail with which a signal set a sample aside; empty if it did not."""
+    unit = sample // view.store.plan.samples_per_unit
+    if unit not in view.committed_units():
+        return ""
+    return next((why.detail for why in view.commit(unit).set_aside if why.sample == sample), "")
+
+
+def signal_status(view: SignalView) -> SignalStatus:
+    """Return the counts of one signal: one small file if it is complete, else its commits added up."""
+    plan = view.store.plan
+    units = view.committed_units()
+    completion = view.completion() if len(units) == plan.num_units else None
+    if completion is not None:
+        return SignalStatus(
+            num_units=plan.num_units,
+            num_units_done=plan.num_units,
+            num_planned=0,
+            num_done=completion.num_done,
+            set_aside=completion.set_aside,
+            num_tokens=completion.num_tokens,
+            num_bytes=completion.num_bytes,
+        )
+    sums = Totals(view.commits(units))
+    return SignalStatus(
+        num_units=plan.num_units,
+        num_units_done=len(units),
+        num_planned=plan.num_samples - sums.num_samples,
+        num_done=sums.num_done,
+        set_aside=sums.set_aside,
+        num_tokens=sums.num_tokens,
+        num_bytes=sums.num_bytes,
+    )

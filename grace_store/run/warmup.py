@@ -1,0 +1,245 @@
+"""The warm-up job: plan, choose the subset, freeze the recipe, train what is missing. The same call resumes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grace_store.base.errors import NothingUsable, SettingError, StoreBusy
+from grace_store.base.events import Listener, Note, Warned, ignore
+from grace_store.base.settings import DataRequest, Frozen, said
+from grace_store.base.unit import SetAside
+from grace_store.data import Dataset, Sample
+from grace_store.data.folders import default_image_folder
+from grace_store.model.load.adapter_folder import STATE, TENSORS, require_peft
+from grace_store.model.load.model_folder import read_object
+from grace_store.model.lora.recipe import (
+    DONE,
+    SUBSET,
+    LeftOut,
+    Ranks,
+    Recipe,
+    SampleRef,
+    WarmupOptions,
+    WarmupRequest,
+)
+from grace_store.read.records import UnitLoader, open_dataset
+from grace_store.run.plan import check_request, plan
+from grace_store.run.warmup_recipe import check_recipe, freeze, make_recipe, read_recipe, write_whole
+from grace_store.run.warmup_samples import ChosenSamples, choose_samples, order_steps
+from grace_store.store import Store, is_url, open_backend
+
+if TYPE_CHECKING:
+    from grace_store.model.lora.trainer import TrainingSample, TrainingSet, Warmup
+
+PLAN = "plan.zarr"
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupJob:
+    """Everything `grace-store warmup` was asked for."""
+
+    out: Path
+    model: str | None = None
+    store: str | None = None
+    """A planned store; without one, data is planned inside out."""
+    data: tuple[str, ...] = ()
+    data_request: DataRequest = field(default_factory=DataRequest)
+    request: WarmupRequest = field(default_factory=WarmupRequest)
+    options: WarmupOptions = field(default_factory=WarmupOptions)
+    samples_per_unit: int | None = None
+    images: str | None = None
+    """The folder that relative image paths start from."""
+    ranks: Ranks = field(default_factory=Ranks)
+
+
+class WarmupDone(Frozen):
+    """The end of a warm-up. Its file says that nothing is left to do."""
+
+    recipe_sha256: str
+    num_planned: int
+    num_samples: int
+    num_left_out: int
+    num_steps: int
+    checkpoints: tuple[str, ...]
+    """Folders beside this file, in the order of their steps."""
+
+
+def warmup(job: WarmupJob, listener: Listener = ignore, stop: threading.Event | None = None) -> WarmupDone:
+    """Do what is missing of a warm-up; raise Interrupted if asked to stop before the end."""
+    require_peft()
+    begun = read_recipe(job.out)
+    model = job.model or (begun.origin["model"] if begun else None)
+    if model is None:
+        raise SettingError(f"{job.out} has no warm-up yet; say which --model to train.")
+    store = _planned(job, begun, listener)
+    recipe, chosen = _resolve(job, begun, store, model)
+    if begun is not None:
+        check_recipe(begun, recipe, job.out)
+    done = _read_done(job.out, recipe)
+    if done is not None:
+        listener(Note(f"{job.out} is complete: {done.num_steps} steps were taken before."))
+        _warn_of_unlearnt(job, done, listener)
+        return done
+    with _held(job.out) if job.ranks.is_first else nullcontext():
+        if begun is None and job.ranks.is_first:
+            freeze(
+                recipe,
+                job.out,
+                store,
+                planned_here=not is_url(store.location)
+                and Path(store.location).resolve() == Path(_own_plan(job.out)).resolve(),
+            )
+        done = _train(job, recipe, store, chosen, model, listener, stop or threading.Event())
+    _warn_of_unlearnt(job, done, listener)
+    return done
+
+
+def _planned(job: WarmupJob, begun: Recipe | None, listener: Listener) -> Store:
+    """Return the store that was planned, or plan one beside the checkpoints."""
+    own = _own_plan(job.out)
+    is_own = bool(job.data) or open_backend(own).read("zarr.json") is not None
+    location = job.store or (own if is_own else begun.origin["store"] if begun else None)
+    if location is None:
+        raise SettingError("Give a planned --store, or the dataset with --data.")
+    if open_backend(location).read("zarr.json") is not None:
+        store = Store.open(location)
+        check_request(store.plan, job.data_request, store.location, job.samples_per_unit)
+        return store
+    if not job.data:
+        raise SettingError(f"{location} has no plan yet; give the dataset with --data, or run `grace-store plan`.")
+    return plan(job.data, location, job.data_request, samples_per_unit=job.samples_per_unit, listener=listener)
+
+
+def _own_plan(out: Path) -> str:
+    return str(out / PLAN)
+
+
+def _resolve(job: WarmupJob, begun: Recipe | None, store: Store, model: str) -> tuple[Recipe, ChosenSamples]:
+    """Return the recipe as it would run now; what is not said comes from the one that was begun."""
+    from grace_store.model.lora.trainer import resolve_warmup
+
+    unsaid = begun.spec.model_dump(include=set(WarmupRequest.model_fields)) if begun else {}
+    request = WarmupRequest(**{**unsaid, **said(job.request)})
+    spec = resolve_warmup(model, request, job.options)
+    chosen = choose_samples(store, spec.ratio, spec.seed, spec.num_heldout)
+    images = job.images or (begun.origin["images"] if begun else None) or _image_folder(job, store)
+    return make_recipe(spec, store, chosen.document, model, images), chosen
+
+
+def _image_folder(job: WarmupJob, store: Store) -> str:
+    with Dataset.open(job.data or [file.path for file in store.plan.files]) as dataset:
+        return default_image_folder([file.path for file in dataset.files])
+
+
+def _train(
+    job: WarmupJob, recipe: Recipe, store: Store, chosen: ChosenSamples, model: str, listener: Listener,
+    stop: threading.Event,
+) -> WarmupDone:  # fmt: skip
+    from grace_store.model.lora.trainer import Warmup
+
+    listener(Note(f"Loading {Path(model).name}."))
+    trained = Warmup(model, recipe.spec, job.options, job.ranks, recipe.origin["images"])
+    data, left_out = _training_set(job, recipe, store, chosen, trained)
+    if job.ranks.is_first:
+        _write_subset(job.out, chosen, left_out)
+        if left_out:
+            counts = Counter(each.reason for each in left_out)
+            told = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
+            listener(Warned(f"{len(left_out)} samples are left out ({told}); {job.out / SUBSET} names them."))
+    trained.run(data, job.out, recipe.fingerprint(), listener, stop)
+    done = WarmupDone(
+        recipe_sha256=recipe.fingerprint(),
+        num_planned=chosen.document.num_planned,
+        num_samples=len(data.samples),
+        num_left_out=len(left_out),
+        num_steps=len(data.steps),
+        checkpoints=tuple(f"checkpoint-{step}" for step in trained.checkpoint_steps(data)),
+    )
+    if job.ranks.is_first:
+        write_whole(job.out / DONE, done.model_dump_json(indent=1).encode() + b"\n")
+    return done
+
+
+def _warn_of_unlearnt(job: WarmupJob, done: WarmupDone, listener: Listener) -> None:
+    """Name the first checkpoint if every step up to it had a rate of 0, from which rates rise."""
+    first = done.checkpoints[0]
+    if job.ranks.is_first and (read_object(job.out / first / STATE) or {}).get("mean_learning_rate") == 0:
+        listener(
+            Warned(
+                f"{job.out / first} has learnt nothing yet: up to there the learning rate, which rises from 0, was 0. "
+                "It is the base model; use later checkpoints, or take more steps (--ratio, --epochs, --batch-size)."
+            )
+        )
+
+
+def _training_set(
+    job: WarmupJob, recipe: Recipe, store: Store, chosen: ChosenSamples, trained: Warmup
+) -> tuple[TrainingSet, list[LeftOut]]:
+    """Return the tokens to train on and to hold out, and the samples that cannot be used."""
+    from grace_store.model.lora.trainer import TrainingSet
+
+    with open_dataset(store, job.data or None) as dataset:
+        loader = UnitLoader(store, dataset)
+        subset = _encode(trained, loader.read_some(chosen.samples.tolist()), chosen.document.samples)
+        heldout = _encode(trained, loader.read_some(chosen.heldout.tolist()), chosen.document.heldout)
+    if not subset.made:
+        raise NothingUsable(
+            f"None of the {len(chosen.samples)} samples of the subset can be trained on: {subset.left_out[0].reason} "
+            f"({subset.left_out[0].detail})."
+        )
+    spec = recipe.spec
+    steps = order_steps([ref.row for ref in subset.refs], spec.seed, spec.batch_size, spec.num_epochs)
+    return TrainingSet(subset.made, steps, heldout.made), subset.left_out + heldout.left_out
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    made: list[TrainingSample]
+    refs: list[SampleRef]
+    left_out: list[LeftOut]
+
+
+def _encode(trained: Warmup, samples: Sequence[Sample], refs: Sequence[SampleRef]) -> _Encoded:
+    encoded = _Encoded([], [], [])
+    for ref, made in zip(refs, trained.encode(samples), strict=True):
+        if isinstance(made, SetAside):
+            verdict = {"reason": made.reason.value, "detail": made.detail}
+            encoded.left_out.append(LeftOut(sample_id=ref.sample_id, row=ref.row, **verdict))
+        else:
+            encoded.made.append(made)
+            encoded.refs.append(ref)
+    return encoded
+
+
+def _write_subset(out: Path, chosen: ChosenSamples, left_out: Sequence[LeftOut]) -> None:
+    content = chosen.document.model_dump(mode="json") | {"left_out": [each.model_dump() for each in left_out]}
+    write_whole(out / SUBSET, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _read_done(out: Path, recipe: Recipe) -> WarmupDone | None:
+    path = out / DONE
+    if not path.is_file():
+        return None
+    done = WarmupDone.model_validate_json(path.read_bytes())
+    there = all((out / name / TENSORS).is_file() for name in done.checkpoints)
+    return done if there and done.recipe_sha256 == recipe.fingerprint() else None
+
+
+@contextmanager
+def _held(out: Path) -> Iterator[None]:
+    """Be the only run that writes to a folder; the lock goes with the process that holds it."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StoreBusy(f"Another warm-up is writing to {out}. Wait for it, or choose a new --out.") from None
+        yield

@@ -1,0 +1,82 @@
+"""The recipe of a warm-up beside its checkpoints: frozen once, compared on resuming, and written to be replayed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from grace_store.base.errors import ResumeMismatch
+from grace_store.base.files import whole_file
+from grace_store.base.metadata import Plan
+from grace_store.base.settings import canonical_json
+from grace_store.model.lora.recipe import RECIPE, REPLAY, Recipe, Subset, WarmupSpec
+from grace_store.run.open_signal import describe_differences, software
+from grace_store.store import Store, is_url
+from grace_store.store.sealed import from_bytes, seal, to_bytes, unseal
+
+OPTION_NAMES = {"num_heldout": "heldout", "num_epochs": "epochs"}
+"""Fields whose option on the command line is called otherwise."""
+
+
+def read_recipe(out: Path) -> Recipe | None:
+    """Return the recipe of a warm-up that was begun, or None."""
+    path = out / RECIPE
+    return unseal(from_bytes(path.read_bytes(), str(path)), Recipe, str(path)) if path.is_file() else None
+
+
+def make_recipe(spec: WarmupSpec, store: Store, subset: Subset, model: str, images: str) -> Recipe:
+    """Return the recipe of a warm-up as it would run now."""
+    place = store.location if is_url(store.location) else str(Path(store.location).resolve())
+    origin = {**software(), "model": str(Path(model).resolve()), "store": place, "images": images}
+    return Recipe(spec=spec, plan_sha256=plan_digest(store.plan), subset_sha256=subset.digest(), origin=origin)
+
+
+def plan_digest(plan: Plan) -> str:
+    """Return a digest of the planned samples and how they were made, wherever files and store lie."""
+    content = {"samples": plan.samples_sha256, "spec": plan.spec.model_dump(mode="json")}
+    return hashlib.sha256(canonical_json(content)).hexdigest()
+
+
+def check_recipe(frozen: Recipe, now: Recipe, out: Path) -> None:
+    """Raise ResumeMismatch, with a readable difference, unless the run would take the same steps."""
+    lines = describe_differences(frozen.spec, now.spec)
+    if frozen.plan_sha256 != now.plan_sha256:
+        lines.append("planned samples: other data, or planned with other settings")
+    elif frozen.subset_sha256 != now.subset_sha256 and not lines:
+        lines.append("subset: other samples")
+    if lines:
+        raise ResumeMismatch(
+            f"The warm-up in {out} was begun with other settings:\n  "
+            + "\n  ".join(lines)
+            + "\nLeave those options out to go on as it was begun, or choose a new --out. Nothing was written."
+        )
+
+
+def freeze(recipe: Recipe, out: Path, store: Store, *, planned_here: bool) -> None:
+    """Write the recipe, and the same as a configuration that replays it."""
+    write_whole(out / REPLAY, _replay(recipe, store, planned_here=planned_here).encode())
+    write_whole(out / RECIPE, to_bytes(seal(recipe)))
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Put a file in its place whole or not at all."""
+    with whole_file(path) as part:
+        part.write_bytes(content)
+
+
+def _replay(recipe: Recipe, store: Store, *, planned_here: bool) -> str:
+    values: dict[str, Any] = {"model": recipe.origin["model"], "images": recipe.origin["images"]}
+    if planned_here:
+        values["data"] = [str(Path(file.path).resolve()) for file in store.plan.files]
+        values |= store.plan.spec.model_dump(mode="json") | {"unit_samples": store.plan.samples_per_unit}
+    else:
+        values["store"] = recipe.origin["store"]
+    values |= recipe.spec.model_dump(mode="json", exclude={"model"}, exclude_none=True)
+    values["checkpoints"] = ",".join(recipe.spec.checkpoints)
+    lines = [f"# grace-store warmup --config {REPLAY} --out NEW-FOLDER"]
+    for name, value in values.items():
+        # JSON's texts, numbers, booleans and lists are TOML's too.
+        lines.append(f"{OPTION_NAMES.get(name, name).replace('_', '-')} = {json.dumps(value, ensure_ascii=False)}")
+    return "\n".join(lines) + "\n"

@@ -1,1 +1,0 @@
-"""Values to subsets, and subsets to files in the users' formats."""

@@ -1,0 +1,1 @@
+"""Grams to step scores to values, values to rankings. numpy only: no store, no model, no files."""

@@ -1,0 +1,218 @@
+"""Cosines of steps with their targets and histories, from Grams alone. Knows no settings but their names.
+
+A reference (target or history) is a weighted sum r of vectors, so g.r and r.r are sums over the Gram. Where the
+vectors in it cancel, r.r is what float32 rounding left over: below RESOLUTION of the squared sum of their lengths
+the reference counts as the zero vector. A cosine with a zero vector is 0, and the sample is flagged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
+from grace_store.values.gram import pack
+from grace_store.values.gram_columns import TINY, Block, GramColumns
+from grace_store.values.history import History, history_weights, parse_history
+
+Target = Literal["answer", "trace", "suffix"]
+
+RESOLUTION = 2.0**-22
+"""Four times the rounding of a float32 Gram: the least r.r, against (sum of w |g|)^2, that means anything."""
+
+
+class Cosines(NamedTuple):
+    """Cosines of steps, (steps, n), 0 for steps a sample has not; and samples (n,) that met a zero vector."""
+
+    value: FloatArray
+    met_zero: BoolArray
+
+
+@dataclass(slots=True)
+class _Reference:
+    """The references r of some steps, one row a step, as far as cosines with them need to know."""
+
+    dot: FloatArray
+    """Products of the steps with their references."""
+    square: FloatArray
+    """r.r"""
+    length: FloatArray
+    """The weighted sum of the lengths of the vectors in r: its length if nothing cancelled."""
+    weight: FloatArray
+    """The sum of the weights, shape (steps, 1) or (steps, n)."""
+
+
+def _cosines(gram: GramColumns, first: int, reference: _Reference) -> Cosines:
+    """Return the cosines of the steps from the first on with their references."""
+    square = reference.square
+    zero = gram.step_length.zero[first:] | (square <= RESOLUTION * reference.length**2)
+    zero |= square < TINY * reference.weight**2
+    return _divide(gram, reference.dot, gram.step_length.norm[first:] * np.sqrt(np.maximum(square, TINY)), zero)
+
+
+def _divide(gram: GramColumns, dot: FloatArray, length: FloatArray, zero: BoolArray) -> Cosines:
+    """Return the cosines of the last steps, overwriting length."""
+    value = np.divide(dot, length, out=length)
+    np.clip(value, -1.0, 1.0, out=value)
+    if not zero.any():
+        return Cosines(value, np.zeros(value.shape[1], dtype=np.bool_))
+    value[zero] = 0.0
+    first = len(gram.active) - len(zero)
+    return Cosines(value, np.logical_or.reduce(zero & gram.present[first:], axis=0))
+
+
+# ---------------------------------------------------------------- targets
+
+
+def target_cosines(gram: GramColumns, target: Target) -> Cosines:
+    """Return a_k for every step, (K, n)."""
+    if target == "answer":
+        step, answer = gram.step_length, gram.answer_length
+        return _divide(gram, gram.answer, step.norm * answer.norm, step.zero | answer.zero)
+    return _cosines(gram, 0, _token_references(gram, whole=target == "trace"))
+
+
+def _token_references(gram: GramColumns, *, whole: bool) -> _Reference:
+    """Return the token-weighted sums over the segments after each step, or over all segments."""
+    tokens, length = gram.step_tokens, gram.step_length
+    num_steps, num_samples = tokens.shape
+    dot = np.zeros((num_steps, num_samples))
+    for later in range(1, num_steps):
+        num = gram.active[later]
+        dot[:later, :num] += gram.before(later) * tokens[later, :num]
+    dot += gram.answer * gram.answer_tokens
+    # Row k of these sums is over segments k.., so the references after step k are in row k + 1.
+    square, total, weight = (np.empty((num_steps + 1, num_samples)) for _ in range(3))
+    square[:] = gram.answer_tokens**2 * gram.answer_length.square
+    total[:] = gram.answer_tokens * gram.answer_length.norm
+    weight[:] = gram.answer_tokens
+    for step in reversed(range(num_steps)):
+        here = slice(0, gram.active[step])
+        count = tokens[step, here]
+        square[step, here] = square[step + 1, here] + count * (count * length.square[step, here] + 2 * dot[step, here])
+        total[step, here] = total[step + 1, here] + count * length.norm[step, here]
+        weight[step, here] = weight[step + 1, here] + count
+    if not whole:
+        return _Reference(dot, square[1:], total[1:], weight[1:])
+    dot += tokens * length.square
+    for step in range(1, num_steps):
+        num = gram.active[step]
+        dot[step, :num] += np.add.reduce(gram.before(step) * tokens[:step, :num], axis=0)
+    return _Reference(dot, square[:1], total[:1], weight[:1])
+
+
+# ---------------------------------------------------------------- histories
+
+
+def history_cosines(gram: GramColumns, history: History) -> Cosines:
+    """Return h_k for every step but the first, (K - 1, n)."""
+    decay = parse_history(history).decay if isinstance(history, str) else None
+    reference = _weighted_references(gram, history) if decay is None else _decaying_references(gram, decay)
+    return _cosines(gram, 1, reference)
+
+
+def _empty_reference(gram: GramColumns) -> _Reference:
+    num_steps, num_samples = gram.answer.shape
+    dot, square, length = (np.zeros((num_steps - 1, num_samples)) for _ in range(3))
+    return _Reference(dot, square, length, np.ones((num_steps - 1, 1)))
+
+
+def _decaying_references(gram: GramColumns, decay: float) -> _Reference:
+    """Return r_k = decay r_(k-1) + g_(k-1), which needs each Gram entry no more than once."""
+    reference = _empty_reference(gram)
+    dot, square, length, weight = reference.dot, reference.square, reference.length, reference.weight
+    for step in range(1, len(gram.active)):
+        now, before, here = step - 1, step - 2, slice(0, gram.active[step])
+        square[now, here] = gram.step_length.square[step - 1, here]
+        length[now, here] = gram.step_length.norm[step - 1, here]
+        if before >= 0:
+            square[now, here] += decay * (decay * square[before, here] + 2 * dot[before, here])
+            length[now, here] += decay * length[before, here]
+            weight[now] += decay * weight[before]
+        products = gram.before(step)
+        if decay != 1.0:
+            products = products * _powers(decay, step)
+        np.add.reduce(products, axis=0, out=dot[now, here])
+    return reference
+
+
+@lru_cache(maxsize=1024)
+def _powers(decay: float, num: int) -> FloatArray:
+    powers: FloatArray = np.power(decay, np.arange(num)[::-1])[:, None]
+    return powers
+
+
+def _weighted_references(gram: GramColumns, history: History) -> _Reference:
+    """Return r_k = sum of w_kj g_j for any weights, looking only at those that are not 0."""
+    reference = _empty_reference(gram)
+    weights = None if isinstance(history, str) else history_weights(history, len(gram.active))
+    for step in range(1, len(gram.active)):
+        terms = _named_terms(str(history), step) if weights is None else _terms(weights[step, :step])
+        now, here = step - 1, slice(0, gram.active[step])
+        np.add.reduce(gram.before(step)[terms.step] * terms.weight, axis=0, out=reference.dot[now, here])
+        np.add.reduce(gram.entry[terms.entry, here] * terms.product, axis=0, out=reference.square[now, here])
+        norm = gram.step_length.norm[terms.step, here]
+        np.add.reduce(norm * terms.weight, axis=0, out=reference.length[now, here])
+    return reference
+
+
+class _Terms(NamedTuple):
+    """One step's history: which earlier steps are in it, and which entries of the Gram make its square."""
+
+    step: IntArray
+    weight: FloatArray
+    entry: IntArray
+    product: FloatArray
+
+
+def _terms(weights: FloatArray) -> _Terms:
+    step = np.flatnonzero(weights)
+    weight = weights[step]
+    row, column = np.tril_indices(len(step))
+    product = weight[row] * weight[column] * np.where(row == column, 1.0, 2.0)
+    entry = step[row] * (step[row] + 1) // 2 + step[column]
+    return _Terms(step, weight[:, None], entry, product[:, None])
+
+
+@lru_cache(maxsize=1024)
+def _named_terms(history: str, step: int) -> _Terms:
+    # A step's weights do not depend on how many steps follow it.
+    return _terms(history_weights(history, step + 1)[step, :step])
+
+
+# ---------------------------------------------------------------- for matrices
+
+
+def answer_alignment(gram: Numbers, num_tokens: Numbers, target: Target = "answer") -> FloatArray:
+    """Return cos(g_k, target_k) for every step, shape (n, K).
+
+    gram is (n, K+1, K+1), finite, the answer last; num_tokens is (n, K+1).
+
+    >>> answer_alignment(np.array([[[4.0, 3.0], [3.0, 9.0]]]), np.array([[5, 2]]))
+    array([[0.5]])
+    """
+    alignment = np.empty((len(gram), gram.shape[1] - 1))
+    for chunk in _matrix_block(gram, num_tokens).chunks():
+        alignment[chunk.sample] = target_cosines(chunk.gram, target).value.T[1:]
+    return alignment
+
+
+def history_alignment(gram: Numbers, weights: FloatArray) -> FloatArray:
+    """Return cos(g_k, sum_j w_kj g_j) for every step, shape (n, K); column 0 is NaN.
+
+    gram is (n, K+1, K+1), finite, the answer last; weights is (K, K), strictly lower-triangular.
+
+    >>> history_alignment(np.array([[[4.0, 3.0, 0.0], [3.0, 9.0, 0.0], [0.0, 0.0, 1.0]]]), np.array([[0, 0], [1, 0]]))
+    array([[nan, 0.5]])
+    """
+    alignment = np.full((len(gram), gram.shape[1] - 1), np.nan)
+    for chunk in _matrix_block(gram, np.ones(gram.shape[:2])).chunks():
+        alignment[chunk.sample, 1:] = history_cosines(chunk.gram, weights).value.T[1:]
+    return alignment
+
+
+def _matrix_block(gram: Numbers, num_tokens: Numbers) -> Block:
+    return Block(np.full(len(gram), gram.shape[1] - 1), pack(gram).ravel(), num_tokens.ravel())

@@ -1,0 +1,80 @@
+"""What a diversity-aware selection is a selection by: the settings that change the subset."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, Self, get_args
+
+from pydantic import Field, field_validator, model_validator
+
+from grace_store.base.errors import SettingError
+from grace_store.values.diverse_orders import check_weight
+from grace_store.values.ranking import Balance
+from grace_store.values.score_spec import Settings
+
+DiversityMethod = Literal["dedup", "clusters", "facility", "mmr"]
+METHODS: tuple[DiversityMethod, ...] = get_args(DiversityMethod)
+
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "dedup": {},
+    "clusters": {"weight": 1.0, "balance": "equal", "seed": 0},
+    "facility": {"weight": 0.25, "seed": 0},
+    "mmr": {"weight": 0.5, "seed": 0},
+}
+_OPTIONAL = {"num_clusters": ("clusters",), "similarity": ("dedup",)}
+
+
+class DiversitySpec(Settings):
+    """How a ranking is made diverse. What a method has no use for is None, and refused if it is given.
+
+    >>> DiversitySpec(method="mmr").weight
+    0.5
+    """
+
+    method: DiversityMethod
+    """dedup: near-duplicates last. clusters: budgets for clusters. facility: facility location with a value term,
+    greedily. mmr: maximal marginal relevance. select.diversity defines them."""
+    weight: float | None = None
+    """Of diversity against value, from 0 (value alone) to 1: 0.25 for facility, 0.5 for mmr, 1 for clusters."""
+    similarity: float | None = None
+    """For dedup: the cosine from which two samples are near-duplicates; None for what a search for them has."""
+    balance: Balance | None = None
+    """For clusters: budgets that are equal (the default), as the square root of size, or proportional to size."""
+    num_clusters: int | None = Field(default=None, ge=1)
+    """For clusters: how many; None for a number that goes with the samples'."""
+    seed: int | None = Field(default=None, ge=0)
+    """Of the clustering; 0 unless said."""
+    signal: str | None = None
+    """Whose vectors say what is similar; None for the one that was scored."""
+    descriptor: str | None = None
+    """How a sample's vectors become one; None for the signal's default."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_defaults(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        said = {name: value for name, value in given.items() if value is not None}
+        return _DEFAULTS.get(str(said.get("method")), {}) | said
+
+    @field_validator("weight")
+    @classmethod
+    def _balance_of_two(cls, value: float | None) -> float | None:
+        return None if value is None else check_weight(value)
+
+    @field_validator("similarity")
+    @classmethod
+    def _cosine(cls, value: float | None) -> float | None:
+        if value is not None and not (math.isfinite(value) and 0 < value <= 1):
+            raise SettingError(f"similarity {value:g} is not a cosine above 0 and at most 1")
+        return value
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> Self:
+        for name in ("weight", "similarity", "balance", "num_clusters", "seed"):
+            methods = _OPTIONAL.get(name) or [method for method in METHODS if name in _DEFAULTS[method]]
+            if getattr(self, name) is not None and self.method not in methods:
+                option = {"num_clusters": "clusters"}.get(name, name)
+                by = " or ".join(methods)
+                raise SettingError(f"--{option} is for diversity by {by}; {self.method} would ignore it")
+        return self

@@ -1,0 +1,134 @@
+"""Grids of settings: what a sweep goes over. Knows settings, no files and no store."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, Self
+
+from pydantic import field_validator, model_validator
+
+from grace_store.base.errors import SettingError
+from grace_store.base.settings import Frozen
+from grace_store.values.score_spec import ScoreSpec, Settings
+
+MAX_ALPHAS = 1001
+
+
+def parse_alphas(text: str) -> tuple[float, ...]:
+    """Return the balances in a list ("0.1,0.7") or an inclusive range ("first:last:step"), exact in decimal.
+
+    >>> parse_alphas("0.1:0.4:0.1"), parse_alphas("0.5,1")
+    ((0.1, 0.2, 0.3, 0.4), (0.5, 1.0))
+    """
+    alphas: list[float] = []
+    for part in text.split(","):
+        numbers = [_decimal(number, text) for number in part.split(":")]
+        if len(numbers) == 1:
+            alphas.append(float(numbers[0]))
+            continue
+        if len(numbers) != 3 or numbers[2] <= 0 or numbers[1] < numbers[0]:
+            raise SettingError(f"alpha {text!r} is neither a list such as 0.3,0.7 nor a range such as 0.1:0.9:0.1")
+        first, last, step = numbers
+        count = int((last - first) / step) + 1
+        if count > MAX_ALPHAS:
+            raise SettingError(f"alpha {text!r} has {count} values, at most {MAX_ALPHAS} are swept")
+        alphas += [float(first + step * i) for i in range(count)]
+    return tuple(alphas)
+
+
+def _decimal(number: str, text: str) -> Decimal:
+    try:
+        found = Decimal(number.strip())
+    except InvalidOperation:
+        found = Decimal("NaN")
+    if not found.is_finite():
+        raise SettingError(f"alpha {text!r}: {number.strip()!r} is not a number")
+    return found
+
+
+class Grid(Frozen):
+    """Every combination of these settings.
+
+    >>> len(list(Grid(alpha="0.1:0.9:0.1", history=("uniform", "window:3", "ema:0.8")).specs()))
+    27
+    """
+
+    alpha: tuple[float, ...] = (0.7,)
+    """Given as numbers, a list in a text ("0.3,0.7") or a range ("0.1:0.9:0.1")."""
+    history: tuple[str, ...] = ("uniform",)
+    target: tuple[Literal["answer", "trace", "suffix"], ...] = ("answer",)
+    aggregation: tuple[str, ...] = ("mean",)
+    without_answer: bool = False
+    signal: tuple[str, ...] = ()
+    """Each entry one choice: a name, several together ("a,b=2"), "each" one of the store's, or "all" together."""
+
+    @field_validator("alpha", mode="before")
+    @classmethod
+    def _alphas(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return parse_alphas(value)
+        return (value,) if isinstance(value, (int, float)) else value
+
+    @field_validator("history", "target", "aggregation", mode="before")
+    @classmethod
+    def _texts(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+    @field_validator("signal", mode="before")
+    @classmethod
+    def _one_signal(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("*")
+    @classmethod
+    def _not_empty(cls, value: Any, info: Any) -> Any:
+        if value == () and info.field_name != "signal":
+            raise SettingError(f"{info.field_name} has no value in the grid: give at least one, or leave it out")
+        return value
+
+    @model_validator(mode="after")
+    def _all_known(self) -> Self:
+        if self.without_answer and (len(self.alpha), len(self.target)) != (1, 1):
+            raise SettingError("without_answer scores by history alone, so a grid over alpha or target has no meaning")
+        for _ in self.specs():
+            pass
+        return self
+
+    def specs(self) -> Iterator[ScoreSpec]:
+        """Yield the grid's settings, alpha changing fastest."""
+        for target, aggregation, history, alpha in itertools.product(
+            self.target, self.aggregation, self.history, self.alpha
+        ):
+            yield ScoreSpec.parse(
+                alpha=alpha,
+                history=history,
+                target=target,
+                aggregation=aggregation,
+                without_answer=self.without_answer,
+            )
+
+
+class SweepSpec(Settings):
+    """What a sweep goes over and how its settings are compared."""
+
+    about: str = ""
+    """What the sweep is for, in words."""
+    ratio: tuple[str, ...] = ("0.2",)
+    """Shares of the samples whose overlap between settings is told."""
+    grid: tuple[Grid, ...] = (Grid(),)
+
+    @field_validator("ratio", mode="before")
+    @classmethod
+    def _texts(cls, value: Any) -> Any:
+        if isinstance(value, (str, float, int)):
+            value = [value]
+        return tuple(str(ratio) for ratio in value)
+
+    @field_validator("ratio", "grid")
+    @classmethod
+    def _not_empty(cls, value: Any, info: Any) -> Any:
+        if not value:
+            raise SettingError(f"a sweep needs at least one {info.field_name}")
+        return value

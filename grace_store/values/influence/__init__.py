@@ -1,0 +1,1 @@
+"""Influence of pool samples on target subtasks: LESS, ICONS and a reconstruction of CADC. numpy only."""

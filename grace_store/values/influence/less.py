@@ -1,0 +1,21 @@
+"""LESS: the influence on the subtask that a sample helps most.
+
+S[z, v] = sum_i w_i cos(G_i(z), g_i(v)) over checkpoints i, and Inf(z) = max over subtasks j of the mean over v in j of
+S[z, v]. The mean is what ``directions`` makes; what remains is the maximum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grace_store.base.arrays import FloatArray, Numbers
+
+
+def strongest(influence: Numbers) -> FloatArray:
+    """Return the largest influence of each sample from (n, J); NaN if one of them is.
+
+    >>> strongest(np.array([[0.1, 0.3], [np.nan, 0.5]]))
+    array([0.3, nan])
+    """
+    largest: FloatArray = influence.max(axis=1).astype(np.float64)
+    return largest

@@ -1,0 +1,235 @@
+"""How far values follow length, and values with that taken out. numpy only.
+
+Three lengths are looked at: tokens in a step (the mean over a sample's steps), tokens in the response, and K. They
+are used as logarithms: doubling a length counts the same wherever it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from grace_store.base.arrays import BoolArray, FloatArray, Numbers
+from grace_store.values.gram import offsets_of
+
+Length = Literal["step_length", "response_length", "num_steps"]
+LENGTHS: tuple[Length, ...] = ("step_length", "response_length", "num_steps")
+
+RESOLUTION = 1e-9
+"""A standard deviation below this is rounding: the numbers do not vary."""
+MIN_AUDITED = 8
+"""Below this many samples three lengths and a constant fit any values: what is found says nothing."""
+MAX_RANKED = 1 << 22
+"""Steps beyond this many are thinned out evenly before they are ranked."""
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBias:
+    """How values go with one length. Correlations are NaN where one side does not vary."""
+
+    pearson: float
+    """With the logarithm of the length."""
+    spearman: float
+    """With the length's rank."""
+    partial: float
+    """Pearson's, after the other two lengths are taken out of both sides."""
+    spearman_after_control: float
+    """What is left of Spearman's when all three lengths are taken out of the value."""
+    kept_over_all: float
+    """Mean length of the samples with the largest values over that of all: 1 is no preference."""
+    kept_over_all_after_control: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepLengthBias:
+    """How step scores go with the number of tokens in the step."""
+
+    pooled: float
+    """Pearson's with the logarithm, over all steps of all samples."""
+    within_sample: float
+    """The same after each sample's own means are taken out: do longer steps of one trace score higher?"""
+    spearman: float
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class LengthAudit:
+    """How values follow length, and what remains after taking it out."""
+
+    num_samples: int
+    """Samples with a value; the others do not count."""
+    ratio: float
+    variance_explained: float
+    """Share of the values' variance that the three lengths explain together (R squared)."""
+    lengths: Mapping[Length, LengthBias]
+    steps: StepLengthBias | None
+
+    @property
+    def has_enough_samples(self) -> bool:
+        """Whether the numbers say anything."""
+        return self.num_samples >= MIN_AUDITED
+
+
+def lengths_of(num_steps: Numbers, num_tokens: Numbers, num_step_tokens: Numbers | None) -> dict[Length, FloatArray]:
+    """Return the lengths of samples from K and the tokens of their responses and of their steps alone.
+
+    All three, or the two that are known without the tokens of steps.
+    """
+    steps = num_steps.astype(np.float64)
+    known: dict[Length, FloatArray] = {"response_length": num_tokens.astype(np.float64), "num_steps": steps}
+    if num_step_tokens is None:
+        return known
+    return {"step_length": num_step_tokens.astype(np.float64) / np.maximum(steps, 1.0), **known}
+
+
+def residuals(values: FloatArray, lengths: Mapping[Length, FloatArray], control: Sequence[Length]) -> FloatArray:
+    """Return the values with the part that is linear in the logarithms of some lengths taken out, the mean kept.
+
+    >>> tokens = np.array([10.0, 20.0, 40.0, 80.0])
+    >>> residuals(np.log(tokens), {"response_length": tokens}, ["response_length"]).round(6)
+    array([3.342306, 3.342306, 3.342306, 3.342306])
+    """
+    finite = np.isfinite(values)
+    out = np.full(len(values), np.nan)
+    if finite.any():
+        found = values[finite]
+        out[finite] = found.mean() + _without(found, [_log(lengths[name][finite]) for name in control])
+    return out
+
+
+def audit_lengths(
+    values: FloatArray,
+    lengths: Mapping[Length, FloatArray],
+    steps: tuple[FloatArray, Numbers, Numbers] | None = None,
+    ratio: float = 0.2,
+) -> LengthAudit:
+    """Return how values follow the lengths that are known.
+
+    steps, if given, is (step scores, step token counts, num_steps), the first two flat over all samples. ratio is
+    the share whose mean length is compared with that of all.
+    """
+    finite = np.isfinite(values)
+    value = values[finite]
+    length = {name: lengths[name][finite] for name in LENGTHS if name in lengths}
+    logs = {name: _log(each) for name, each in length.items()}
+    controlled = _without(value, list(logs.values()))
+    kept, kept_after = _largest(value, ratio), _largest(controlled, ratio)
+    biases: dict[Length, LengthBias] = {}
+    for name in length:
+        others = [logs[other] for other in logs if other != name]
+        biases[name] = LengthBias(
+            pearson=correlation(value, logs[name]),
+            spearman=rank_correlation(value, length[name]),
+            partial=correlation(_without(value, others), _without(logs[name], others)),
+            spearman_after_control=rank_correlation(controlled, length[name]),
+            kept_over_all=_ratio_of_means(length[name], kept),
+            kept_over_all_after_control=_ratio_of_means(length[name], kept_after),
+        )
+    spread = float(value.var()) if len(value) else 0.0
+    explained = 1.0 - float(controlled.var()) / spread if spread > 0 else float("nan")
+    return LengthAudit(len(value), ratio, explained, biases, None if steps is None else _audit_steps(*steps))
+
+
+def _audit_steps(step_score: FloatArray, step_tokens: Numbers, num_steps: Numbers) -> StepLengthBias:
+    logs = _log(step_tokens.astype(np.float64))
+    finite = np.isfinite(step_score)
+    sample = np.repeat(np.arange(len(num_steps)), num_steps.astype(np.int64))
+    inside = [_centred(each[finite], sample[finite], len(num_steps)) for each in (step_score, logs)]
+    score, log = step_score[finite], logs[finite]
+    thin = slice(None, None, -(-len(score) // MAX_RANKED) or 1)
+    return StepLengthBias(
+        pooled=correlation(score, log),
+        within_sample=correlation(*inside),
+        spearman=rank_correlation(score[thin], log[thin]),
+        num_steps=len(score),
+    )
+
+
+def _centred(values: FloatArray, sample: Numbers, num_samples: int) -> FloatArray:
+    count = np.maximum(np.bincount(sample, minlength=num_samples), 1)
+    means = np.bincount(sample, values, num_samples) / count
+    centred: FloatArray = values - means[sample]
+    return centred
+
+
+def correlation(x: FloatArray, y: FloatArray) -> float:
+    """Return Pearson's correlation of two finite arrays; NaN if there are fewer than two or one does not vary.
+
+    >>> round(correlation(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 3.0])), 4)
+    0.6547
+    """
+    if len(x) < 2:
+        return float("nan")
+    x, y = x - x.mean(), y - y.mean()
+    if min(x @ x, y @ y) <= RESOLUTION**2 * len(x):
+        return float("nan")
+    return float(np.clip((x @ y) / np.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
+
+
+def rank_correlation(x: FloatArray, y: FloatArray) -> float:
+    """Return Spearman's correlation of two finite arrays, ties sharing their mean rank.
+
+    >>> rank_correlation(np.array([1.0, 5.0, 9.0]), np.array([1.0, 2.0, 40.0]))
+    1.0
+    """
+    return correlation(mean_ranks(x), mean_ranks(y))
+
+
+def mean_ranks(values: FloatArray) -> FloatArray:
+    """Return the ranks from 0 of values, ties sharing the mean of theirs.
+
+    >>> mean_ranks(np.array([3.0, 1.0, 3.0]))
+    array([1.5, 0. , 1.5])
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(order) else order
+    sizes = np.diff(np.concatenate([starts, [len(order)]]))
+    ranks = np.empty(len(order))
+    ranks[order] = np.repeat(starts + (sizes - 1) / 2.0, sizes)
+    return ranks
+
+
+def _without(values: FloatArray, columns: Sequence[FloatArray]) -> FloatArray:
+    """Return what a least-squares fit of the columns and a constant leaves of the values."""
+    if not len(values):
+        return values
+    centred = [column - column.mean() for column in columns]
+    design = np.stack([column / (np.sqrt((column**2).mean()) or 1.0) for column in centred], axis=1)
+    target = values - values.mean()
+    # Lengths are nearly dependent (response = K times step): small directions are left alone.
+    weights = np.linalg.lstsq(design.T @ design, design.T @ target, rcond=1e-10)[0]
+    left: FloatArray = target - design @ weights
+    return left
+
+
+def _log(length: FloatArray) -> FloatArray:
+    log: FloatArray = np.log(np.maximum(length, 0.5))
+    return log
+
+
+def _largest(values: FloatArray, ratio: float) -> BoolArray:
+    kept = np.zeros(len(values), dtype=np.bool_)
+    kept[np.argsort(-values, kind="stable")[: int(np.ceil(ratio * len(values) - 1e-9))]] = True
+    return kept
+
+
+def _ratio_of_means(length: FloatArray, kept: BoolArray) -> float:
+    if not kept.any() or not length.mean():
+        return float("nan")
+    return float(length[kept].mean() / length.mean())
+
+
+def step_token_totals(step_tokens: Numbers, num_steps: Numbers) -> FloatArray:
+    """Return the number of tokens in each sample's steps from counts that lie flat.
+
+    >>> step_token_totals(np.array([3, 4, 5]), np.array([2, 1]))
+    array([7., 5.])
+    """
+    if not len(num_steps):
+        return np.zeros(0)
+    totals: FloatArray = np.add.reduceat(step_tokens.astype(np.float64), offsets_of(num_steps)[:-1])
+    return totals

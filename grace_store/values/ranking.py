@@ -1,0 +1,134 @@
+"""Values to subsets: how many, and which. Knows values and rows, no files.
+
+Every subset is the beginning of one ranking, so a smaller one lies within a larger one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
+from grace_store.base.errors import SettingError
+from grace_store.values.gram import offsets_of
+
+Ratio = str | Decimal | float
+Balance = Literal["equal", "sqrt", "proportional"]
+
+
+def budget(ratio: Ratio, num_samples: int) -> int:
+    """Return ceil(ratio * num_samples), exactly as the ratio is written in decimal.
+
+    >>> budget("0.2", 15), budget(0.07, 100)
+    (3, 7)
+    """
+    return math.ceil(_exact(ratio) * num_samples)
+
+
+def _exact(ratio: Ratio) -> Fraction:
+    try:
+        # A float's text is the decimal its author wrote; its binary value is not.
+        written = Decimal(str(ratio))
+    except InvalidOperation:
+        written = Decimal("NaN")
+    if not (written.is_finite() and 0 < written <= 1):
+        raise SettingError(f"ratio {ratio} is not a number above 0 and at most 1, as 0.2 is")
+    return Fraction(written)
+
+
+def rank(values: FloatArray, row: Numbers | None = None) -> IntArray:
+    """Return the indices of all finite values, the largest first, ties by row (by place, without rows).
+
+    >>> rank(np.array([0.5, np.nan, 0.9, 0.5]))
+    array([2, 0, 3])
+    """
+    finite = np.flatnonzero(np.isfinite(values))
+    if row is None:
+        return finite[np.argsort(-values[finite], kind="stable")]
+    return finite[np.lexsort((row[finite], -values[finite]))]
+
+
+def top(values: FloatArray, count: int, row: Numbers | None = None) -> IntArray:
+    """Return the indices of the largest values in rank order; asking for more than have a value is refused.
+
+    >>> top(np.array([0.5, np.nan, 0.9, 0.5]), 2)
+    array([2, 0])
+    """
+    ranking = rank(values, row)
+    if not 0 <= count <= len(ranking):
+        raise SettingError(f"count {count} is not between 0 and {len(ranking)}, the samples that have a value")
+    return ranking[:count]
+
+
+def at_least(values: FloatArray, threshold: float, ranking: IntArray) -> IntArray:
+    """Return the beginning of a ranking of these values that reaches the threshold.
+
+    >>> at_least(np.array([0.1, 0.3, np.inf, 0.2]), 0.2, np.array([1, 3, 0]))
+    array([1, 3])
+    """
+    if not math.isfinite(threshold):
+        raise SettingError(f"threshold {threshold} is not a number")
+    return ranking[values[ranking] >= threshold]
+
+
+def top_mask(values: FloatArray, count: int) -> BoolArray:
+    """Return which values top(values, count) would choose, without sorting them all.
+
+    >>> top_mask(np.array([0.5, np.nan, 0.9, 0.5]), 2)
+    array([ True, False,  True, False])
+    """
+    finite = np.isfinite(values)
+    usable = values if finite.all() else np.where(finite, values, -np.inf)
+    if not 0 <= count <= np.count_nonzero(finite):
+        raise SettingError(f"count {count} is not between 0 and the number of samples that have a value")
+    if count == 0:
+        return np.zeros(len(values), dtype=np.bool_)
+    least = np.partition(usable, len(usable) - count)[len(usable) - count]
+    mask: BoolArray = usable > least
+    ties = np.flatnonzero(usable == least)[: count - int(np.count_nonzero(mask))]
+    mask[ties] = True
+    return mask
+
+
+def stratified_rank(values: FloatArray, stratum: Sequence[object], row: Numbers | None = None) -> IntArray:
+    """Return a ranking of all finite values every beginning of which has the strata in their natural shares.
+
+    Inside a stratum of n samples the j-th best, from 0, is due at (j + 1/2) / n; samples come when they are due, the
+    larger value first where several are. So subsets are nested, and a stratum is never off by more than one or so.
+
+    >>> stratified_rank(np.array([0.9, 0.8, 0.7, 0.1, 0.2, 0.3]), ["a", "a", "a", "b", "b", "b"])
+    array([0, 5, 1, 4, 2, 3])
+    """
+    ranking = rank(values, row)
+    codes: dict[object, int] = {}
+    code = np.array([codes.setdefault(stratum[index], len(codes)) for index in ranking.tolist()], dtype=np.int64)
+    return ranking[balanced_order(code, "proportional")]
+
+
+def balanced_order(stratum: IntArray, balance: Balance) -> IntArray:
+    """Return an order of samples, given the best first, every beginning of which has the strata in balance.
+
+    stratum holds whole numbers from 0. The j-th best of a stratum of n, from 0, is due at j + 1/2 (equal),
+    (j + 1/2) / sqrt(n) (sqrt) or (j + 1/2) / n (proportional), the better first where several are. A stratum that is
+    used up leaves its share to the others.
+
+    >>> balanced_order(np.array([0, 0, 0, 0, 1]), "equal")
+    array([0, 4, 1, 2, 3])
+    """
+    size = np.bincount(stratum)[stratum]
+    by_stratum = np.argsort(stratum, kind="stable")
+    first = offsets_of(np.bincount(stratum))[stratum[by_stratum]]
+    turn = np.empty(len(stratum), dtype=np.int64)
+    turn[by_stratum] = np.arange(len(stratum)) - first
+    # Squares in place of roots, so that equal fractions are equal floats; different ones differ below 2**24.
+    due = {
+        "equal": 2 * turn + 1,
+        "sqrt": (2 * turn + 1.0) ** 2 / size,
+        "proportional": (2 * turn + 1) / (2 * size),
+    }[balance]
+    return np.argsort(due, kind="stable")

@@ -1,0 +1,103 @@
+"""What a scoring is a scoring by: the settings that change values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, Self
+
+from pydantic import ValidationError, field_validator, model_validator
+
+from grace_store.base.errors import SettingError
+from grace_store.base.settings import Frozen
+from grace_store.values.aggregation import parse_aggregation
+from grace_store.values.history import parse_history
+
+
+def check_alpha(alpha: float) -> float:
+    """Return alpha if it is a balance, refuse it otherwise."""
+    if not (math.isfinite(alpha) and 0 <= alpha <= 1):
+        raise SettingError(f"alpha {alpha:g} is not between 0 (history alone) and 1 (answer alone)")
+    return alpha
+
+
+_WANTED = {
+    "bool": "true or false", "float": "a number", "int": "a whole number", "string": "a text", "tuple": "a list",
+    "list": "a list", "dict": "a table", "model": "a table",
+}  # fmt: skip
+"""What pydantic calls the types of settings, by the beginning of its names for errors."""
+
+
+def one_sentence(error: ValidationError) -> str:
+    """Return all of pydantic's complaints as one sentence, in our words."""
+    complaints = []
+    for problem in error.errors(include_url=False, include_context=False):
+        message = problem["msg"].removeprefix("Value error, ")
+        kind = problem["type"]
+        if kind == "value_error":
+            complaints.append(message)
+            continue
+        if kind == "extra_forbidden":
+            message = "there is no such setting"
+        elif kind.partition("_")[0] in _WANTED:
+            message = f"{_WANTED[kind.partition('_')[0]]} is wanted"
+        shown = repr(problem["input"])
+        place = ".".join(map(str, problem["loc"]))
+        complaints.append(
+            f"{place} {shown if len(shown) <= 80 else shown[:80] + '...'}: {message[:1].lower()}{message[1:]}"
+        )
+    return "; ".join(complaints)
+
+
+class Settings(Frozen):
+    """Settings that a user may get wrong."""
+
+    @classmethod
+    def parse(cls, **settings: Any) -> Self:
+        """Make a spec, saying in one SettingError all that is wrong with it."""
+        try:
+            return cls(**settings)
+        except ValidationError as error:
+            raise SettingError(one_sentence(error)) from None
+
+
+class ScoreSpec(Settings):
+    """How Grams become values. GRACE without history is alpha = 1.
+
+    >>> ScoreSpec(history="ema:.80").history
+    'ema:0.8'
+    """
+
+    method: Literal["grace"] = "grace"
+    alpha: float = 0.7
+    """Weight of the alignment with the answer; the alignment with the history has the rest."""
+    history: str = "uniform"
+    """Which earlier steps make a step's history: "uniform", "window:W" or "ema:B"."""
+    target: Literal["answer", "trace", "suffix"] = "answer"
+    """What a step is aligned with: the answer, all tokens of steps and answer, or the tokens after the step."""
+    without_answer: bool = False
+    """Score by history alone: steps from the second on have a score, and a sample with one step has no value."""
+    aggregation: str = "mean"
+    """How step scores become a value: "mean", "min", "last", "length_weighted" (by tokens) or "quantile:Q"."""
+
+    @field_validator("alpha")
+    @classmethod
+    def _balance(cls, value: float) -> float:
+        return check_alpha(value)
+
+    @field_validator("history")
+    @classmethod
+    def _known_history(cls, value: str) -> str:
+        return str(parse_history(value))
+
+    @field_validator("aggregation")
+    @classmethod
+    def _known_aggregation(cls, value: str) -> str:
+        return str(parse_aggregation(value))
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> Self:
+        for name in ("alpha", "target") if self.without_answer else ():
+            given = getattr(self, name)
+            if given != type(self).model_fields[name].default:
+                raise SettingError(f"without_answer scores by history alone, so {name} {given} would be ignored")
+        return self

@@ -1,0 +1,82 @@
+"""How much of a subset survives when something is drawn anew. Knows values and step scores, no store.
+
+Two subsets are compared by Jaccard's index, intersection over union; intervals come from a bootstrap, seeded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray
+from grace_store.values.draws import middle_of
+from grace_store.values.overlap import jaccard
+from grace_store.values.ranking import Ratio, budget, rank, top_mask
+
+
+@dataclass(frozen=True, slots=True)
+class Survival:
+    """How much two subsets share, and where 95 % of the draws lie."""
+
+    jaccard: float
+    low: float
+    high: float
+    num_samples: int
+    """Samples that have a value in both."""
+    num_chosen: int
+
+
+def survival(value: FloatArray, other: FloatArray, ratio: Ratio, *, draws: int = 200, seed: int = 0) -> Survival:
+    """Compare the best of two columns of values over the same samples; the interval draws the samples anew."""
+    both = np.flatnonzero(np.isfinite(value) & np.isfinite(other))
+    value, other = value[both], other[both]
+    count = budget(ratio, len(both))
+    first, second = top_mask(value, count), top_mask(other, count)
+    orders = (rank(value), rank(other))
+    generator = np.random.Generator(np.random.Philox(seed))
+    found = [_drawn_jaccard(generator, orders, count) for _ in range(draws if count else 0)]
+    return Survival(_shared(first, second), *middle_of(found), len(both), count)
+
+
+def _drawn_jaccard(generator: np.random.Generator, orders: tuple[IntArray, IntArray], count: int) -> float:
+    """Return the overlap among as many samples drawn with replacement, each counting as often as it was drawn."""
+    size = len(orders[0])
+    times = np.bincount(generator.integers(0, size, size), minlength=size)
+    shares = []
+    for order in orders:
+        drawn = times[order]
+        before = np.cumsum(drawn) - drawn
+        share = np.empty(size)
+        share[order] = np.clip(count - before, 0, drawn)
+        shares.append(share)
+    return float(np.minimum(*shares).sum() / np.maximum(*shares).sum())
+
+
+def step_survival(
+    value: FloatArray, step_score: FloatArray, offsets: IntArray, ratio: Ratio, *, draws: int = 200, seed: int = 0
+) -> Survival:
+    """Compare the best by value with the best by the mean of steps drawn anew from each sample's own.
+
+    step_score lies flat, sample i owning offsets[i]..offsets[i + 1]; a step without a score counts in no mean.
+    """
+    scored = np.isfinite(step_score)
+    before = np.concatenate([[0], np.cumsum(scored)])
+    num_scored = before[offsets[1:]] - before[offsets[:-1]]
+    usable = np.flatnonzero(np.isfinite(value) & (num_scored > 0))
+    flat = step_score[scored]
+    first, count_of = before[offsets[:-1]][usable], num_scored[usable]
+    starts = np.cumsum(count_of) - count_of
+    origin, width = np.repeat(first, count_of), np.repeat(count_of, count_of)
+    count = budget(ratio, len(usable))
+    chosen = top_mask(value[usable], count)
+    generator = np.random.Generator(np.random.Philox(seed))
+    found = []
+    for _ in range(draws if len(usable) else 0):
+        drawn = flat[origin + (generator.random(len(origin)) * width).astype(np.int64)]
+        found.append(_shared(chosen, top_mask(np.add.reduceat(drawn, starts) / count_of, count)))
+    return Survival(float(np.mean(found)) if found else np.nan, *middle_of(found), len(usable), count)
+
+
+def _shared(first: BoolArray, second: BoolArray) -> float:
+    return jaccard(*(int(np.count_nonzero(mask)) for mask in (first & second, first, second)))
