@@ -34,7 +34,7 @@ _PLACES = {
     "ReportRequest": "pages.report",
     "ScoreSpec": "values.score_spec",
     "ScoreTable": "artifacts.score_table",
-    "Store": "store",
+    "Store": "store.opened",
     "StoredSample": "read.samples",
     "Subset": "curate.select",
     "Sweep": "curate.sweep",

@@ -28,7 +28,7 @@ from grace_store.read.descriptors import describe_samples as describe_samples
 from grace_store.read.samples import StoredSample as StoredSample
 from grace_store.read.samples import iter_samples as iter_samples
 from grace_store.read.samples import open_store as open_store
-from grace_store.store import Store as Store
+from grace_store.store.opened import Store as Store
 from grace_store.values.diversity_spec import DiversitySpec as DiversitySpec
 from grace_store.values.grid import Grid as Grid
 from grace_store.values.grid import SweepSpec as SweepSpec

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from grace_store.base.metadata import Reason
 from grace_store.base.settings import ExtractRequest, ExtractSpec, GradientSpec, ModelIdentity, RunOptions, said
-from grace_store.base.unit import SampleSignals, SetAside, UnitOutcome, UnitSignals
-from grace_store.data import Sample
+from grace_store.base.states import Reason, SetAside
+from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
+from grace_store.data.sample import Sample
 
 HIDDEN_SIZE = 24
 CALLS_FILE = "FAKE_MODEL_CALLS"

@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from grace_store.base.metadata import Reason, Signal
+from grace_store.base.metadata import Signal
 from grace_store.base.settings import DataRequest, ExtractSpec, GradientSpec, ModelIdentity, Storage
-from grace_store.base.unit import SampleSignals, SetAside
+from grace_store.base.states import Reason, SetAside
+from grace_store.base.unit import SampleSignals
 from grace_store.run.plan import plan
-from grace_store.store import Store, UnitWriter, complete_signal, create_signal, unit_range
+from grace_store.store.layout import unit_range
+from grace_store.store.opened import Store
+from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 
 DIMENSION = 24
 NO_SPANS = np.zeros((0, 2), np.int32)

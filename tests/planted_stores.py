@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from grace_store.base.unit import UnitSignals
-from grace_store.store import Store, UnitWriter, complete_signal, unit_range
+from grace_store.store.layout import unit_range
+from grace_store.store.opened import Store
+from grace_store.store.unit_writer import UnitWriter, complete_signal
 from tests.stores import add_signal, spans_for, write_plan
 
 VECTOR_SIZE = 24

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 
 from grace_store.base.settings import DataRequest
 from grace_store.run.extract import ExtractJob, extract
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from tests.fake_model import make_fake_model
 
 NUM_TRACES = 130

@@ -14,7 +14,7 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.base.metadata import DataFile, Plan, Reason, Signal
+from grace_store.base.metadata import DataFile, Plan, Signal
 from grace_store.base.settings import (
     DataRequest,
     DataSpec,
@@ -25,19 +25,14 @@ from grace_store.base.settings import (
     Per,
     Storage,
 )
-from grace_store.base.unit import SampleSignals, SetAside, UnitSignals
+from grace_store.base.states import Reason, SetAside
+from grace_store.base.unit import SampleSignals, UnitSignals
 from grace_store.run.extract import ExtractJob, extract
-from grace_store.store import (
-    PlannedSample,
-    PlanWriter,
-    SignalView,
-    Store,
-    UnitWriter,
-    complete_signal,
-    create_signal,
-    open_backend,
-    unit_range,
-)
+from grace_store.store.backend import open_backend
+from grace_store.store.layout import unit_range
+from grace_store.store.opened import SignalView, Store
+from grace_store.store.plan_writer import PlannedSample, PlanWriter
+from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 from tests.fake_model import make_fake_model
 
 STORAGES: tuple[Storage, ...] = get_args(Storage)

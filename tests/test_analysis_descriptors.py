@@ -11,7 +11,8 @@ from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unf
 from grace_store.curate.score import score_samples
 from grace_store.likeness.points import DESCRIPTORS, Projection, describe, projection_for
 from grace_store.read.descriptors import DescriptionReader, describe_samples
-from grace_store.store import Store, UnitWriter, complete_signal
+from grace_store.store.opened import Store
+from grace_store.store.unit_writer import UnitWriter, complete_signal
 from grace_store.values.heuristics import HeuristicSpec
 from tests.gradient_stores import NO_SPANS
 from tests.stores import STORAGES, add_signal, random_vectors, write_plan

@@ -26,7 +26,7 @@ from grace_store.curate.select import select_samples
 from grace_store.likeness.search import IndexPlan
 from grace_store.read.descriptors import describe_samples
 from grace_store.run.extract import extract
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from tests.gradient_stores import NO_SPANS
 from tests.jobs import make_job, record
 from tests.scored_stores import known_store

@@ -12,7 +12,7 @@ import pytest
 from grace_store.curate.score import score_samples
 from grace_store.run.verify import verify
 from grace_store.run.warmup import warmup
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from tests import warmups
 
 

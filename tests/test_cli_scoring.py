@@ -18,7 +18,7 @@ from grace_store.artifacts.score_table import read_scores
 from grace_store.cli import main
 from grace_store.cli.main import COMMANDS
 from grace_store.run.extract import extract
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from grace_store.values.score_spec import ScoreSpec
 from tests.gradient_stores import DIMENSION, add_gradients
 from tests.jobs import NUM_USABLE, make_job

@@ -13,7 +13,7 @@ from grace_store.base.events import CheckpointWritten, HeldOutMeasured, StepTake
 from grace_store.cli import console
 from grace_store.cli.main import main
 from grace_store.pages.loss_curve import draw, sparkline
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from tests.tiny_models import tiny_text_model
 from tests.warmups import content, make_inputs
 

@@ -21,11 +21,12 @@ import pytest
 import zstandard
 
 from grace_store.base.errors import DataError, DatasetChanged, Unusable
-from grace_store.base.metadata import Reason
-from grace_store.data import Dataset, Record
+from grace_store.base.states import Reason
 from grace_store.data import dataset as dataset_module
 from grace_store.data import tables as tables_module
 from grace_store.data.cursors import NUM_CURSORS
+from grace_store.data.dataset import Dataset
+from grace_store.data.record import Record
 from grace_store.data.tables import row_json
 
 ROWS = [

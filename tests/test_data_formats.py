@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from grace_store.base.errors import SettingError, UnknownFormat, Unusable
-from grace_store.base.metadata import Reason
 from grace_store.base.settings import DataSpec
-from grace_store.data import FORMATS, ImageRef, Record, Sample, Turn, check_spec, detect_format, understand
+from grace_store.base.states import Reason
+from grace_store.data.formats import FORMATS
+from grace_store.data.record import Record
+from grace_store.data.sample import ImageRef, Sample, Turn
+from grace_store.data.understand import check_spec, detect_format, understand
 
 MMATHCOT = {
     "image_url": "images/1.png",

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from grace_store.base.errors import SettingError, Unusable
-from grace_store.base.metadata import Reason
+from grace_store.base.states import Reason
 from grace_store.data import image_files
 from grace_store.data.folders import default_image_folder
 from grace_store.data.image_files import ImageFolder, decode

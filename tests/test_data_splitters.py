@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace_store.base.errors import SettingError, Unusable
-from grace_store.data import cover
 from grace_store.data.answers import (
     after_think,
     answer_line,
@@ -21,6 +20,7 @@ from grace_store.data.answers import (
     named_answer,
     natural_answer,
 )
+from grace_store.data.sample import cover
 from grace_store.data.splitters import (
     line_starts,
     named_splitter,

@@ -18,9 +18,12 @@ import pytest
 import xarray
 import zarr
 
-from grace_store.base.metadata import FORMAT_VERSION, STATE_CODES, Commit, Completion, Plan, Reason, Signal
+from grace_store.base.metadata import FORMAT_VERSION, Commit, Completion, Plan, Signal
 from grace_store.base.settings import DataSpec, ExtractSpec, GradientSpec, Per, Storage
-from grace_store.store import Store, UnitWriter, complete_signal, layout, schemas
+from grace_store.base.states import STATE_CODES, Reason
+from grace_store.store import layout, schemas
+from grace_store.store.opened import Store
+from grace_store.store.unit_writer import UnitWriter, complete_signal
 from grace_store.store.vectors import Rotation
 from tests.stores import (
     NUM_SAMPLES,

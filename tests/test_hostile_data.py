@@ -19,13 +19,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace_store.base.errors import DataError, NothingUsable, SettingError, UnknownFormat, Unusable
-from grace_store.base.metadata import Reason
 from grace_store.base.settings import DataRequest, DataSpec
-from grace_store.data import FORMATS, Dataset, Record, Sample, tables, understand
+from grace_store.base.states import Reason
+from grace_store.data import tables
 from grace_store.data.answers import answer_line, boxed_answer, dagger_answer, hashes_answer, natural_answer
-from grace_store.data.record import MAX_NESTING, parse_object
+from grace_store.data.dataset import Dataset
+from grace_store.data.formats import FORMATS
+from grace_store.data.record import MAX_NESTING, Record, parse_object
+from grace_store.data.sample import Sample
 from grace_store.data.splitters import line_starts, named_splitter, natural_starts, paragraph_starts, section_starts
-from grace_store.data.understand import MAX_ID_CHARS
+from grace_store.data.understand import MAX_ID_CHARS, understand
 from grace_store.read.records import open_dataset
 from grace_store.run.plan import plan
 

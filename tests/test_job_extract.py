@@ -21,7 +21,8 @@ from grace_store.run.extract import ExtractJob, extract, missing_units
 from grace_store.run.plan import plan
 from grace_store.run.status import status
 from grace_store.run.verify import verify
-from grace_store.store import Store, backend, lock
+from grace_store.store import backend, lock
+from grace_store.store.opened import Store
 from tests.fake_model import CALLS_FILE, make_fake_model
 from tests.jobs import NUM_RECORDS, NUM_UNITS, NUM_USABLE, content, make_job
 

@@ -14,7 +14,7 @@ from grace_store.base.settings import DataRequest, RunOptions
 from grace_store.cli import main
 from grace_store.curate.fidelity import measure_fidelity
 from grace_store.run.extract import ExtractJob, extract
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from grace_store.values.agreement import agreement, scores_of
 from grace_store.values.score_spec import ScoreSpec
 from tests.scored_stores import known_store

@@ -24,7 +24,9 @@ from grace_store.run.open_signal import choose_signals, name_signals
 from grace_store.run.status import status
 from grace_store.run.verify import repair, verify, verify_against_model
 from grace_store.run.warmup import warmup
-from grace_store.store import Store, UnitWriter, complete_signal, unit_range
+from grace_store.store.layout import unit_range
+from grace_store.store.opened import Store
+from grace_store.store.unit_writer import UnitWriter, complete_signal
 from tests import fake_model, warmups
 from tests.gradients import TrueGradients, open_gradient
 from tests.jobs import NUM_RECORDS, NUM_USABLE, content, make_job

@@ -32,7 +32,8 @@ from grace_store.curate.select import rank_samples, select_samples
 from grace_store.curate.targets import Targets
 from grace_store.read import vectors as vector_blocks
 from grace_store.read.vectors import VectorReader
-from grace_store.store import SAMPLES_PER_CHUNK, Store
+from grace_store.store.layout import SAMPLES_PER_CHUNK
+from grace_store.store.opened import Store
 from grace_store.values.heuristics import HeuristicSpec, random_values
 from grace_store.values.influence.influence_spec import InfluenceSpec
 from grace_store.values.score_spec import ScoreSpec

@@ -12,12 +12,12 @@ from grace_store.base.errors import TargetMismatch
 from grace_store.base.settings import DataRequest, ExtractRequest, GradientRequest, RunOptions
 from grace_store.curate.score import score_samples
 from grace_store.curate.targets import Targets
-from grace_store.data import Dataset
+from grace_store.data.dataset import Dataset
 from grace_store.model.lora.recipe import WarmupRequest
 from grace_store.read.records import UnitLoader
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.warmup import warmup
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from grace_store.values.influence.influence_spec import InfluenceSpec
 from tests import warmups
 from tests.gradient_stores import brute_influence, stored_vectors

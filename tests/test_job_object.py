@@ -23,7 +23,11 @@ from grace_store.run.doctor.findings import DoctorJob, Seen
 from grace_store.run.doctor.machine_checks import check_place
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.verify import repair, verify
-from grace_store.store import PlanWriter, Store, hold, layout, open_backend
+from grace_store.store import layout
+from grace_store.store.backend import open_backend
+from grace_store.store.lock import hold
+from grace_store.store.opened import Store
+from grace_store.store.plan_writer import PlanWriter
 from tests.jobs import NUM_UNITS, NUM_USABLE, content, make_job
 from tests.s3_server import Fault, Proxy, environment, new_bucket, random_faults, s3_server
 

@@ -14,7 +14,8 @@ from grace_store.base.settings import DataRequest
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.plan import plan
 from grace_store.run.status import set_aside_rows, status
-from grace_store.store import Store, open_backend
+from grace_store.store.backend import open_backend
+from grace_store.store.opened import Store
 from tests.jobs import NUM_RECORDS, NUM_UNITS, NUM_USABLE, content, record, write_dataset
 
 REQUEST = DataRequest(min_steps=2)

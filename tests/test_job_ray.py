@@ -25,7 +25,8 @@ from grace_store.curate.sweep import sweep_settings
 from grace_store.run.engines.ray_engine import RayOptions
 from grace_store.run.engines.ray_tasks import ray_tasks
 from grace_store.run.extract import ExtractJob, extract, missing_units
-from grace_store.store import SAMPLES_PER_CHUNK, Store
+from grace_store.store.layout import SAMPLES_PER_CHUNK
+from grace_store.store.opened import Store
 from grace_store.values.grid import SweepSpec
 from tests.fake_model import GATE, Gate
 from tests.jobs import NUM_UNITS, content, make_job

@@ -16,7 +16,7 @@ from grace_store.curate.score import replay, score_samples, write_score_table
 from grace_store.read import blocks
 from grace_store.read.blocks import map_ordered, resolve_signals
 from grace_store.read.samples import iter_samples
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from grace_store.values.heuristics import HeuristicSpec, random_values
 from grace_store.values.history import history_weights
 from grace_store.values.score_spec import ScoreSpec

@@ -21,7 +21,7 @@ from grace_store.curate.compare import compare_subsets
 from grace_store.curate.exports.export import export_subset
 from grace_store.curate.score import score_samples, write_score_table
 from grace_store.curate.select import rank_samples, select_samples
-from grace_store.data import Dataset
+from grace_store.data.dataset import Dataset
 from grace_store.run.extract import extract
 from grace_store.run.warmup_recipe import write_whole
 from grace_store.values.heuristics import HeuristicSpec

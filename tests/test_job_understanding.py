@@ -11,12 +11,12 @@ import pytest
 
 from grace_store.base.errors import GraceStoreError
 from grace_store.base.settings import DataRequest, DataSpec
-from grace_store.data import Record
+from grace_store.data.record import Record
 from grace_store.run import scan as understanding
 from grace_store.run.plan import plan
 from grace_store.run.scan import BYTES_PER_PROCESS, Understanding, Verdict, processes_for, understood
 from grace_store.run.status import set_aside_rows
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from tests.jobs import content, record, write_dataset
 
 REQUEST = DataRequest(min_steps=2)

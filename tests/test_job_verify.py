@@ -16,7 +16,9 @@ from grace_store.run import scan as understanding
 from grace_store.run import verify as verify_module
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.verify import describe_problems, repair, verify, verify_against_model
-from grace_store.store import Problem, Store, hold
+from grace_store.store.check import Problem
+from grace_store.store.lock import hold
+from grace_store.store.opened import Store
 from grace_store.store.sealed import group_bytes
 from tests.fake_model import CALLS_FILE, make_fake_model
 from tests.jobs import content, make_job

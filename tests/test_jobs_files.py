@@ -17,7 +17,7 @@ from grace_store.base.settings import DataRequest
 from grace_store.cli.main import main
 from grace_store.run.plan import plan
 from grace_store.run.warmup import warmup
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from tests.warmups import make_inputs, make_job
 
 JOBS = Path(__file__).parent.parent / "jobs"

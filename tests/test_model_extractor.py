@@ -11,8 +11,8 @@ import torch
 
 import grace_store.model.head.own_forward as head_vjp
 from grace_store.base.errors import ModelError, OutOfMemory, SettingError
-from grace_store.base.metadata import Reason
 from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.base.states import Reason
 from grace_store.data.sample import ImageRef, Sample, Turn
 from grace_store.model.door import ProxyExtractor, open_extractor, resolve_spec
 from tests.tiny_models import tiny_text_model

@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 import grace_store.model.gradients.projected_rows as projected_rows
 import grace_store.model.gradients.sample_gradients as sample_gradients
 from grace_store.base.errors import ModelError, OutOfMemory, SettingError
-from grace_store.base.metadata import Reason
 from grace_store.base.settings import ExtractRequest, GradientRequest, RunOptions
+from grace_store.base.states import Reason
 from grace_store.base.unit import SampleSignals, UnitSignals
 from grace_store.model.door import open_extractor, resolve_spec
 from grace_store.model.gradients.gradient_extractor import GradientExtractor

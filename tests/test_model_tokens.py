@@ -8,7 +8,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from grace_store.base.errors import Unusable
-from grace_store.base.metadata import Reason
+from grace_store.base.states import Reason
 from grace_store.model.text.render import RenderedSample
 from grace_store.model.text.tokens import NO_SEGMENT, SampleTokenizer, TokenizedSample
 from tests.tiny_models import tiny_tokenizer

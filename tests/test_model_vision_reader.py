@@ -15,8 +15,8 @@ import torch
 
 import grace_store.model.text.reading as reading
 from grace_store.base.errors import DatasetChanged, ModelError, SettingError
-from grace_store.base.metadata import Reason
 from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.base.states import Reason
 from grace_store.data.sample import ImageRef, Sample, Turn
 from grace_store.model.door import ProxyExtractor, open_extractor, resolve_spec
 from grace_store.model.load import trials

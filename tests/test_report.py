@@ -32,7 +32,7 @@ from grace_store.pages.plain_text import plot_label, shortened, visible
 from grace_store.pages.report import ReportRequest, write_report
 from grace_store.pages.shown_traces import choose_traces
 from grace_store.run.status import status
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from grace_store.values.grid import SweepSpec
 from grace_store.values.heuristics import HeuristicSpec
 from grace_store.values.influence.influence_spec import InfluenceSpec

@@ -15,7 +15,7 @@ from grace_store.curate.exports.export import export_subset
 from grace_store.curate.score import score_samples, write_score_table
 from grace_store.curate.select import select_samples
 from grace_store.pages.report import ReportRequest, write_report
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from grace_store.values.heuristics import HeuristicSpec
 from grace_store.values.length_bias import rank_correlation
 from tests.reports import HOSTILE_ID, IMAGE, NUM_TRACES, chromium, make_store

@@ -15,30 +15,25 @@ import numpy as np
 import pytest
 
 from grace_store.base.errors import Corrupt, GraceStoreError
-from grace_store.base.metadata import Commit, Plan, Reason, SampleSetAside, Signal
+from grace_store.base.metadata import Commit, Plan, SampleSetAside, Signal
 from grace_store.base.settings import Storage
+from grace_store.base.states import Reason
 from grace_store.run.verify import verify
-from grace_store.store import (
-    LocalBackend,
-    Problem,
-    SignalView,
-    Store,
+from grace_store.store import check, encode, layout
+from grace_store.store.backend import LocalBackend
+from grace_store.store.check import Problem, check_plan, check_signal, check_strays
+from grace_store.store.encode import ArrayEncoder
+from grace_store.store.layout import COMMITS, COMPLETIONS, LEDGER, LOCKS, RUNS, TMP
+from grace_store.store.opened import SignalView, Store
+from grace_store.store.sealed import group_bytes, seal, to_bytes
+from grace_store.store.unit_writer import (
     UnitWriter,
-    check,
-    check_plan,
-    check_signal,
-    check_strays,
     complete_signal,
     create_signal,
-    encode,
-    layout,
+    digest_of,
     rewrite_signal_metadata,
     withdraw_units,
 )
-from grace_store.store.encode import ArrayEncoder
-from grace_store.store.layout import COMMITS, COMPLETIONS, LEDGER, LOCKS, RUNS, TMP
-from grace_store.store.sealed import group_bytes, seal, to_bytes
-from grace_store.store.unit_writer import digest_of
 from tests.stores import (
     NUM_UNITS,
     SIGNAL,

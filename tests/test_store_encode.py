@@ -9,8 +9,10 @@ import pytest
 import zarr
 
 from grace_store.base.settings import Storage
-from grace_store.store import Store, UnitWriter, layout
+from grace_store.store import layout
 from grace_store.store.encode import ArrayEncoder
+from grace_store.store.opened import Store
+from grace_store.store.unit_writer import UnitWriter
 from tests.stores import STORAGES, add_signal, random_signals, spans_for, write_plan, write_store
 
 NUM_STEPS = [3, 1, 40, 5, 150, 2, 1, 1, 9]

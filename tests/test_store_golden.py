@@ -14,7 +14,8 @@ from grace_store.base.settings import ExtractRequest, GradientRequest, RunOption
 from grace_store.curate.score import score_samples
 from grace_store.run.extract import ExtractJob, extract, missing_units
 from grace_store.run.verify import repair, verify
-from grace_store.store import Store, withdraw_units
+from grace_store.store.opened import Store
+from grace_store.store.unit_writer import withdraw_units
 from tests.fake_model import make_fake_model
 from tests.jobs import content
 

@@ -13,9 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace_store.base.errors import SettingError
-from grace_store.base.metadata import STATE_CODES, Plan, Reason
+from grace_store.base.metadata import Plan
 from grace_store.base.settings import DataSpec, Per, Storage
-from grace_store.store import Store, layout, unit_range
+from grace_store.base.states import STATE_CODES, Reason
+from grace_store.store import layout
+from grace_store.store.layout import unit_range
+from grace_store.store.opened import Store
 from tests.stores import STORAGES, make_spec, write_plan
 
 step_counts = st.lists(st.integers(1, 30), min_size=1, max_size=70)

@@ -20,8 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace_store.base.errors import StorageError, StoreBusy
-from grace_store.store import Backend, LocalBackend, clear_dead, hold, lock, open_backend, refuse_busy
+from grace_store.store import lock
+from grace_store.store.backend import Backend, LocalBackend, open_backend
 from grace_store.store.layout import LOCKS, TMP
+from grace_store.store.lock import clear_dead, hold, refuse_busy
 from tests.s3_server import environment, new_bucket, s3_server
 
 MINE = f"{LOCKS}/base.0-of-1.json"

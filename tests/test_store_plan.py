@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 from grace_store.base.errors import NotAStore, SettingError
-from grace_store.base.metadata import Reason
-from grace_store.store import PlannedSample, PlanWriter, Store, check_plan, check_strays, layout, open_backend
+from grace_store.base.states import Reason
+from grace_store.store import layout
+from grace_store.store.backend import open_backend
+from grace_store.store.check import check_plan, check_strays
+from grace_store.store.opened import Store
+from grace_store.store.plan_writer import PlannedSample, PlanWriter
 from tests.stores import NUM_SAMPLES, extract_store, finished_store, write_plan
 
 NUM_STEPS = [1 + i * 7 % 9 for i in range(23)]

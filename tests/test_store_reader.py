@@ -14,19 +14,15 @@ from grace_store.base.errors import Corrupt, NotAStore, StoreError, Unfinished, 
 from grace_store.base.metadata import Plan
 from grace_store.base.settings import Storage
 from grace_store.base.unit import UnitSignals
-from grace_store.data import Dataset, Sample
+from grace_store.data.dataset import Dataset
+from grace_store.data.sample import Sample
 from grace_store.read.records import UnitLoader
-from grace_store.store import (
-    GramReader,
-    SignalView,
-    Store,
-    complete_signal,
-    create_signal,
-    layout,
-    unit_range,
-    withdraw_units,
-)
+from grace_store.store import layout
+from grace_store.store.gram_reader import GramReader
+from grace_store.store.layout import unit_range
+from grace_store.store.opened import SignalView, Store
 from grace_store.store.sealed import BODY, SEAL, canonical_json, from_bytes, group_bytes, unseal
+from grace_store.store.unit_writer import complete_signal, create_signal, withdraw_units
 from tests.fake_model import fake_signals
 from tests.stores import (
     NUM_SAMPLES,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.errors import NotAStore, ResumeMismatch
-from grace_store.store import Store
+from grace_store.store.opened import Store
 
 
 def check_plan_of(made_by: dict[str, Any], store: Store, what: str | None = None) -> None:
@@ -55,3 +56,10 @@ def check_signals_of(signals: dict[str, dict[str, Any]], store: Store) -> None:
                 f"Signal {name!r} of {store.location} had {then['num_units']} units when it was scored and has "
                 f"{num_units} now, so the same table cannot be made. Score it anew."
             )
+
+
+def open_store_of(scores: ScoreTable, location: str | None = None) -> Store:
+    """Open the store that a table was made from, or a copy elsewhere, and make sure that it has the same plan."""
+    store = open_made_from(scores.made_by, location or None, scores.what, "--store")
+    check_plan_of(scores.made_by, store, scores.what)
+    return store

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from grace_store.base.errors import SettingError
 from grace_store.base.files import overlaps
-from grace_store.store import Store, is_url
+from grace_store.store.backend import is_url
+from grace_store.store.opened import Store
 
 Source = tuple[Path, str]
 """A path and what it is, in words."""

@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 
 from grace_store.artifacts.table_check import check_columns, parse_note
 from grace_store.base.arrays import Array, ByteArray, Float32Array, FloatArray, Int32Array, IntArray
-from grace_store.base.errors import DataError
+from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import whole_file
 from grace_store.values.grace import flag_names
 from grace_store.values.gram import offsets_of
 from grace_store.values.length_bias import Length, lengths_of, step_token_totals
+from grace_store.values.ranking import balanced_order, rank
 
 METADATA_KEY = b"grace_store"
 
@@ -137,6 +138,34 @@ class ScoreTable:
     def has_step_scores(self) -> bool:
         """Whether steps have scores; those of a heuristic have none."""
         return "step_score" in self.table.column_names and self.table["step_score"].null_count == 0
+
+    def with_steps(self) -> ScoreTable:
+        """Return the table with its step scores, if it has any, reading them if they were left out."""
+        return self if self.path is None or "step_score" in self.table.column_names else read_scores(self.path)
+
+    def ranked(self, value: FloatArray | None = None) -> IntArray:
+        """Return the rows that have a value, the best first, by the table's values or others in their place.
+
+        A table with capabilities is ranked in turns, the best of each one, then the second best, and so on.
+        """
+        order = rank(self.value if value is None else value, self.row)
+        if self.capability is None:
+            return order
+        # Numbered anew from 0: a stranger's table may have any number there.
+        return order[balanced_order(np.unique(self.capability[order], return_inverse=True)[1], "equal")]
+
+    def signal_named(self, signal: str | None = None) -> str:
+        """Return the signal whose vectors go with the table: the one named, or the one that was scored."""
+        if signal is not None:
+            return signal
+        scored = list(self.made_by.get("signals", ()))
+        if len(scored) != 1:
+            place = self.path.name if self.path else "the table"
+            raise SettingError(
+                f"{place} was scored from {', '.join(scored) or 'no'} signals: name the one whose vectors are meant, "
+                "with --signal"
+            )
+        return str(scored[0])
 
     def flat(self, name: str) -> Array:
         """Return a column of lists as one array, the steps of sample i at offsets[i]..offsets[i + 1]."""

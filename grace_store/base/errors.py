@@ -27,7 +27,7 @@
 
 from __future__ import annotations
 
-from grace_store.base.metadata import Reason
+from grace_store.base.states import Reason, SetAside
 
 
 class GraceStoreError(Exception):
@@ -122,6 +122,13 @@ class Unusable(Exception):
     """One record or sample cannot be used: carries the reason and a detail for people."""
 
     def __init__(self, reason: Reason, detail: str = "") -> None:
-        super().__init__(f"{reason}: {detail}" if detail else str(reason))
-        self.reason = reason
-        self.detail = detail
+        self.why = SetAside(reason, detail)
+        super().__init__(str(self.why))
+
+    @property
+    def reason(self) -> Reason:
+        return self.why.reason
+
+    @property
+    def detail(self) -> str:
+        return self.why.detail

@@ -16,6 +16,8 @@ from grace_store.base.errors import SettingError
 from grace_store.base.text import without_nan
 
 SIDECAR = ".spec.json"
+BUCKET_SCHEMES = ("s3", "gs", "az")
+"""How the URL of an object store begins."""
 
 
 @contextmanager
@@ -43,7 +45,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 def refuse_file_above(path: Path) -> None:
     """Raise SettingError if what should be a folder on the way to a path is a file, or if the path was a URL."""
-    if not {"s3:", "gs:", "az:"}.isdisjoint(path.parts):
+    if not {f"{scheme}:" for scheme in BUCKET_SCHEMES}.isdisjoint(path.parts):
         raise SettingError(f"{path.name} cannot be written to a bucket: only stores can be in one. Give a local path.")
     nearest = next((above for above in path.parents if above.exists()), None)
     if nearest is not None and not nearest.is_dir():

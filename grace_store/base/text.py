@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 RANGES_SHOWN = 20
+LINE_CHARS = 60
 
 
 def size(num_bytes: float) -> str:
@@ -70,3 +71,13 @@ def without_nan(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [without_nan(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def one_line(value: object) -> str:
+    """Return a field's value on one short line.
+
+    >>> one_line("two\\nlines")
+    'two lines'
+    """
+    text = " ".join(str(value).split())
+    return text if len(text) <= LINE_CHARS else text[:LINE_CHARS] + "..."

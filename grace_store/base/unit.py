@@ -5,15 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from grace_store.base.arrays import Float32Array, Int32Array
-from grace_store.base.metadata import Reason
-
-
-@dataclass(frozen=True, slots=True)
-class SetAside:
-    """Why one sample of a unit has no vectors."""
-
-    reason: Reason
-    detail: str = ""
+from grace_store.base.states import SetAside
 
 
 @dataclass(slots=True, kw_only=True)

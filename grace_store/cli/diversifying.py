@@ -75,8 +75,7 @@ def diversity(
     stand for their best.
     """
     from grace_store.artifacts.outputs import check_results
-    from grace_store.curate.diversity import measure_diversity
-    from grace_store.curate.diversity_files import write_diversity
+    from grace_store.curate.diversity import measure_diversity, write_diversity
     from grace_store.curate.trade_curve import TradeSpec
 
     if (methods or weights) and curve is None:

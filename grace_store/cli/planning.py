@@ -13,7 +13,7 @@ from grace_store.cli.options import as_json, config_option, data_options, pick
 
 
 def _formats_epilog() -> str:
-    from grace_store.data import FORMATS
+    from grace_store.data.formats import FORMATS
 
     lines = [f"  {name}: {known.description}" for name, known in FORMATS.items()]
     return "\b\nFormats:\n" + "\n".join(lines) + "\n\n\b\nExample:\n  grace-store plan traces.jsonl --store traces.zarr"

@@ -144,18 +144,18 @@ def _targets(
 def _print_influence(made_by: dict[str, Any]) -> None:
     """Say how an influence method counted checkpoints and subtasks."""
     from grace_store.artifacts.score_table import named_method
-    from grace_store.read.record_fields import shown
+    from grace_store.base.text import one_line
 
     targets, total = made_by["targets"], sum(each["weight"] for each in made_by["signals"].values())
     shares = ", ".join(f"{name} {made_by['signals'][name]['weight'] / total:.3g}" for name in made_by["checkpoints"])
     source = {"given": "as given", "learning_rate": "by learning rate", "equal": "equal"}[made_by["weights_from"]]
     click.echo(f"  method: {named_method(made_by)}")
     click.echo(f"  checkpoints: {shares} (weights {source})")
-    sizes = [f"{shown(each['name'])} ({each['num_samples']})" for each in targets["subtasks"]]
+    sizes = [f"{one_line(each['name'])} ({each['num_samples']})" for each in targets["subtasks"]]
     click.echo(harmless(f"  subtasks: {_first_few(sizes)}"))
     capabilities = made_by.get("capabilities", ())
     for number, members in enumerate(capabilities[:SUBTASKS_SHOWN]):
-        click.echo(harmless(f"  capability {number}: {_first_few([shown(each) for each in members])}"))
+        click.echo(harmless(f"  capability {number}: {_first_few([one_line(each) for each in members])}"))
     if len(capabilities) > SUBTASKS_SHOWN:
         click.echo(f"  and {len(capabilities) - SUBTASKS_SHOWN} capabilities more")
     if cosines := [each for i, line in enumerate(made_by.get("subtask_cosine", ())) for each in line[:i]]:

@@ -14,7 +14,8 @@ from grace_store.cli.console import ProgressDisplay, harmless, out, print_json, 
 from grace_store.cli.options import as_json, images_option, pick, speed_options, store_argument
 
 if TYPE_CHECKING:
-    from grace_store.store import Problem, Store
+    from grace_store.store.check import Problem
+    from grace_store.store.opened import Store
 
 
 @click.command(epilog="\b\nExample:\n  grace-store status traces.zarr --list")
@@ -26,7 +27,7 @@ def status(store: str, signal: str | None, *, list_all: bool, as_json: bool) -> 
     """Say how many records are planned, done and set aside, and why."""
     from grace_store.run.status import set_aside_rows
     from grace_store.run.status import status as count
-    from grace_store.store import Store
+    from grace_store.store.opened import Store
 
     opened = Store.open(store)
     counts = count(opened, signal)
@@ -72,7 +73,7 @@ def verify(
     from grace_store.base.settings import RunOptions
     from grace_store.run.verify import describe_problems, verify_against_model
     from grace_store.run.verify import verify as check
-    from grace_store.store import Store
+    from grace_store.store.opened import Store
 
     opened = Store.open(store)
     names = [opened.signal(signal).name] if signal else opened.signal_names
@@ -146,7 +147,7 @@ def inspect(store: str, sample: str, signal: str | None, data: tuple[str, ...], 
     """Show SAMPLE (an id, or #ROW): its text by segment, with loss, entropy, alignments and score."""
     from grace_store.curate.inspect import sample_view
     from grace_store.run.status import check_planned, why_set_aside
-    from grace_store.store import Store
+    from grace_store.store.opened import Store
     from grace_store.values.score_spec import ScoreSpec
 
     opened = Store.open(store)
@@ -200,7 +201,7 @@ def _show_segments(segments: list[dict[str, Any]]) -> None:
 def info(store: str, *, as_json: bool) -> None:
     """Show what a store was made from: files, settings, models, sizes."""
     from grace_store.base.settings import short
-    from grace_store.store import Store
+    from grace_store.store.opened import Store
 
     opened = Store.open(store)
     plan = opened.plan

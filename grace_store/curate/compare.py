@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from grace_store.artifacts.score_table import RECONSTRUCTED, ScoreTable, read_scores
-from grace_store.artifacts.table_check import wrong_fields
+from grace_store.artifacts.score_table import RECONSTRUCTED, ScoreTable
+from grace_store.artifacts.subset_file import WrittenSubset, read_subset
 from grace_store.base.arrays import FloatArray, IntArray
-from grace_store.base.errors import DataError
-from grace_store.base.files import read_note, sidecar_of
-from grace_store.curate.select import rank_samples, select_samples
+from grace_store.curate.select import rank_samples
 from grace_store.values.overlap import jaccard
 from grace_store.values.ranking import Ratio
-
-_NOTE_FIELDS = {"rows": list, "num_samples": int, "spec": dict, "scores": dict}
-"""What is asked of the note beside a subset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,48 +85,6 @@ def compare_subsets(a: str | Path, b: str | Path, *, ratio: Ratio | None = None)
     )
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenSubset:
-    """A subset as it lies in a file, with the table it was chosen from."""
-
-    path: Path
-    scores: ScoreTable
-    chosen: IntArray
-    """Rows of the table."""
-    spec: dict[str, Any]
-    """How it was chosen; empty for the best of a table."""
-
-
-def read_subset(path: Path, ratio: Ratio | None = None) -> WrittenSubset:
-    """Read a subset that ``select`` wrote, or the best of a scores table."""
-    sidecar = sidecar_of(path)
-    if not sidecar.is_file():
-        if path.is_file() and path.suffix != ".parquet":
-            raise DataError(
-                f"{path} has no {sidecar.name} beside it, so it is not known what made it; select it again."
-            )
-        scores = read_scores(path, steps=False)
-        return WrittenSubset(path, scores, select_samples(scores, ratio=ratio).ranked, {})
-    made_by = read_note(sidecar)
-    if wrong := wrong_fields(made_by, _NOTE_FIELDS) or _wrong_choice(made_by["spec"] if made_by else {}):
-        raise DataError(f"{sidecar} is not what `grace-store select` wrote (no {wrong}); select {path.name} again.")
-    assert made_by is not None
-    scores = _table_of(path, made_by)
-    rows = {row for row in made_by["rows"] if isinstance(row, int)}
-    chosen = np.flatnonzero([row in rows for row in scores.row.tolist()])
-    if len(chosen) != made_by["num_samples"]:
-        raise DataError(f"{scores.path} does not hold all samples of {path}: it is another table. Select it again.")
-    return WrittenSubset(path, scores, chosen, made_by["spec"])
-
-
-def _wrong_choice(spec: dict[str, Any]) -> str:
-    """Return which part of how a subset was chosen is not what `select` writes; empty if none."""
-    control, diversity = spec.get("control") or [], spec.get("diversity") or {"method": ""}
-    if not isinstance(control, list) or not all(isinstance(name, str) for name in control):
-        return "control"
-    return "" if isinstance(diversity, dict) and "method" in diversity else "diversity"
-
-
 def _side(subset: WrittenSubset) -> _Side:
     scores, spec, path = subset.scores, subset.spec, subset.path
     ranking = rank_samples(scores, control=spec.get("control", ()))
@@ -153,20 +105,6 @@ def _side(subset: WrittenSubset) -> _Side:
         order = f"diversity by {diversity['method']}"
         notes.append(f"{path.name} was chosen with {order}; ranks are those by value alone")
     return _Side(scores, subset.chosen, ranking.value, order, notes, ranks)
-
-
-def _table_of(path: Path, made_by: dict[str, Any]) -> ScoreTable:
-    where = made_by.get("scores_path")
-    if not isinstance(where, str):
-        raise DataError(f"{path} was chosen from a table in memory; write the table, then select from it.")
-    beside = path.parent / Path(where).name
-    where = where if Path(where).is_file() or not beside.is_file() else str(beside)
-    if not Path(where).is_file():
-        raise DataError(f"{path} was chosen from {where}, which is no longer there: put it back or score again.")
-    scores = read_scores(where, steps=False)
-    if scores.made_by != made_by["scores"]:
-        raise DataError(f"{where} was overwritten by other scores since {path} was chosen from it. Select it again.")
-    return scores
 
 
 def _by_rank(side: _Side) -> list[int]:

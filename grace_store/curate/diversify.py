@@ -10,20 +10,19 @@ from typing import Any
 import numpy as np
 
 from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicates
+from grace_store.artifacts.made_from import open_store_of
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.curate.duplicates import find_duplicates
-from grace_store.curate.pool import Pool, open_pool, signal_of
-from grace_store.curate.select import Diversified, Ranking, open_store_of, positions_of, with_steps
-from grace_store.likeness.clusters import cluster_vectors, make_cells
+from grace_store.curate.pool import open_pool
+from grace_store.curate.pool_orders import pool_orders
+from grace_store.curate.select import Diversified, Ranking
 from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
-from grace_store.likeness.greedy import Trade, greedy_orders
 from grace_store.likeness.points import descriptor_named
-from grace_store.store import Store
-from grace_store.values.diverse_orders import blended_order, distinct_first
+from grace_store.store.opened import Store
+from grace_store.values.diverse_orders import distinct_first
 from grace_store.values.diversity_spec import DiversitySpec
-from grace_store.values.ranking import Balance, balanced_order
 
 
 def diversify(
@@ -44,14 +43,14 @@ def diversify(
     if duplicates is not None:
         table = _given_table(duplicates, opened, spec)
         return _without_duplicates(ranking, table, row, str(duplicates))
-    spec = spec.model_copy(update={"signal": signal_of(ranking.scores, spec.signal)})
-    samples = np.sort(positions_of(opened, row))
+    spec = spec.model_copy(update={"signal": ranking.scores.signal_named(spec.signal)})
+    samples = np.sort(opened.positions_of(row))
     if spec.method == "dedup":
         similarity = spec.similarity or DEFAULT_THRESHOLD
         descriptor = None if spec.descriptor is None else descriptor_named(spec.descriptor)
         table = find_duplicates(
             opened, signal=spec.signal, descriptor=descriptor, threshold=similarity,
-            floor=similarity, scores=with_steps(ranking.scores) if descriptor == "weighted" else None,
+            floor=similarity, scores=ranking.scores.with_steps() if descriptor == "weighted" else None,
             subset=samples, data=data, partial=True, threads=threads, listener=listener,
         )  # fmt: skip
         return _without_duplicates(ranking, table, row, "the search")
@@ -62,7 +61,7 @@ def diversify(
     at = pool.places_of(row, "the table")
     made_by = spec.model_dump(mode="json", exclude_none=True) | {"descriptor": pool.made_by["descriptor"]}
     listener(Note(f"Ordering {len(at)} samples by {spec.method}."))
-    return _ranked(ranking, diverse_orders(pool, at, [spec], threads=threads)[0], made_by)
+    return _ranked(ranking, pool_orders(pool, at, [spec], threads=threads)[0], made_by)
 
 
 def _given_table(path: str | Path, store: Store, spec: DiversitySpec) -> DuplicateTable:
@@ -91,38 +90,3 @@ def _without_duplicates(ranking: Ranking, table: DuplicateTable, row: IntArray, 
 def _ranked(ranking: Ranking, order: IntArray, made_by: dict[str, Any], num_distinct: int | None = None) -> Ranking:
     diversified = Diversified(made_by, ranking.ranked, num_distinct)
     return replace(ranking, ranked=ranking.ranked[order], diversified=diversified)
-
-
-def diverse_orders(
-    pool: Pool, at: IntArray, specs: Sequence[DiversitySpec], *, threads: int | None = None
-) -> list[IntArray]:
-    """Return an order by each spec over samples given the best first, at being their places in the pool.
-
-    Specs of the methods clusters, facility and mmr that share a seed share clusters and similarities.
-    """
-    orders: dict[int, IntArray] = {}
-    for seed in dict.fromkeys(spec.seed or 0 for spec in specs):
-        mine = [i for i, spec in enumerate(specs) if (spec.seed or 0) == seed]
-        greedy = [i for i in mine if specs[i].method != "clusters"]
-        if greedy:
-            cell = make_cells(pool.vector, seed=seed, threads=threads)[at]
-            trades = [Trade(specs[i].method, _weight(specs[i])) for i in greedy]  # type: ignore[arg-type]
-            orders |= dict(zip(greedy, greedy_orders(pool.vector, at, cell, trades), strict=True))
-        for num_clusters in dict.fromkeys(specs[i].num_clusters for i in mine if i not in greedy):
-            label = cluster_vectors(pool.vector, num_clusters, seed=seed, threads=threads).label[at]
-            # Samples that point nowhere are a cluster of their own.
-            stratum = np.unique(label, return_inverse=True)[1].astype(np.int64)
-            for i in mine:
-                if specs[i].method == "clusters" and specs[i].num_clusters == num_clusters:
-                    orders[i] = _cluster_order(stratum, specs[i].balance, _weight(specs[i]))
-    return [orders[i] for i in range(len(specs))]
-
-
-def _cluster_order(stratum: IntArray, balance: Balance | None, weight: float) -> IntArray:
-    assert balance is not None
-    return blended_order(balanced_order(stratum, balance), weight)
-
-
-def _weight(spec: DiversitySpec) -> float:
-    assert spec.weight is not None
-    return spec.weight

@@ -13,12 +13,13 @@ import numpy as np
 from grace_store import __version__
 from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.score_table import ScoreTable, read_scores
+from grace_store.artifacts.subset_file import read_subset
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, ignore
+from grace_store.base.files import write_json, write_text
 from grace_store.base.text import counted, without_nan
-from grace_store.curate.compare import read_subset
-from grace_store.curate.pool import Pool, open_pool, signal_of
+from grace_store.curate.pool import Pool, open_pool
 from grace_store.curate.select import Ranking, Subset, rank_samples
 from grace_store.curate.trade_curve import TradeCurve, TradeSpec, trade_curve
 from grace_store.likeness.clusters import Clusters, cluster_vectors
@@ -30,7 +31,7 @@ from grace_store.likeness.coverage import (
     share_touched,
 )
 from grace_store.likeness.spread import MAX_VENDI, drawn, nearest_distance, vendi_score
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from grace_store.values.ranking import Ratio
 
 NUM_RANDOM = 200
@@ -158,7 +159,7 @@ def measure_diversity(
         check_plan_of(each.scores.made_by, opened, each.what)
     with_values = table if table is not None else chosen[0].scores if chosen else None
     if signal is None and with_values is not None:
-        signal = signal_of(with_values, None)
+        signal = with_values.signal_named(None)
     pool = open_pool(
         opened, signal=signal, descriptor=descriptor, scores=with_values, partial=partial, threads=threads,
         listener=listener,
@@ -314,3 +315,12 @@ def _cluster_shares(
         )
         for i in range(num)
     ]
+
+
+def write_diversity(found: Diversity, out: Path | None = None, curve: Path | None = None) -> None:
+    """Write everything as JSON, and the curve as SVG."""
+    if out is not None:
+        write_json(out, found.to_dict())
+    if curve is not None and found.curve is not None:
+        note = f"{found.made_by['num_samples']} samples of {found.made_by['store']}"
+        write_text(curve, found.curve.picture(note))

@@ -13,19 +13,18 @@ from grace_store import __version__
 from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicates
 from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.score_table import ScoreTable, read_scores
+from grace_store.artifacts.subset_file import samples_named
 from grace_store.base.arrays import BoolArray, Float32Array, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, Warned, ignore
 from grace_store.base.text import counted
-from grace_store.curate.pool import signal_of
-from grace_store.curate.subset_files import samples_named
 from grace_store.curate.text_digests import sample_digests
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS, Keep, check_thresholds
 from grace_store.likeness.forest import Pairs, joined, nearest_in, parents_in, spanning_forest
 from grace_store.likeness.points import Descriptor
 from grace_store.read.blocks import BlockReader, Mapper, Threads, map_ordered
 from grace_store.read.descriptors import DescriptionReader, tell_oddities
-from grace_store.store import SignalView, Store
+from grace_store.store.opened import SignalView, Store
 
 if TYPE_CHECKING:
     from grace_store.likeness.search import Found
@@ -50,7 +49,7 @@ def find_duplicates(
     opened = store if isinstance(store, Store) else Store.open(store)
     table = _scores(opened, scores, steps=descriptor == "weighted")
     keep = _checked(keep, table)
-    view = opened.signal(signal if table is None else signal_of(table, signal))
+    view = opened.signal(signal if table is None else table.signal_named(signal))
     samples = samples_named(opened, subset) if isinstance(subset, (str, Path)) else subset
     reader = DescriptionReader.of(
         opened, signal=view.name, descriptor=descriptor, scores=table if descriptor == "weighted" else None,

@@ -16,7 +16,7 @@ from grace_store.read.blocks import BlockReader
 from grace_store.read.records import UnitLoader, image_folder, open_dataset
 from grace_store.run.model_door import PROXY, model_door
 from grace_store.run.open_signal import check_same
-from grace_store.store import SignalView, Store
+from grace_store.store.opened import SignalView, Store
 from grace_store.values.agreement import Agreement, agreement, scores_of
 from grace_store.values.grace import RaggedScores
 from grace_store.values.heuristics import random_values

@@ -25,7 +25,8 @@ from grace_store.curate.targets import Targets, TargetSet, find_subtasks, read_t
 from grace_store.likeness.communities import find_communities
 from grace_store.read.blocks import Signals, Threads, map_ordered
 from grace_store.read.vectors import UnitVectors, VectorReader
-from grace_store.store import SAMPLES_PER_CHUNK, Store, unit_range
+from grace_store.store.layout import SAMPLES_PER_CHUNK, unit_range
+from grace_store.store.opened import Store
 from grace_store.values.grace import Flag
 from grace_store.values.influence.cadc import capability_directions, joined_pairs, self_influence_slopes, trajectories
 from grace_store.values.influence.directions import combine_checkpoints, products

@@ -12,11 +12,10 @@ from grace_store.base.arrays import Float32Array
 from grace_store.base.errors import DataError, SettingError, Unfinished
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.text import counted
-from grace_store.curate.pool import signal_of
 from grace_store.likeness.nearest import Nearest
 from grace_store.likeness.points import Descriptor
 from grace_store.read.descriptors import DescriptionReader
-from grace_store.store import Store
+from grace_store.store.opened import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def nearest_samples(
     if seed is not None and descriptor != "projected":
         raise SettingError("a seed is for the random projection of the descriptor projected: leave --seed out")
     opened = store if isinstance(store, Store) else Store.open(store)
-    view = opened.signal(signal if scores is None else signal_of(scores, signal))
+    view = opened.signal(signal if scores is None else scores.signal_named(signal))
     reader = DescriptionReader.of(
         opened, signal=view.name, descriptor=descriptor, scores=scores, dimension=dimension, seed=seed or 0,
         partial=partial, threads=threads,

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import Float32Array, IntArray
-from grace_store.base.errors import DataError, SettingError
+from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.text import counted
-from grace_store.curate.select import with_steps
 from grace_store.likeness.points import descriptor_named
 from grace_store.read.descriptors import Descriptions, describe_samples
-from grace_store.store import Store
+from grace_store.store.opened import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ def open_pool(
     """Describe all done samples of a signal, or some (positions in the plan). The descriptor weighted needs scores."""
     view = store.signal(signal)
     chosen = None if descriptor is None else descriptor_named(descriptor)
-    weights = with_steps(scores) if chosen == "weighted" and scores is not None else None
+    weights = scores.with_steps() if chosen == "weighted" and scores is not None else None
     num_samples = store.plan.num_samples if samples is None else len(samples)
     listener(Note(f"Reading the vectors of {counted(num_samples, 'sample')}, signal {view.name}."))
     found = describe_samples(
@@ -64,16 +62,3 @@ def open_pool(
         listener=listener,
     )  # fmt: skip
     return Pool(store, found)
-
-
-def signal_of(scores: ScoreTable, signal: str | None) -> str:
-    """Return the signal whose vectors go with a table: the one named, or the one that was scored."""
-    if signal is not None:
-        return signal
-    scored = list(scores.made_by.get("signals", ()))
-    if len(scored) != 1:
-        place = Path(scores.path).name if scores.path else "the table"
-        raise SettingError(
-            f"{place} was scored from {', '.join(scored) or 'no'} signals: say with --signal whose vectors are meant"
-        )
-    return str(scored[0])

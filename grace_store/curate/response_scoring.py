@@ -16,7 +16,8 @@ from grace_store.base.errors import SettingError
 from grace_store.curate.made_by import describe
 from grace_store.read.blocks import SignalWeights, Threads, map_ordered
 from grace_store.read.vectors import VectorReader
-from grace_store.store import SAMPLES_PER_CHUNK, Store
+from grace_store.store.layout import SAMPLES_PER_CHUNK
+from grace_store.store.opened import Store
 from grace_store.values.combine import combine_signals
 from grace_store.values.grace import Flag
 from grace_store.values.heuristics import HeuristicSpec, heuristic_values

@@ -22,7 +22,7 @@ from grace_store.curate.made_by import describe
 from grace_store.curate.response_scoring import ResponseScoring, are_whole_responses, heuristic_flags
 from grace_store.curate.targets import Targets
 from grace_store.read.blocks import BlockReader, SampleBlock, Signals, SignalWeights, Threads, resolve_signals
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from grace_store.values.combine import combine_scores, combine_signals, placed
 from grace_store.values.grace import Flag, RaggedScores, flag_names, score_ragged
 from grace_store.values.heuristics import HeuristicSpec, heuristic_values

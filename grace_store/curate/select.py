@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from grace_store.artifacts.made_from import check_plan_of, open_made_from
+from grace_store.artifacts.made_from import open_store_of
 from grace_store.artifacts.score_table import ScoreTable, read_scores
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned, ignore
-from grace_store.read.record_fields import read_field
-from grace_store.store import Store
+from grace_store.read.records import read_field
 from grace_store.values.diversity_spec import DiversityMethod, DiversitySpec
 from grace_store.values.length_bias import LENGTHS, Length, residuals
-from grace_store.values.ranking import Ratio, at_least, balanced_order, budget, rank, stratified_rank
+from grace_store.values.ranking import Ratio, at_least, budget, stratified_rank
 
 DiversityChoice = DiversityMethod | DiversitySpec
 
@@ -178,9 +177,9 @@ def rank_samples(
                 f"{table.method} balances capabilities, which {'--by' if by else '--diversity'} would undo: leave it "
                 "out, or take a table of another method"
             )
-        return Ranking(table, value, _in_turns(value, table.capability, table.row), None, lengths, is_balanced=True)
+        return Ranking(table, value, table.ranked(value), None, lengths, is_balanced=True)
     if by is None:
-        ranked = rank(value, table.row)
+        ranked = table.ranked(value)
     else:
         strata = table.num_steps.tolist() if by == "num_steps" else _field(table, by, data, store)
         if len(set(strata)) == len(strata) > 1:
@@ -215,12 +214,6 @@ def select_samples(
     return ranking.take(ratio=ratio, count=count, threshold=threshold)
 
 
-def _in_turns(value: FloatArray, capability: IntArray, row: IntArray) -> IntArray:
-    ranked = rank(value, row)
-    # Numbered anew from 0: a stranger's table may have any number there.
-    return ranked[balanced_order(np.unique(capability[ranked], return_inverse=True)[1], "equal")]
-
-
 def _controls(control: Sequence[str], table: ScoreTable) -> tuple[Length, ...]:
     if unknown := [name for name in control if name != "length" and name not in LENGTHS]:
         raise SettingError(f"control {unknown[0]!r} is none of length, {', '.join(LENGTHS)}")
@@ -230,29 +223,10 @@ def _controls(control: Sequence[str], table: ScoreTable) -> tuple[Length, ...]:
     return tuple(name for name in LENGTHS if name in known and (name in control or "length" in control))
 
 
-def with_steps(scores: ScoreTable) -> ScoreTable:
-    """Return a table with its step scores, if it has any, reading them if they were left out."""
-    if "step_score" in scores.table.column_names or scores.path is None:
-        return scores
-    return read_scores(scores.path)
-
-
-def open_store_of(scores: ScoreTable, location: str | None = None) -> Store:
-    """Open the store that a table was made from, or a copy elsewhere, and make sure that it has the same plan."""
-    store = open_made_from(scores.made_by, location or None, scores.what, "--store")
-    check_plan_of(scores.made_by, store, scores.what)
-    return store
-
-
-def positions_of(store: Store, row: IntArray) -> IntArray:
-    """Return where the samples with these dataset rows stand in the plan."""
-    return np.searchsorted(store.column("sample_row"), row)
-
-
 def _field(table: ScoreTable, by: str, data: Sequence[str] | None, store_at: str | None) -> list[object]:
     """Return a field of every sample's record; None where the record has no such field."""
     store = open_store_of(table, store_at)
-    places = positions_of(store, table.row)
+    places = store.positions_of(table.row)
     found = read_field(store, by, data, places)
     if all(value is None for value in found):
         raise SettingError(f"no record has a field {by!r} to stratify by; num_steps is the number of steps")

@@ -15,7 +15,8 @@ from grace_store.base.errors import SettingError, UnknownName
 from grace_store.base.settings import Storage
 from grace_store.curate.score import score_samples
 from grace_store.read.blocks import map_ordered
-from grace_store.store import SignalView, Store, unit_range
+from grace_store.store.layout import unit_range
+from grace_store.store.opened import SignalView, Store
 from grace_store.store.vectors import packed_grams, stored_form
 from grace_store.values.grace import score_ragged
 from grace_store.values.overlap import jaccard_by_chance

@@ -14,7 +14,8 @@ from grace_store.base.arrays import FloatArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.read.blocks import SampleBlock, SignalWeights, resolve_signals
-from grace_store.store import SampleGrams, Store
+from grace_store.store.gram_reader import SampleGrams
+from grace_store.store.opened import Store
 from grace_store.values.alignment import Target
 from grace_store.values.combine import combine_signals, placed
 from grace_store.values.grace import AlignmentMeans, alignment_means, score_ragged

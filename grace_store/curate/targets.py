@@ -11,10 +11,12 @@ import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.errors import Corrupt, SettingError
-from grace_store.data import name_files
-from grace_store.read.record_fields import read_field, shown
+from grace_store.base.text import one_line
+from grace_store.data.folders import name_files
+from grace_store.read.records import read_field
 from grace_store.read.vectors import VectorReader
-from grace_store.store import Store, unit_range
+from grace_store.store.layout import unit_range
+from grace_store.store.opened import Store
 from grace_store.values.grace import Flag
 from grace_store.values.influence.directions import ROWS_AT_ONCE, SubtaskMeans, unit_vectors
 
@@ -107,7 +109,7 @@ def find_subtasks(targets: Targets, store: Store) -> Subtasks:
 
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - NAMED_IN_A_SENTENCE} more" if len(names) > NAMED_IN_A_SENTENCE else ""
-    return ", ".join(shown(name) for name in names[:NAMED_IN_A_SENTENCE]) + more
+    return ", ".join(one_line(name) for name in names[:NAMED_IN_A_SENTENCE]) + more
 
 
 def _by_file(store: Store) -> Subtasks:

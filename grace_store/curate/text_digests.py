@@ -16,10 +16,9 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.settings import canonical_json
-from grace_store.data import Sample
-from grace_store.data.sample import ImageRef
+from grace_store.data.sample import ImageRef, Sample
 from grace_store.read.records import POSITIONS_AT_ONCE, UnitLoader, open_dataset
-from grace_store.store import Store
+from grace_store.store.opened import Store
 
 DigestOf = Literal["text", "record"]
 

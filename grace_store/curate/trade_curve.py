@@ -12,8 +12,8 @@ from grace_store.artifacts.curve_picture import Line, Panel, Point, curve_pictur
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
-from grace_store.curate.diversify import diverse_orders
 from grace_store.curate.pool import Pool
+from grace_store.curate.pool_orders import pool_orders
 from grace_store.curate.select import Ranking
 from grace_store.likeness.clusters import Clusters
 from grace_store.likeness.coverage import expected_share_touched, occupancy_entropy, random_counts, share_touched
@@ -115,7 +115,7 @@ def trade_curve(
         return TradePoint(method, weight, mean, lost, share_touched(counts), occupancy_entropy(counts))
 
     specs = spec.specs()
-    orders = diverse_orders(pool, at, specs, threads=threads)
+    orders = pool_orders(pool, at, specs, threads=threads)
     drawn = min(count, int(size.sum()))
     counts = random_counts(size, drawn, NUM_RANDOM, np.random.default_rng([spec.seed, drawn]))
     evenness = float(np.mean([occupancy_entropy(each) for each in counts]))

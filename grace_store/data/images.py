@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.base.errors import Unusable
-from grace_store.base.metadata import Reason
+from grace_store.base.states import Reason
 from grace_store.data.sample import ImageRef, Role, Turn
 
 PLACEHOLDER = "<image>"

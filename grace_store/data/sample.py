@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Literal
 
 from grace_store.base.errors import Unusable
-from grace_store.base.metadata import Reason
+from grace_store.base.states import Reason
 
 Role = Literal["system", "user", "assistant"]
 

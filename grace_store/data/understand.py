@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grace_store.base.errors import SettingError, UnknownFormat, Unusable
-from grace_store.base.metadata import Reason
 from grace_store.base.settings import DataSpec
+from grace_store.base.states import Reason
 from grace_store.data.answers import named_answer
-from grace_store.data.formats import FORMATS, Format, Trace
-from grace_store.data.formats.trace import shown_keys
+from grace_store.data.formats import FORMATS
+from grace_store.data.formats.trace import Format, Trace, shown_keys
 from grace_store.data.record import Record
 from grace_store.data.sample import Sample, cover
 from grace_store.data.splitters import STEP_MARKER, named_splitter

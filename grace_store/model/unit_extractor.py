@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from grace_store.base.arrays import Float32Array
 from grace_store.base.errors import OutOfMemory
-from grace_store.base.metadata import Reason
 from grace_store.base.settings import ExtractSpec, RunOptions
-from grace_store.base.unit import SetAside, UnitOutcome, UnitSignals
+from grace_store.base.states import Reason, SetAside
+from grace_store.base.unit import UnitOutcome, UnitSignals
 from grace_store.data.sample import Sample
 from grace_store.model.head.choose_head import choose_head
 from grace_store.model.head.closed_form import OutputHead

@@ -9,7 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from grace_store.run.status import SignalStatus
-from grace_store.store import Store, run_logs
+from grace_store.store.backend import run_logs
+from grace_store.store.opened import Store
 
 WITHOUT_MODEL = ("random", "longest", "stepmax")
 """Methods that look at no number a model made."""

@@ -21,7 +21,7 @@ from grace_store.curate.sweep_settings import resolve_settings, short_labels
 from grace_store.pages import figures
 from grace_store.pages.figures import MAX_POINTS, Points
 from grace_store.pages.sections import Cell, Section
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import LengthAudit, step_token_totals
 

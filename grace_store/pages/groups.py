@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from grace_store.base.arrays import BoolArray, FloatArray
 from grace_store.base.errors import DataError
-from grace_store.curate.select import positions_of
+from grace_store.base.text import one_line
 from grace_store.pages.figures import value_boxes
 from grace_store.pages.methods import Method
 from grace_store.pages.sections import Cell, Section
-from grace_store.read.record_fields import read_field, shown
-from grace_store.store import Store
+from grace_store.read.records import read_field
+from grace_store.store.opened import Store
 from grace_store.values.length_bias import mean_ranks, rank_correlation
 
 MAX_GROUPS = 24
@@ -51,7 +51,7 @@ def groups_section(store: Store, compared: Compared, request: GroupsRequest) -> 
     """Return how values differ between the groups that fields of the records make."""
     lead = "What the records say of themselves, against their values. Scores never read it."
     section = Section("groups", "Kinds of traces", lead)
-    places = positions_of(store, compared.main.table.row)
+    places = store.positions_of(compared.main.table.row)
     for field in request.fields:
         found = read_field(store, field, request.data, places)
         if all(value is None for value in found):
@@ -60,7 +60,7 @@ def groups_section(store: Store, compared: Compared, request: GroupsRequest) -> 
         if numbers is not None:
             _numeric(section, field, numbers, compared)
         else:
-            labels = np.array([MISSING if value is None else shown(value) for value in found], dtype=object)
+            labels = np.array([MISSING if value is None else one_line(value) for value in found], dtype=object)
             _grouped(section, field, labels, compared)
     return section
 
@@ -86,7 +86,7 @@ def _numeric(section: Section, field: str, numbers: FloatArray, compared: Compar
         value = compared.values(method)
         both = np.isfinite(value) & np.isfinite(numbers)
         rows.append([method.name, int(both.sum()), rank_correlation(value[both], numbers[both])])
-    section.table(f"Value and {shown(field)}", ["table", "samples", "Spearman"], rows)
+    section.table(f"Value and {one_line(field)}", ["table", "samples", "Spearman"], rows)
 
 
 def _grouped(section: Section, field: str, label: npt.NDArray[np.object_], compared: Compared) -> None:
@@ -96,22 +96,22 @@ def _grouped(section: Section, field: str, label: npt.NDArray[np.object_], compa
     more = f" The {MAX_GROUPS} largest of {len(names)} groups." if len(names) > MAX_GROUPS else ""
     value = compared.main.table.value
     section.table(
-        f"Values by {shown(field)}",
-        [shown(field), "samples", "median value", "chosen", "over the pool's share", "chance above the rest"],
+        f"Values by {one_line(field)}",
+        [one_line(field), "samples", "median value", "chosen", "over the pool's share", "chance above the rest"],
         [[name, *_described(value, member, compared.chosen)] for name, member in members.items()],
         caption="Over the pool's share: 1 is as often chosen as any. Chance above the rest: that a sample of the group "
         f"has a larger value than one outside it; 0.5 is no difference.{more}",
     )
     section.figure(
-        f"value-by-field-{len(section.figures) + 1}", f"Values by {shown(field)}",
-        value_boxes(largest, [value[member] for member in members.values()], shown(field)),
+        f"value-by-field-{len(section.figures) + 1}", f"Values by {one_line(field)}",
+        value_boxes(largest, [value[member] for member in members.values()], one_line(field)),
         f"Median, quartiles, and whiskers at 5 % and 95 %.{more}", wide=True,
     )  # fmt: skip
     if len(compared.methods) > 1:
         values = [compared.values(method) for method in compared.methods]
         section.table(
-            f"Chance above the rest, by {shown(field)} and method",
-            [shown(field), *(method.name for method in compared.methods)],
+            f"Chance above the rest, by {one_line(field)} and method",
+            [one_line(field), *(method.name for method in compared.methods)],
             [[name, *(chance_above(each, member) for each in values)] for name, member in members.items()],
         )
 

@@ -16,7 +16,7 @@ from grace_store.pages.costs import cost_of
 from grace_store.pages.figures import matrix_map
 from grace_store.pages.sections import Cell, Section
 from grace_store.run.status import Status
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from grace_store.values.length_bias import rank_correlation
 from grace_store.values.overlap import jaccard
 

@@ -10,7 +10,7 @@ from grace_store.base.settings import short
 from grace_store.base.text import size
 from grace_store.pages.sections import Cell, Section
 from grace_store.run.status import Status, set_aside_rows
-from grace_store.store import Store
+from grace_store.store.opened import Store
 
 MAX_LISTED = 200
 """Records set aside that are listed one by one."""

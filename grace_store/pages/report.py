@@ -13,6 +13,7 @@ from grace_store import __version__
 from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.outputs import Source, check_outputs, sources_of
 from grace_store.artifacts.score_table import ScoreTable, read_scores
+from grace_store.artifacts.subset_file import selected_rows
 from grace_store.base.arrays import BoolArray, IntArray
 from grace_store.base.errors import DataError, MissingExtra, SettingError
 from grace_store.base.events import Listener, Note, ignore
@@ -20,7 +21,6 @@ from grace_store.base.files import sidecar_of, whole_file
 from grace_store.base.text import counted
 from grace_store.curate.score import score_samples
 from grace_store.curate.select import select_samples
-from grace_store.curate.subset_files import selected_rows
 from grace_store.pages.distributions import length_section, settings_section, stepwise_signals, values_section
 from grace_store.pages.figure_files import write_figures
 from grace_store.pages.figures import Points
@@ -33,7 +33,7 @@ from grace_store.pages.shown_traces import choose_traces
 from grace_store.pages.similarity import SimilarityRequest, similarity_section
 from grace_store.pages.trace_data import BLOCK_TRACES, TraceData, TraceRequest, gather_traces
 from grace_store.run.status import status
-from grace_store.store import Store
+from grace_store.store.opened import Store
 
 MAX_SUBSETS = 30
 """A trace's subsets are bits of one number in the page."""

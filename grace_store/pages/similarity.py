@@ -18,12 +18,11 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, ignore
 from grace_store.curate.duplicates import find_duplicates
-from grace_store.curate.select import positions_of
 from grace_store.likeness.nearest import Nearest
 from grace_store.pages import figures
 from grace_store.pages.sections import Cell, Section
 from grace_store.read.descriptors import Descriptions, describe_samples
-from grace_store.store import Store
+from grace_store.store.opened import Store
 
 NUM_NEIGHBOURS = 5
 QUERIES_AT_ONCE = 256
@@ -64,7 +63,7 @@ def similarity_section(
     section = Section("similarity", "Similarity", "Which traces are alike, and how much of the pool a subset covers.")
     row = table.row[request.place]
     signal = next(iter(table.made_by["signals"]))
-    described = describe_samples(store, signal=signal, samples=positions_of(store, row), partial=request.partial)
+    described = describe_samples(store, signal=signal, samples=store.positions_of(row), partial=request.partial)
     group = _duplicates(section, store, table, request, signal, listener)
     _coverage(section, store, table, request, signal)
     return Similarity(section, _neighbours(described, row), group)
@@ -110,7 +109,7 @@ def _duplicates(
     else:
         found = find_duplicates(
             store, signal=signal, scores=table if np.isfinite(table.value).any() else None,
-            subset=positions_of(store, row), data=request.data,
+            subset=store.positions_of(row), data=request.data,
             partial=request.partial, listener=listener,
         )  # fmt: skip
         among = f"Looked for among the {len(row):,} traces on this page."

@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 from grace_store.base.errors import Unusable
-from grace_store.data import ImageRef
+from grace_store.data.sample import ImageRef
 
 if TYPE_CHECKING:
     from grace_store.data.image_files import ImageFolder

@@ -15,14 +15,14 @@ from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import Array, Float32Array, IntArray
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, Note
-from grace_store.curate.select import positions_of
-from grace_store.data import ImageRef, Sample
+from grace_store.data.sample import ImageRef, Sample
 from grace_store.pages.distributions import stepwise_signals
 from grace_store.pages.plain_text import shortened
 from grace_store.pages.thumbnails import Thumbnails
 from grace_store.read.blocks import BlockReader
 from grace_store.read.records import UnitLoader, image_folder, open_dataset
-from grace_store.store import SAMPLES_PER_CHUNK, Store
+from grace_store.store.layout import SAMPLES_PER_CHUNK
+from grace_store.store.opened import Store
 from grace_store.values.gram import num_entries, unpack
 
 BLOCK_TRACES = 64
@@ -64,7 +64,7 @@ def gather_traces(store: Store, table: ScoreTable, request: TraceRequest, listen
     shown = ScoreTable(table.table.take(place), table.made_by, table.path)
     index = _index(shown, request)
     found = TraceData(index)
-    positions = positions_of(store, shown.row)
+    positions = store.positions_of(shown.row)
     steps = _step_details(store, shown, positions)
     listener(Note(f"Reading {len(place):,} traces."))
     for number, (sample, pictures) in enumerate(_texts(store, shown, positions, request, found, listener)):

@@ -17,7 +17,9 @@ import numpy as np
 from grace_store.base.arrays import Array, Int32Array, IntArray
 from grace_store.base.errors import SettingError, Unfinished, UnknownName
 from grace_store.base.settings import default_threads
-from grace_store.store import SAMPLES_PER_CHUNK, GramReader, SampleGrams, SignalView, Store
+from grace_store.store.gram_reader import GramReader, SampleGrams
+from grace_store.store.layout import SAMPLES_PER_CHUNK
+from grace_store.store.opened import SignalView, Store
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")

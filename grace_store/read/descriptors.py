@@ -16,7 +16,7 @@ from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError, Unfinished
 from grace_store.base.events import Listener, Warned, ignore
-from grace_store.base.metadata import STATE_DONE
+from grace_store.base.states import STATE_DONE
 from grace_store.likeness.points import (
     DEFAULT_DESCRIPTOR,
     PROJECTED_SIZE,
@@ -28,7 +28,8 @@ from grace_store.likeness.points import (
     projection_for,
 )
 from grace_store.read.blocks import Threads, map_ordered
-from grace_store.store import SignalView, Store, unit_range
+from grace_store.store.layout import unit_range
+from grace_store.store.opened import SignalView, Store
 from grace_store.values.gram import offsets_of
 
 VectorType = Literal["float32", "float16"]

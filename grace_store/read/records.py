@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from grace_store.base.arrays import Int32Array, IntArray
 from grace_store.base.errors import DatasetChanged, Unusable
 from grace_store.base.fingerprint import file_sha256
-from grace_store.data import Dataset, Record, Sample, name_files, understand
-from grace_store.data.folders import default_image_folder
-from grace_store.store import SampleRows, SignalView, Store, unit_range
+from grace_store.data.dataset import Dataset
+from grace_store.data.folders import default_image_folder, name_files
+from grace_store.data.record import Record
+from grace_store.data.sample import Sample
+from grace_store.data.understand import understand
+from grace_store.store.layout import unit_range
+from grace_store.store.opened import SampleRows, SignalView, Store
 
 CHANGES_SHOWN = 3
 POSITIONS_AT_ONCE = 1 << 14
@@ -180,3 +186,22 @@ class UnitLoader:
             f"Row {record.row} ({name}) is not what it was when {self._store.location} was planned. "
             "Restore the file, or choose a new --store and plan again."
         )
+
+
+def read_field(
+    store: Store, field: str, data: Sequence[str] | None = None, positions: IntArray | None = None
+) -> list[object]:
+    """Return a field of the records of samples (of those at the positions given), None where a record has none.
+
+    Dots lead inside; what is a list or an object there is returned as JSON. data says where the files are now.
+    """
+    columns = [store.column(f"sample_{name}") for name in ("file", "offset", "length")]
+    wanted = (column.tolist() if positions is None else column[positions].tolist() for column in columns)
+    found: list[object] = []
+    with open_dataset(store, data) as dataset:
+        for raw in dataset.read_many(zip(*wanted, strict=True)):
+            value: Any = json.loads(raw)
+            for key in field.split("."):
+                value = value.get(key) if isinstance(value, dict) else None
+            found.append(json.dumps(value) if isinstance(value, (list, dict)) else value)
+    return found

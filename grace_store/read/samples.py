@@ -10,7 +10,7 @@ import numpy as np
 
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.read.blocks import BlockReader
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from grace_store.values.gram import num_entries, unpack
 
 

@@ -14,10 +14,11 @@ import numpy as np
 
 from grace_store.base.arrays import Array, BoolArray, Float32Array, Int32Array
 from grace_store.base.errors import Corrupt
-from grace_store.base.metadata import STATE_DONE
 from grace_store.base.settings import default_threads
+from grace_store.base.states import STATE_DONE
 from grace_store.read.blocks import CommittedSignals, Mapper, Threads
-from grace_store.store import SAMPLES_PER_CHUNK, SignalView, unit_range
+from grace_store.store.layout import SAMPLES_PER_CHUNK, unit_range
+from grace_store.store.opened import SignalView
 
 MAX_BYTES_AT_ONCE = 1 << 30
 """Decoded vectors that all threads together may hold."""

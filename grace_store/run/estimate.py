@@ -9,7 +9,8 @@ import numpy as np
 from grace_store.base.events import Rated
 from grace_store.read.records import UnitLoader
 from grace_store.run.model_door import Extractor
-from grace_store.store import SAMPLES_PER_CHUNK, SignalView, Store
+from grace_store.store.layout import SAMPLES_PER_CHUNK
+from grace_store.store.opened import SignalView, Store
 
 TRIAL_SAMPLES = 8
 CHUNKS_LOOKED_AT = 8

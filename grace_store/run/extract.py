@@ -13,7 +13,7 @@ from pathlib import Path
 from grace_store.base.errors import Interrupted, SettingError
 from grace_store.base.events import Event, Finished, Listener, Note, Started, Warned, ignore
 from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions, said
-from grace_store.data import Dataset
+from grace_store.data.dataset import Dataset
 from grace_store.read.records import UnitLoader, image_folder, open_dataset
 from grace_store.run.engines.processes import ProcessEngine
 from grace_store.run.engines.ray_engine import RayEngine, RayOptions
@@ -24,18 +24,10 @@ from grace_store.run.open_signal import check_said, open_signal, refuse_lone_gra
 from grace_store.run.pipeline import ListFeed, run_pipeline
 from grace_store.run.plan import check_place, check_request, plan
 from grace_store.run.run_log import logged
-from grace_store.store import (
-    Lease,
-    LocalBackend,
-    Shard,
-    SignalView,
-    Store,
-    clear_dead,
-    complete_signal,
-    hold,
-    is_committed,
-    open_backend,
-)
+from grace_store.store.backend import LocalBackend, open_backend
+from grace_store.store.lock import Lease, Shard, clear_dead, hold
+from grace_store.store.opened import SignalView, Store, is_committed
+from grace_store.store.unit_writer import complete_signal
 
 COMPLETION_WAIT_SECONDS = 60.0
 

@@ -14,7 +14,8 @@ from grace_store.base.events import UnitCommitted
 from grace_store.base.settings import RunOptions
 from grace_store.read.records import LoadedUnit, UnitLoader
 from grace_store.run.model_door import Extractor, PendingUnit
-from grace_store.store import SignalView, UnitWriter
+from grace_store.store.opened import SignalView
+from grace_store.store.unit_writer import UnitWriter
 
 OnCommit = Callable[[UnitCommitted], object]
 

@@ -19,13 +19,21 @@ from grace_store.base.errors import (
 )
 from grace_store.base.events import Listener, Scanned, Warned, ignore
 from grace_store.base.files import refuse_file_above
-from grace_store.base.metadata import Plan, Reason
+from grace_store.base.metadata import Plan
 from grace_store.base.settings import DataRequest, DataSpec, said
-from grace_store.data import Dataset, Record, check_spec, detect_format, name_files
+from grace_store.base.states import Reason, SetAside
+from grace_store.data.dataset import Dataset
+from grace_store.data.folders import name_files
+from grace_store.data.record import Record
+from grace_store.data.understand import check_spec, detect_format
 from grace_store.read.records import check_files
-from grace_store.run.scan import SetAside, Understanding, Understood, Verdict, processes_for, understood
+from grace_store.run.scan import Understanding, Understood, Verdict, processes_for, understood
 from grace_store.run.seen_ids import SeenIds
-from grace_store.store import SAMPLES, Lease, PlanWriter, Store, check_claimable, hold, is_url, open_backend
+from grace_store.store.backend import is_url, open_backend
+from grace_store.store.layout import SAMPLES
+from grace_store.store.lock import Lease, hold
+from grace_store.store.opened import Store
+from grace_store.store.plan_writer import PlanWriter, check_claimable
 
 RECORDS_TO_DETECT_FORMAT = 64
 PLAN_WAIT_SECONDS = 24 * 3600.0
@@ -202,10 +210,10 @@ class _Scanner:
         for record, verdict in zip(records, verdicts, strict=True):
             if isinstance(verdict, Understood) and next(were_seen):
                 text = f"id {verdict.sample.sample_id!r} was used before"
-                verdict = SetAside(record.row, Reason.DUPLICATE_ID, text)
+                verdict = SetAside(Reason.DUPLICATE_ID, text)
             if isinstance(verdict, SetAside):
                 self._example = self._example or (record, verdict)
-                self._writer.add_set_aside(*verdict)
+                self._writer.add_set_aside(record.row, verdict.reason, verdict.detail)
             else:
                 self.num_images_missing += verdict.num_images_missing
                 self._writer.add(verdict.sample)
@@ -221,6 +229,6 @@ class _Scanner:
             f"No record of {', '.join(self._understanding.names)} can be used ({counts}).\n"
             f"Read as format {spec.format!r}, steps by {spec.splitter!r}, answer by {spec.answer!r}, "
             f"at least {spec.min_steps} steps.\n"
-            f"First record, set aside because of {Unusable(why.reason, why.detail)}:\n  {example!r}\n"
+            f"First record, set aside because of {why}:\n  {example!r}\n"
             "Name another --format, --splitter or --answer, or lower --min-steps."
         )

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from grace_store.base.events import Event, Listener
-from grace_store.store import Store, open_run_log
+from grace_store.store.backend import open_run_log
+from grace_store.store.opened import Store
 
 
 @contextmanager

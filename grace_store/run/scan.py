@@ -14,26 +14,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grace_store.base.errors import GraceStoreError, Unusable
-from grace_store.base.metadata import Reason
 from grace_store.base.settings import DataSpec, default_threads
-from grace_store.data import Record, understand
+from grace_store.base.states import SetAside
 from grace_store.data.images import is_missing
+from grace_store.data.record import Record
+from grace_store.data.understand import understand
 from grace_store.run.engines.worker import die_with_parent
-from grace_store.store import PlannedSample
+from grace_store.store.plan_writer import PlannedSample
 
 BLOCK_RECORDS = 4096
 BLOCK_BYTES = 2**23
 """A block of records ends when it has so many of them, or so many bytes."""
 BYTES_PER_PROCESS = 2**25
 """How much data is worth another process: each takes about a second to start."""
-
-
-class SetAside(NamedTuple):
-    """A record that is no sample."""
-
-    row: int
-    reason: Reason
-    detail: str
 
 
 class Understood(NamedTuple):
@@ -64,7 +57,7 @@ class Understanding:
         try:
             sample = understand(record, self.spec, self.names[record.file], record.row_in_file)
         except Unusable as why:
-            return SetAside(record.row, why.reason, why.detail)
+            return why.why
         num_missing = 0
         if self.images is not None:
             num_missing = sum(is_missing(ref, Path(self.images)) for ref in sample.images)

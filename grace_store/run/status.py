@@ -11,7 +11,8 @@ from typing import Any
 from grace_store.base.errors import UnknownName
 from grace_store.base.settings import Frozen
 from grace_store.data.folders import name_files
-from grace_store.store import SignalView, Store, Totals
+from grace_store.store.opened import SignalView, Store
+from grace_store.store.totals import Totals
 
 
 class SignalStatus(Frozen):

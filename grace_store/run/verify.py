@@ -21,25 +21,13 @@ from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.model_door import PROXY, model_door
 from grace_store.run.open_signal import check_same
 from grace_store.run.plan import rewrite_plan_arrays
-from grace_store.store import (
-    Backend,
-    Problem,
-    SignalView,
-    Store,
-    check_plan,
-    check_signal,
-    check_strays,
-    has_plan_copy,
-    hold,
-    listed_sizes,
-    open_backend,
-    plan_documents,
-    refuse_busy,
-    remedy_of_lost,
-    restore_documents,
-    rewrite_signal_metadata,
-    withdraw_units,
-)
+from grace_store.store.backend import Backend, open_backend
+from grace_store.store.check import Problem, check_plan, check_signal, check_strays, listed_sizes, remedy_of_lost
+from grace_store.store.copies import has_plan_copy, restore_documents
+from grace_store.store.lock import hold, refuse_busy
+from grace_store.store.opened import SignalView, Store
+from grace_store.store.plan_writer import plan_documents
+from grace_store.store.unit_writer import rewrite_signal_metadata, withdraw_units
 
 REEXTRACTION_TOLERANCE = 1e-3
 """Largest relative difference of a Gram's entries between two machines, batch sizes or kernels."""

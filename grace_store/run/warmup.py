@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from grace_store.base.errors import NothingUsable, SettingError, StoreBusy
 from grace_store.base.events import Listener, Note, Warned, ignore
 from grace_store.base.settings import DataRequest, Frozen, said
-from grace_store.base.unit import SetAside
-from grace_store.data import Dataset, Sample
+from grace_store.base.states import SetAside
+from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
+from grace_store.data.sample import Sample
 from grace_store.model.load.adapter_folder import STATE, TENSORS, require_peft
 from grace_store.model.load.model_folder import read_object
 from grace_store.model.lora.recipe import (
@@ -34,7 +35,8 @@ from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.plan import check_request, plan
 from grace_store.run.warmup_recipe import check_recipe, freeze, make_recipe, read_recipe, write_whole
 from grace_store.run.warmup_samples import ChosenSamples, choose_samples, order_steps
-from grace_store.store import Store, is_url, open_backend
+from grace_store.store.backend import is_url, open_backend
+from grace_store.store.opened import Store
 
 if TYPE_CHECKING:
     from grace_store.model.lora.trainer import TrainingSample, TrainingSet, Warmup

@@ -13,7 +13,8 @@ from grace_store.base.metadata import Plan
 from grace_store.base.settings import canonical_json
 from grace_store.model.lora.recipe import RECIPE, REPLAY, Recipe, Subset, WarmupSpec
 from grace_store.run.open_signal import describe_differences, software
-from grace_store.store import Store, is_url
+from grace_store.store.backend import is_url
+from grace_store.store.opened import Store
 from grace_store.store.sealed import from_bytes, seal, to_bytes, unseal
 
 OPTION_NAMES = {"num_heldout": "heldout", "num_epochs": "epochs"}

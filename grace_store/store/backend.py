@@ -16,9 +16,8 @@ from typing import Protocol, TextIO
 from zarr.abc.store import Store as ZarrStore
 
 from grace_store.base.errors import SettingError, StorageError
-from grace_store.base.files import sync_folder
+from grace_store.base.files import BUCKET_SCHEMES, sync_folder
 from grace_store.store.layout import LEDGER, LOCKS, RUNS, SAMPLES, SIGNALS, TMP
-from grace_store.store.object_backend import CREDENTIALS, ObjectBackend
 from grace_store.store.zarr_view import ZarrView
 
 _ATTEMPTS = 4
@@ -279,8 +278,10 @@ def open_backend(location: str | Path) -> Backend:
     """Return the backend for a path or URL."""
     text = str(location)
     if is_url(text):
+        from grace_store.store.object_backend import ObjectBackend  # needs obstore, which a folder does not
+
         return ObjectBackend(text)
-    if text.partition(":/")[0] in CREDENTIALS:
+    if text.partition(":/")[0] in BUCKET_SCHEMES:
         raise SettingError(f"{text} is neither a path nor a URL: give {text.replace(':/', '://', 1)}, as text.")
     return LocalBackend(Path(text).expanduser().absolute())
 

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from grace_store.base.errors import Corrupt
-from grace_store.base.metadata import STATE_CODES, STATE_DONE, Commit
+from grace_store.base.metadata import Commit
+from grace_store.base.states import STATE_CODES, STATE_DONE
 from grace_store.store import layout
 from grace_store.store.copies import wrong_copy
 from grace_store.store.encode import ArrayEncoder

@@ -21,7 +21,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
 
 from grace_store.base.arrays import Array, Float32Array, Int32Array, IntArray
 from grace_store.base.errors import Corrupt, SettingError
-from grace_store.base.metadata import STATE_DONE
+from grace_store.base.states import STATE_DONE
 from grace_store.store import layout
 from grace_store.store.opened import SignalView
 from grace_store.store.sealed import BODY, from_bytes, sealed_body

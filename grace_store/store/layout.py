@@ -12,8 +12,9 @@ import numpy as np
 
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import SettingError
-from grace_store.base.metadata import STATE_CODES, Plan
+from grace_store.base.metadata import Plan
 from grace_store.base.settings import ExtractSpec, Storage
+from grace_store.base.states import STATE_CODES
 
 SAMPLES = "samples"
 SIGNALS = "signals"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,13 +14,15 @@ import zarr
 from zarr.errors import ArrayNotFoundError
 
 from grace_store.base.arrays import Array, ByteArray, Float32Array, FloatArray, Int32Array, IntArray
-from grace_store.base.errors import Corrupt, NotAStore, StoreError, Unfinished, UnknownName
-from grace_store.base.metadata import FORMAT_VERSION, STATE_CODES, Commit, Completion, Plan, Signal
+from grace_store.base.errors import Corrupt, NotAStore, Unfinished, UnknownName
+from grace_store.base.metadata import Commit, Completion, Plan, Signal
+from grace_store.base.states import STATE_CODES
 from grace_store.store import layout
 from grace_store.store.backend import Backend, LocalBackend, open_backend
 from grace_store.store.layout import SAMPLES, SIGNALS
 from grace_store.store.sealed import from_bytes, group_document, sealed_body, unseal
 from grace_store.store.vectors import Rotation, decode, encode
+from grace_store.store.version import check_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,10 @@ class Store:
     def column(self, name: str, start: int = 0, stop: int | None = None) -> Array:
         """Return one array of the plan, or a part of it."""
         return self._samples.read(name, start, self._samples[name].shape[0] if stop is None else stop)
+
+    def positions_of(self, row: IntArray) -> IntArray:
+        """Return where the samples with these dataset rows stand in the plan."""
+        return np.searchsorted(self.column("sample_row"), row)
 
     def find(self, sample: str) -> int:
         """Return the position of a sample given by id, or by ``#row`` for its row in the dataset."""
@@ -392,24 +397,6 @@ def _plan_document(raw: bytes, location: str) -> Plan:
         raise NotAStore(f"{location} holds a Zarr group that grace-store did not make.")
     check_version(sealed_body(attributes, where), location)
     return group_document(raw, Plan, where)
-
-
-def check_version(plan: bytes, location: str) -> None:
-    """Raise StoreError unless the plan, as canonical JSON, is of a version of the format that this code knows."""
-    body = json.loads(plan)
-    version = str(body.get("format_version")) if isinstance(body, dict) else ""
-    is_number = re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,9}", version) is not None
-    ours = version_number(FORMAT_VERSION)
-    if not is_number or version_number(version)[0] != ours[0] or version_number(version) > ours:
-        raise StoreError(
-            f"{location} has version {version} of the format; this grace-store reads {ours[0]}.0 to {FORMAT_VERSION}. "
-            "Use the release that made it, or a newer one."
-        )
-
-
-def version_number(version: str) -> tuple[int, ...]:
-    """Return a version as numbers that compare as versions do."""
-    return tuple(int(part) for part in version.split("."))
 
 
 def is_commit_name(name: str) -> bool:

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from grace_store.base.arrays import Array, IntArray
 from grace_store.base.errors import NotAStore
-from grace_store.base.metadata import STATE_CODES, DataFile, Plan, Reason
+from grace_store.base.metadata import DataFile, Plan
 from grace_store.base.settings import DataSpec
+from grace_store.base.states import STATE_CODES, Reason
 from grace_store.store import layout
 from grace_store.store.backend import Backend
 from grace_store.store.copies import write_copy

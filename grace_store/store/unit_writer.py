@@ -9,25 +9,18 @@ import numpy as np
 
 from grace_store.base.arrays import Array, Int32Array, IntArray
 from grace_store.base.errors import Corrupt, StoreError
-from grace_store.base.metadata import (
-    KIND_VERSIONS,
-    STATE_CODES,
-    STATE_DONE,
-    ChunkDigest,
-    Commit,
-    Completion,
-    SampleSetAside,
-    Signal,
-)
+from grace_store.base.metadata import KIND_VERSIONS, ChunkDigest, Commit, Completion, SampleSetAside, Signal
 from grace_store.base.settings import Kind
+from grace_store.base.states import STATE_CODES, STATE_DONE
 from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
 from grace_store.store import layout
 from grace_store.store.copies import write_copy
 from grace_store.store.encode import ArrayEncoder
-from grace_store.store.opened import SignalView, Store, version_number
+from grace_store.store.opened import SignalView, Store
 from grace_store.store.sealed import group_bytes, seal, to_bytes
 from grace_store.store.totals import Totals
 from grace_store.store.vectors import CODEBOOK, Rotation, encode, packed_grams
+from grace_store.store.version import version_number
 
 Regions = dict[str, tuple[int, Array]]
 """For each array where along its first dimension values are written, and the values."""

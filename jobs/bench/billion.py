@@ -14,8 +14,13 @@ import numpy as np
 
 from grace_store.base.metadata import Plan
 from grace_store.base.settings import DataSpec, ExtractSpec, ModelIdentity, Storage
-from grace_store.store import SAMPLES_PER_CHUNK
-from grace_store.store.layout import default_samples_per_unit, num_packed, sample_arrays, signal_arrays
+from grace_store.store.layout import (
+    SAMPLES_PER_CHUNK,
+    default_samples_per_unit,
+    num_packed,
+    sample_arrays,
+    signal_arrays,
+)
 
 HOUR = 3600.0
 GB = 1e9

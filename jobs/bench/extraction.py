@@ -18,7 +18,8 @@ from grace_store.model.unit_extractor import PreparedUnit
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.pipeline import ListFeed, run_pipeline
 from grace_store.run.plan import plan
-from grace_store.store import SignalView, complete_signal, create_signal
+from grace_store.store.opened import SignalView
+from grace_store.store.unit_writer import complete_signal, create_signal
 from jobs.bench.workload import Traces
 
 BARE_TOKENS = RunOptions().head_tokens

@@ -26,7 +26,8 @@ from grace_store.run.model_door import model_door
 from grace_store.run.open_signal import open_signal
 from grace_store.run.plan import plan
 from grace_store.run.status import status
-from grace_store.store import Store, UnitWriter, complete_signal
+from grace_store.store.opened import Store
+from grace_store.store.unit_writer import UnitWriter, complete_signal
 
 KINDS: dict[str, dict[str, Any]] = {
     "proxy": {},

@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from grace_store.store import UnitWriter, unit_range
+from grace_store.store.layout import unit_range
+from grace_store.store.unit_writer import UnitWriter
 from jobs.bench.extraction import Extraction
 from jobs.bench.findings import Findings, Ratio
 from jobs.bench.measuring import in_turns

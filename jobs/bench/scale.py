@@ -26,7 +26,9 @@ from grace_store.curate.score import write_score_table
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.status import status
 from grace_store.run.verify import verify
-from grace_store.store import LocalBackend, Store, Totals
+from grace_store.store.backend import LocalBackend
+from grace_store.store.opened import Store
+from grace_store.store.totals import Totals
 from jobs.bench.billion import report as arithmetic
 from jobs.bench.findings import Curve, Findings, shown
 from jobs.bench.measuring import apart, take

@@ -17,7 +17,7 @@ from grace_store.curate.score import write_score_table
 from grace_store.curate.sweep import sweep_settings
 from grace_store.curate.sweep_settings import SettingValues, resolve_settings
 from grace_store.read.blocks import BlockReader
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from grace_store.values.grid import Grid, SweepSpec
 from grace_store.values.history import history_weights
 from jobs.bench.findings import Curve, Findings, Goal, Ratio

@@ -25,7 +25,9 @@ from grace_store.base.settings import ExtractSpec, ModelIdentity
 from grace_store.base.unit import UnitSignals
 from grace_store.curate.duplicates import find_duplicates
 from grace_store.curate.neighbours import nearest_samples
-from grace_store.store import SignalView, Store, UnitWriter, complete_signal, create_signal, unit_range
+from grace_store.store.layout import unit_range
+from grace_store.store.opened import SignalView, Store
+from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 from jobs.bench.findings import Curve, Findings
 from jobs.bench.measuring import measured_apart
 from jobs.bench.synthetic_store import make_plan

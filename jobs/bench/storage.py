@@ -12,7 +12,9 @@ import numpy.typing as npt
 from grace_store.base.metadata import Signal
 from grace_store.base.settings import ExtractSpec, ModelIdentity, Storage
 from grace_store.base.unit import UnitSignals
-from grace_store.store import SignalView, Store, UnitWriter, complete_signal, create_signal, unit_range
+from grace_store.store.layout import unit_range
+from grace_store.store.opened import SignalView, Store
+from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 from grace_store.store.vectors import packed_grams, stored_form
 from grace_store.values.grace import score_block
 from grace_store.values.gram import pack

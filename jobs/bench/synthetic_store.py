@@ -20,19 +20,12 @@ from grace_store.base.settings import DataSpec, ExtractSpec, ModelIdentity
 from grace_store.base.unit import UnitSignals
 from grace_store.run.scan import BLOCK_RECORDS
 from grace_store.run.seen_ids import SeenIds
-from grace_store.store import (
-    PlannedSample,
-    PlanWriter,
-    SignalView,
-    Store,
-    UnitWriter,
-    complete_signal,
-    create_signal,
-    open_backend,
-    unit_range,
-)
-from grace_store.store.layout import chunk_key, commit_key
+from grace_store.store.backend import open_backend
+from grace_store.store.layout import chunk_key, commit_key, unit_range
+from grace_store.store.opened import SignalView, Store
+from grace_store.store.plan_writer import PlannedSample, PlanWriter
 from grace_store.store.sealed import seal, to_bytes
+from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 
 VECTOR_SIZE = 2
 RECORD_BYTES = 800

@@ -16,7 +16,7 @@ from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.plan import plan
 from grace_store.run.warmup import WarmupJob, warmup
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from grace_store.values.heuristics import HeuristicSpec
 from grace_store.values.influence.influence_spec import InfluenceSpec
 from jobs.study.folders import Folders

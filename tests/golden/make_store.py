@@ -15,7 +15,8 @@ from pathlib import Path
 from grace_store.base.settings import DataRequest, ExtractRequest
 from grace_store.curate.score import score_samples
 from grace_store.run.extract import ExtractJob, extract
-from grace_store.store import Store, rewrite_signal_metadata
+from grace_store.store.opened import Store
+from grace_store.store.unit_writer import rewrite_signal_metadata
 from tests.fake_model import make_fake_model
 from tests.stores import STORAGES, make_records
 

@@ -28,17 +28,20 @@ from grace_store.base.errors import GraceStoreError, UnknownFormat, Unusable
 from grace_store.base.settings import DataSpec, canonical_json
 from grace_store.cli import main
 from grace_store.curate.sweep_settings import load_grid
-from grace_store.data import FORMATS, Dataset, ImageRef, Record, Sample, understand
 from grace_store.data.answers import boxed_answer, natural_answer
+from grace_store.data.dataset import Dataset
+from grace_store.data.formats import FORMATS
 from grace_store.data.image_files import ImageFolder
-from grace_store.data.record import parse_object
+from grace_store.data.record import Record, parse_object
+from grace_store.data.sample import ImageRef, Sample
 from grace_store.data.splitters import compile_marker, line_starts, natural_starts, paragraph_starts, section_starts
+from grace_store.data.understand import understand
 from grace_store.model.load.adapter_folder import open_adapter
 from grace_store.model.load.model_folder import open_folder
 from grace_store.run.plan import found_format
 from grace_store.run.status import status
 from grace_store.run.verify import verify
-from grace_store.store import Store
+from grace_store.store.opened import Store
 from grace_store.store.sealed import BODY, SEAL
 from tests.scored_stores import known_store
 from tests.stores import SIGNAL, extract_store

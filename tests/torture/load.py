@@ -17,12 +17,13 @@ from typing import Any
 
 from grace_store.base.events import Event, UnitCommitted
 from grace_store.base.settings import DataRequest, RunOptions
-from grace_store.data import Sample
+from grace_store.data.sample import Sample
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.pipeline import ListFeed, run_pipeline
 from grace_store.run.status import status
-from grace_store.store import LocalBackend, SignalView, Store
+from grace_store.store.backend import LocalBackend
+from grace_store.store.opened import SignalView, Store
 from tests.fake_model import FakeExtractor, make_fake_model
 from tests.jobs import record
 from tests.torture.runs import fake_model_door

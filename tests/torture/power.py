@@ -17,7 +17,8 @@ from pathlib import Path
 from grace_store.base.events import Event, UnitCommitted
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.plan import plan
-from grace_store.store import Store, check_signal
+from grace_store.store.check import check_signal
+from grace_store.store.opened import Store
 from tests.jobs import content, make_job
 from tests.torture.disk import watched
 from tests.torture.runs import differences, left_behind, own_process

@@ -16,9 +16,11 @@ from grace_store.base.errors import GraceStoreError
 from grace_store.base.settings import ExtractRequest, Storage
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.verify import repair, verify
-from grace_store.store import Store, check, check_plan, check_signal
+from grace_store.store import check
+from grace_store.store.check import check_plan, check_signal
 from grace_store.store.encode import ArrayEncoder
 from grace_store.store.layout import LEDGER, SAMPLES, SIGNALS
+from grace_store.store.opened import Store
 from tests.jobs import content
 from tests.stores import SIGNAL, extract_store
 from tests.torture.runs import differences, left_behind

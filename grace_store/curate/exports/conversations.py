@@ -16,8 +16,8 @@ from typing import Any
 
 from grace_store.base.errors import DataError
 from grace_store.base.files import whole_file, write_json
-from grace_store.data import ImageRef, Sample
 from grace_store.data.images import PLACEHOLDER
+from grace_store.data.sample import ImageRef, Sample
 
 ImageName = Callable[[ImageRef], str]
 """What a trainer is to call an image: a path or URL."""

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from grace_store import __version__
+from grace_store.artifacts.made_from import open_store_of
 from grace_store.artifacts.outputs import Source, check_outputs, place_of, sources_of
 from grace_store.artifacts.score_table import RECONSTRUCTED, STEP_SCORES, ScoreTable
 from grace_store.base.arrays import IntArray
@@ -26,11 +27,14 @@ from grace_store.curate.exports.conversations import (
     with_step_scores,
 )
 from grace_store.curate.exports.datasets_folder import STATE, write_datasets_folder
-from grace_store.curate.select import Subset, open_store_of, positions_of, with_steps
-from grace_store.data import Dataset, Record, Sample, name_files, understand
-from grace_store.data.folders import expand_paths
+from grace_store.curate.select import Subset
+from grace_store.data.dataset import Dataset
+from grace_store.data.folders import expand_paths, name_files
+from grace_store.data.record import Record
+from grace_store.data.sample import Sample
+from grace_store.data.understand import understand
 from grace_store.read.records import image_folder, open_dataset
-from grace_store.store import Store
+from grace_store.store.opened import Store
 
 SubsetFormat = Literal["source", "ms-swift", "llama-factory", "datasets", "steps", "ids"]
 FORMATS: tuple[SubsetFormat, ...] = get_args(SubsetFormat)
@@ -136,7 +140,7 @@ class _Chosen:
         self.store = store
         self.dataset = dataset
         self.view = store.signal(next(iter(subset.scores.made_by["signals"])))
-        self._positions = positions_of(store, subset.row)
+        self._positions = store.positions_of(subset.row)
 
     def raw(self, *, one_line: bool) -> Iterator[bytes]:
         """Yield the records byte for byte; on one line, a line break between its fields becomes a space."""
@@ -236,7 +240,7 @@ def _by_row(subset: Subset) -> IntArray:
 
 def _with_steps(scores: ScoreTable) -> ScoreTable:
     """Return a table with its step scores, reading them if they were left out."""
-    scores = with_steps(scores)
+    scores = scores.with_steps()
     if not scores.has_step_scores:
         raise DataError(f"Scores by {scores.made_by['spec']['method']} have no step scores to join to records.")
     return scores

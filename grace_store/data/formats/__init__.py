@@ -1,19 +1,11 @@
-"""Record formats: one ``Format`` each, by name, in the order that help shows them."""
+"""Record formats by name: each is a module here with one ``Format``."""
 
 from __future__ import annotations
 
-from grace_store.data.formats.alpaca import ALPACA
-from grace_store.data.formats.explicit import EXPLICIT
-from grace_store.data.formats.gsm8k import GSM8K
-from grace_store.data.formats.messages import MESSAGES
-from grace_store.data.formats.mmathcot import MMATHCOT
-from grace_store.data.formats.openr1 import OPENR1
-from grace_store.data.formats.prm800k import PRM800K
-from grace_store.data.formats.sharegpt import SHAREGPT
-from grace_store.data.formats.trace import Format, Trace
+from grace_store.base.registry import Registry
+from grace_store.data.formats.trace import Format
 
-FORMATS: dict[str, Format] = {
-    format.name: format for format in (MMATHCOT, MESSAGES, ALPACA, SHAREGPT, OPENR1, GSM8K, PRM800K, EXPLICIT)
-}
-
-__all__ = ["FORMATS", "Format", "Trace"]
+FORMATS: Registry[Format] = Registry(
+    __name__, "FORMAT", ("mmathcot", "messages", "alpaca", "sharegpt", "openr1", "gsm8k", "prm800k", "explicit")
+)
+"""In the order that help shows them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grace_store.base.errors import Unusable
-from grace_store.base.metadata import Reason
+from grace_store.base.states import Reason
 from grace_store.data.formats.trace import Fields, Format, Trace, has_text, text_field
 from grace_store.data.images import Draft, place_images, record_images
 
@@ -26,7 +26,7 @@ def _read(record: Fields) -> Trace:
     return Trace(place_images(drafts, record_images(record)), response)
 
 
-ALPACA = Format(
+FORMAT = Format(
     name="alpaca",
     description="LLaMA-Factory: instruction, output, optional input, system, history, images",
     recognises=lambda record: has_text(record, "instruction", "output") and "image_url" not in record,

@@ -1,26 +1,12 @@
-"""The explicit format: a prompt, a list of steps and an answer; and traces made of such lists."""
+"""The explicit format: a prompt, a list of steps and an answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from grace_store.base.errors import Unusable
-from grace_store.base.metadata import Reason
+from grace_store.base.states import Reason
 from grace_store.data.formats.conversation import read_turns
-from grace_store.data.formats.trace import Fields, Format, Trace, has_text, text_field, wrong_field
+from grace_store.data.formats.trace import Fields, Format, Trace, has_text, listed_trace, text_field, wrong_field
 from grace_store.data.images import Draft, place_images, record_images
-from grace_store.data.sample import Turn
-
-
-def listed_trace(turns: tuple[Turn, ...], steps: Sequence[str], answer: str) -> Trace:
-    """Return the trace whose response is the steps and the answer joined by newlines."""
-    starts, at = [], 0
-    for number, step in enumerate(steps, start=1):
-        if not step.strip():
-            raise Unusable(Reason.EMPTY_SEGMENT, f"step {number} is empty")
-        starts.append(at)
-        at += len(step) + 1
-    return Trace(turns, "\n".join([*steps, answer]), tuple(starts), at)
 
 
 def _read(record: Fields) -> Trace:
@@ -45,7 +31,7 @@ def _read(record: Fields) -> Trace:
     )
 
 
-EXPLICIT = Format(
+FORMAT = Format(
     name="explicit",
     description="prompt, steps [...], answer, optional images, system, id",
     recognises=lambda record: (

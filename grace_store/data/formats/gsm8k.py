@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grace_store.base.metadata import Reason
+from grace_store.base.states import Reason
 from grace_store.data.answers import hashes_answer
 from grace_store.data.formats.trace import Fields, Format, Trace, has_text, text_field
 from grace_store.data.sample import Turn
@@ -14,7 +14,7 @@ def _read(record: Fields) -> Trace:
     return Trace((Turn("user", (prompt,)),), text_field(record, "answer", Reason.NO_RESPONSE))
 
 
-GSM8K = Format(
+FORMAT = Format(
     name="gsm8k",
     description="GSM8K: question, answer with a step per line and `#### N` last",
     recognises=lambda record: has_text(record, "question", "answer") and hashes_answer(record["answer"]) is not None,

@@ -14,7 +14,7 @@ def _read(record: Fields) -> Trace:
     return finish_conversation(record, read_turns(record, "messages", "role", "content"))
 
 
-MESSAGES = Format(
+FORMAT = Format(
     name="messages",
     description="ms-swift, OpenAI: messages [{role, content}], optional images",
     recognises=_recognises,

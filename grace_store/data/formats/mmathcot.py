@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grace_store.base.metadata import Reason
+from grace_store.base.states import Reason
 from grace_store.data.answers import dagger_answer
 from grace_store.data.formats.trace import Fields, Format, Trace, has_text, text_field
 from grace_store.data.images import place_images, record_images
@@ -15,7 +15,7 @@ def _read(record: Fields) -> Trace:
     return Trace(place_images([("user", [prompt])], record_images(record)), response)
 
 
-MMATHCOT = Format(
+FORMAT = Format(
     name="mmathcot",
     description="MMathCoT-1M: image_url, instruction, output with `Step N:` lines and a last `†Answer:`",
     recognises=lambda record: has_text(record, "instruction", "output") and "image_url" in record,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grace_store.base.errors import Unusable
-from grace_store.base.metadata import Reason
+from grace_store.base.states import Reason
 from grace_store.data.answers import after_think, boxed_answer
 from grace_store.data.formats.conversation import finish_conversation, read_turns
 from grace_store.data.formats.trace import Fields, Format, Trace, has_text, text_field, wrong_field
@@ -40,7 +40,7 @@ def _find_answer(response: str) -> int | None:
     return boxed_answer(response, by_paragraph=True) if start is None else start
 
 
-OPENR1 = Format(
+FORMAT = Format(
     name="openr1",
     description="OpenR1-Math: problem, generations and/or messages with `<think>` paragraphs",
     recognises=lambda record: has_text(record, "problem") and isinstance(record.get("generations"), list),

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from grace_store.base.errors import Unusable
-from grace_store.base.metadata import Reason
-from grace_store.data.formats.explicit import listed_trace
-from grace_store.data.formats.trace import Fields, Format, Trace, text_field, wrong_field
+from grace_store.base.states import Reason
+from grace_store.data.formats.trace import Fields, Format, Trace, listed_trace, text_field, wrong_field
 from grace_store.data.sample import Turn
 from grace_store.data.splitters import line_starts
 
@@ -72,7 +71,7 @@ def _chosen_text(step: Any, number: int) -> str | None:
     return completion
 
 
-PRM800K = Format(
+FORMAT = Format(
     name="prm800k",
     description="PRM800K: question.problem, label.steps[] with chosen_completion or human_completion",
     recognises=lambda record: isinstance(record.get("question"), dict) and isinstance(record.get("label"), dict),

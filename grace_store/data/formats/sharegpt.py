@@ -14,7 +14,7 @@ def _read(record: Fields) -> Trace:
     return finish_conversation(record, read_turns(record, "conversations", "from", "value"))
 
 
-SHAREGPT = Format(
+FORMAT = Format(
     name="sharegpt",
     description="ShareGPT, LLaVA-CoT, LLaMA-Factory: conversations [{from, value}], optional image(s), system",
     recognises=_recognises,

@@ -1,16 +1,16 @@
 """What a record format is: a name, a test, and functions that find a record's parts. The extension point of data.
 
-A new format is a module that makes one ``Format`` and a line in ``formats/__init__``.
+A new format is a module with one ``Format`` called FORMAT, and its name in ``formats/__init__``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from grace_store.base.errors import Unusable
-from grace_store.base.metadata import Reason
+from grace_store.base.states import Reason
 from grace_store.data.answers import AnswerFinder, natural_answer
 from grace_store.data.sample import Turn
 from grace_store.data.splitters import Splitter, natural_starts
@@ -45,6 +45,17 @@ class Format:
     """The format's own way to the answer; not asked when the trace has answer_start."""
     answer_marks: str = r"`†Answer:`, `####`, `</think>`, `<CONCLUSION>`, `\boxed{}` or a line `Answer:`"
     """What find_answer looks for, in words."""
+
+
+def listed_trace(turns: tuple[Turn, ...], steps: Sequence[str], answer: str) -> Trace:
+    """Return the trace whose response is the steps and the answer joined by newlines."""
+    starts, at = [], 0
+    for number, step in enumerate(steps, start=1):
+        if not step.strip():
+            raise Unusable(Reason.EMPTY_SEGMENT, f"step {number} is empty")
+        starts.append(at)
+        at += len(step) + 1
+    return Trace(turns, "\n".join([*steps, answer]), tuple(starts), at)
 
 
 def text_field(record: Fields, key: str, reason: Reason) -> str:

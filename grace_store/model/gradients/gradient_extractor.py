@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from grace_store.base.errors import OutOfMemory
-from grace_store.base.metadata import Reason
 from grace_store.base.settings import ExtractSpec, RunOptions
-from grace_store.base.unit import SampleSignals, SetAside, UnitOutcome
+from grace_store.base.states import Reason, SetAside
+from grace_store.base.unit import SampleSignals, UnitOutcome
 from grace_store.model.gradients.adam_step import AdamStep
 from grace_store.model.gradients.coordinates import coordinates_of, parameters_of, read_moments
 from grace_store.model.gradients.projected_rows import ProjectedRows

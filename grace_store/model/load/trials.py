@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from grace_store.base.errors import ModelError, SettingError
-from grace_store.base.metadata import Reason
+from grace_store.base.states import Reason
 from grace_store.data.sample import ImageRef, Sample, Turn
 from grace_store.model.proxy import ProxyExtractor
 from grace_store.model.text.vision import join_images

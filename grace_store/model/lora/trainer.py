@@ -13,7 +13,7 @@ import torch
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener
 from grace_store.base.settings import ExtractRequest, Rendering, RunOptions, said
-from grace_store.base.unit import SetAside
+from grace_store.base.states import SetAside
 from grace_store.data.sample import Sample
 from grace_store.model.devices import count_gpus
 from grace_store.model.door import resolve_spec

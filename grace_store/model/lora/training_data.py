@@ -13,7 +13,7 @@ from torch import Tensor
 
 from grace_store.base.arrays import Int32Array
 from grace_store.base.settings import ExtractSpec
-from grace_store.base.unit import SetAside
+from grace_store.base.states import SetAside
 from grace_store.data.sample import Sample
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.lora.recipe import WarmupSpec

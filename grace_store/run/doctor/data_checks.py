@@ -8,15 +8,18 @@ from contextlib import closing
 from itertools import islice
 
 from grace_store.base.errors import StorageError, Unusable
-from grace_store.base.metadata import Reason
 from grace_store.base.settings import DataSpec, said
-from grace_store.data import Dataset, Record, check_spec, understand
+from grace_store.base.states import Reason
+from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
 from grace_store.data.image_files import ImageFolder
+from grace_store.data.record import Record
 from grace_store.data.tables import open_table
+from grace_store.data.understand import check_spec, understand
 from grace_store.run.doctor.findings import DoctorJob, Finding, Seen
 from grace_store.run.plan import check_request, found_format
-from grace_store.store import Store, open_backend
+from grace_store.store.backend import open_backend
+from grace_store.store.opened import Store
 
 NUM_RECORDS = 1024
 """Records looked at. Reading tells how many bytes it read at every multiple of this."""

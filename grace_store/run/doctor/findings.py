@@ -8,7 +8,7 @@ from typing import Literal
 
 from grace_store.base.arrays import Float32Array
 from grace_store.base.settings import DataRequest, ExtractRequest, ExtractSpec, RunOptions
-from grace_store.data import Sample
+from grace_store.data.sample import Sample
 from grace_store.run.model_door import PROXY, Extractor
 
 Verdict = Literal["ok", "warn", "fail"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from grace_store.base.errors import StorageError
 from grace_store.base.files import sync_file, sync_folder
-from grace_store.store import Backend, open_backend
+from grace_store.store.backend import Backend, open_backend
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")

@@ -12,7 +12,7 @@ import numpy as np
 from grace_store.base.text import duration, size
 from grace_store.run.doctor.findings import DoctorJob, Finding, Seen, num_chars
 from grace_store.run.doctor.machine import Room, disk_room, main_memory, try_place, try_storage
-from grace_store.store import is_url
+from grace_store.store.backend import is_url
 
 VECTOR_BYTES: dict[str, float] = {"float32": 4, "float16": 2, "int8": 1, "int4": 0.5}
 SEGMENT_BYTES, SAMPLE_BYTES = 32, 128

@@ -11,8 +11,8 @@ import numpy as np
 
 from grace_store.base.arrays import FloatArray, Int32Array
 from grace_store.base.text import counted
-from grace_store.data import Sample
 from grace_store.data.folders import default_image_folder
+from grace_store.data.sample import Sample
 from grace_store.run.doctor.findings import DoctorJob, Finding, Seen, Vectors, Verdict, num_chars
 from grace_store.run.model_door import Extractor, model_door
 from grace_store.store.vectors import stored_form

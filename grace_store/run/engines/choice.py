@@ -10,7 +10,7 @@ from grace_store.base.errors import SettingError
 from grace_store.base.settings import RunOptions
 from grace_store.model.lora.recipe import Ranks
 from grace_store.run.engines.ray_engine import RayOptions
-from grace_store.store import Shard
+from grace_store.store.lock import Shard
 
 RANK_VARIABLES = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"))
 """Slurm sets SLURM_NTASKS for the batch script too, which is no rank; only what srun starts has the step's number."""

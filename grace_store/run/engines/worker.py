@@ -23,12 +23,13 @@ from typing import Any, TextIO
 from grace_store.base.errors import GraceStoreError, NotAStore
 from grace_store.base.events import Event, Rated
 from grace_store.base.settings import Frozen, RunOptions
-from grace_store.data import Dataset
+from grace_store.data.dataset import Dataset
 from grace_store.read.records import UnitLoader
 from grace_store.run.estimate import trial_rate
 from grace_store.run.model_door import model_door
 from grace_store.run.pipeline import Feed, QueueFeed, run_pipeline
-from grace_store.store import LocalBackend, SignalView, Store
+from grace_store.store.backend import LocalBackend
+from grace_store.store.opened import SignalView, Store
 
 VISIBLE_SECONDS = 60.0
 """By when a network file system shows on one machine what was written on another."""

@@ -1,0 +1,33 @@
+"""Things of one kind by name, where adding one is a module and its name in one list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import TypeVar
+
+ThingT = TypeVar("ThingT", covariant=True)
+
+
+class Registry(Mapping[str, ThingT]):
+    """Each thing is an attribute, always of the same name, of a module of its own, imported when it is first asked for.
+
+    The names are known without importing any: a command line can list them at once.
+    """
+
+    def __init__(self, package: str, attribute: str, names: Sequence[str]) -> None:
+        self._package = package
+        self._attribute = attribute
+        self._names = tuple(names)
+
+    def __getitem__(self, name: str) -> ThingT:
+        if name not in self._names:
+            raise KeyError(name)
+        thing: ThingT = getattr(import_module(f"{self._package}.{name.replace('-', '_')}"), self._attribute)
+        return thing
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

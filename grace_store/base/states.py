@@ -1,0 +1,54 @@
+"""What becomes of a record or sample: planned, done, or set aside with a reason. The words are part of the format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a record or sample is set aside. The words are part of the format."""
+
+    BAD_JSON = "bad_json"
+    NOT_AN_OBJECT = "not_an_object"
+    RECORD_TOO_LARGE = "record_too_large"
+    UNKNOWN_RECORD = "unknown_record"
+    DUPLICATE_ID = "duplicate_id"
+    NO_PROMPT = "no_prompt"
+    NO_RESPONSE = "no_response"
+    NO_ANSWER = "no_answer"
+    NO_STEPS = "no_steps"
+    TOO_FEW_STEPS = "too_few_steps"
+    TOO_MANY_STEPS = "too_many_steps"
+    EMPTY_SEGMENT = "empty_segment"
+    BAD_TEXT = "bad_text"
+    IMAGE_COUNT = "image_count"
+    NEEDS_VISION = "needs_vision"
+    IMAGE_MISSING = "image_missing"
+    IMAGE_UNREADABLE = "image_unreadable"
+    IMAGE_REFUSED = "image_refused"
+    TEMPLATE_REWRITES = "template_rewrites"
+    SEGMENT_WITHOUT_TOKEN = "segment_without_token"
+    TOO_LONG = "too_long"
+    NOT_FINITE = "not_finite"
+
+
+STATE_PLANNED = 0
+STATE_DONE = 1
+STATE_CODES: dict[str, int] = {
+    "planned": STATE_PLANNED,
+    "done": STATE_DONE,
+    **{reason.value: code for code, reason in enumerate(Reason, start=2)},
+}
+"""The values of sample_state and set_aside_reason. New reasons go at the end of Reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Why a record is no sample, or a sample has no vectors."""
+
+    reason: Reason
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}" if self.detail else str(self.reason)
