@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from grace_store.base.errors import DataError
 from grace_store.cli import main
-from grace_store.curate import relative_average
+from grace_store.curate.relative_average import relative_average
 from grace_store.curate.benchmark_results import Entry, Results, read_results
 
 TABLE = """\
