@@ -13,9 +13,9 @@ import numpy as np
 
 from grace_store.base.arrays import FloatArray, IntArray, Numbers
 from grace_store.values.draws import middle_of
-from grace_store.values.grace import RaggedScores, score_ragged
 from grace_store.values.gram import pack
 from grace_store.values.length_bias import rank_correlation
+from grace_store.values.methods.grace import RaggedScores, score_ragged
 from grace_store.values.score_spec import ScoreSpec
 
 
