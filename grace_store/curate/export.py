@@ -14,7 +14,7 @@ from grace_store.base.documents import write_document
 from grace_store.base.errors import GraceStoreError, SettingError
 from grace_store.base.files import sidecar_of
 from grace_store.curate.exports import EXPORTS
-from grace_store.curate.exports.export import ChosenRecords, Export, Exported
+from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
 from grace_store.curate.select import Subset
 from grace_store.data.folders import expand_paths
 from grace_store.read.records import open_dataset

@@ -9,6 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from grace_store.artifacts.fidelity_document import (
+    FidelityDocument,
+    FidelitySample,
+    SampleAlignments,
+    SpaceFidelity,
+)
 from grace_store.base.arrays import FloatArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, ignore
@@ -18,44 +24,43 @@ from grace_store.read.records import UnitLoader, image_folder, open_dataset
 from grace_store.run.model_door import PROXY, model_door
 from grace_store.run.open_signal import check_same
 from grace_store.store.opened import SignalView, Store
-from grace_store.values.agreement import Agreement, agreement, scores_of
+from grace_store.values.agreement import agreement, scores_of
 from grace_store.values.methods.grace import RaggedScores
 from grace_store.values.overlap import jaccard_by_chance
 from grace_store.values.random_values import random_values
 from grace_store.values.ranking import Ratio, budget, rank
 from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.survival import Survival, survival
+from grace_store.values.survival import survival
 
 MIN_SAMPLES = 8
 NOTE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class SpaceFidelity:
-    """How the proxy agrees with the gradients over one set of parameters."""
-
-    answer_alignment: Agreement
-    history_alignment: Agreement
-    value: Agreement
-    chosen: Survival
-    """How much the two choices share."""
-
-
-@dataclass(frozen=True, slots=True)
 class Fidelity:
-    """The proxy's alignments against those of parameter gradients, over the same samples."""
+    """What was found, and the scores behind it."""
 
-    store: str
-    signal: str
-    num_samples: int
-    num_steps: int
-    ratio: str
-    by_chance: float
-    """What two random choices of that size would share."""
-    spaces: dict[str, SpaceFidelity]
+    document: FidelityDocument
+    """Without the samples."""
     sample_id: list[str]
     scores: dict[str, RaggedScores]
     """All scores, "proxy" first, then by set of parameters."""
+
+    def with_samples(self) -> FidelityDocument:
+        """Return the document with every number behind it."""
+        samples = tuple(self._sample(number) for number in range(len(self.sample_id)))
+        return self.document.model_copy(update={"samples": samples})
+
+    def _sample(self, number: int) -> FidelitySample:
+        scores = {}
+        for name, found in self.scores.items():
+            steps = slice(int(found.offsets[number]), int(found.offsets[number + 1]))
+            scores[name] = SampleAlignments(
+                value=float(found.value[number]),
+                answer_alignment=tuple(found.answer_alignment[steps].tolist()),
+                history_alignment=tuple(found.history_alignment[steps].tolist()),
+            )
+        return FidelitySample(sample_id=self.sample_id[number], scores=scores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,17 +108,18 @@ def fidelity(
     tokens = [view.segments("segment_num_tokens", int(position)) for position in found.positions]
     scores = {"proxy": scores_of(proxy, tokens, request.spec)}
     scores |= {space: scores_of(grams, tokens, request.spec) for space, grams in found.grams.items()}
-    return Fidelity(
+    document = FidelityDocument(
         store=opened.location,
+        plan_sha256=opened.plan.digest(),
         signal=view.name,
         num_samples=len(proxy),
         num_steps=int(scores["proxy"].offsets[-1]),
         ratio=str(ratio),
         by_chance=jaccard_by_chance(len(proxy), budget(ratio, len(proxy))),
         spaces={space: _compare(scores["proxy"], scores[space], request) for space in found.grams},
-        sample_id=[str(opened.column("sample_id", int(p), int(p) + 1)[0]) for p in found.positions],
-        scores=scores,
     )
+    ids = [str(opened.column("sample_id", int(p), int(p) + 1)[0]) for p in found.positions]
+    return Fidelity(document, ids, scores)
 
 
 def _choose(view: SignalView, num_samples: int, seed: int) -> list[int]:

@@ -56,7 +56,7 @@ class InfluenceBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class PoolProducts:
     """What is read of a pool and what it is multiplied with. Threads may share it, and it may be sent elsewhere."""
 
     reader: VectorReader
@@ -116,7 +116,7 @@ class Compared:
 class InfluenceScoring:
     """One scoring: what is compared, and what its table says of it."""
 
-    compared: Compared
+    compared: PoolProducts
     note: ScoresNote
     sources: list[Source]
     listener: Listener = ignore
@@ -224,7 +224,7 @@ def prepare_influence(
     for text in notes:
         listener(Warned(text))
     listener(Note(_about_work(found, pairs.weights.names)))
-    compared = Compared(reader, method.restores_length, pairs.shares, directions)
+    compared = PoolProducts(reader, method.restores_length, pairs.shares, directions)
     scoring = InfluenceScoring(compared, note, [*sources_of(pool), *_sources(store)], listener)
     if method.needs_whole_pool:
         scoring.hold_all(threads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grace_store.base.registry import Registry
-from grace_store.curate.exports.export import Export
+from grace_store.curate.exports.export_kind import Export
 
 EXPORTS: Registry[Export] = Registry(
     __name__, "EXPORT", ("source", "ms-swift", "llama-factory", "datasets", "steps", "ids")

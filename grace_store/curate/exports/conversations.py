@@ -17,7 +17,7 @@ from typing import Any
 from grace_store.base.errors import DataError
 from grace_store.base.files import whole_file, write_lines
 from grace_store.base.text import counted
-from grace_store.curate.exports.export import ChosenRecords, Exported
+from grace_store.curate.exports.export_kind import ChosenRecords, Exported
 from grace_store.data.images import PLACEHOLDER
 from grace_store.data.sample import ImageRef, Sample
 

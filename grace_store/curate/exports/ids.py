@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grace_store.base.files import write_lines
-from grace_store.curate.exports.export import Export
+from grace_store.curate.exports.export_kind import Export
 
 EXPORT = Export(
     about="the samples' ids, one a line",

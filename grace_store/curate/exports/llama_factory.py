@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grace_store.base.files import write_json
 from grace_store.curate.exports.conversations import write_conversations
-from grace_store.curate.exports.export import ChosenRecords, Export, Exported
+from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
 
 DATASET_INFO = "dataset_info.json"
 """Where LLaMA-Factory looks for the datasets of a folder."""

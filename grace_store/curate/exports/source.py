@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grace_store.base.files import write_array, write_lines
-from grace_store.curate.exports.export import ChosenRecords, Export, Exported
+from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
 
 
 def _write(chosen: ChosenRecords, exported: Exported) -> None:

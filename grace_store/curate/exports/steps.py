@@ -11,7 +11,7 @@ import numpy as np
 from grace_store.artifacts.score_table import STEP_SCORES
 from grace_store.base.errors import DataError
 from grace_store.base.files import write_lines
-from grace_store.curate.exports.export import ChosenRecords, Export, Exported
+from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
 
 
 def _write(chosen: ChosenRecords, exported: Exported) -> None:
