@@ -28,9 +28,8 @@ from grace_store.values.grace import Flag, RaggedScores, flag_names, score_ragge
 from grace_store.values.heuristics import HeuristicSpec, heuristic_values
 from grace_store.values.history import History
 from grace_store.values.influence.influence_spec import INFLUENCE_METHODS, InfluenceSpec
+from grace_store.values.methods import Spec, spec_by_name
 from grace_store.values.score_spec import ScoreSpec
-
-Spec = ScoreSpec | HeuristicSpec | InfluenceSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +146,8 @@ def replay(
 
 def spec_of(made_by: dict[str, Any]) -> Spec:
     """Return the settings that a table was scored with."""
-    settings = made_by["spec"]
-    if settings.get("method") in INFLUENCE_METHODS:
-        return InfluenceSpec.parse(**settings)
-    return ScoreSpec.parse(**settings) if settings.get("method") == "grace" else HeuristicSpec.parse(**settings)
+    settings = dict(made_by["spec"])
+    return spec_by_name(settings.pop("method", ""), **settings)
 
 
 def targets_of(made_by: dict[str, Any], moved: Targets | None = None) -> Targets:

@@ -5,7 +5,7 @@ Token counts and losses lie flat: those of K + 1 segments to a sample, as in the
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,14 @@ from grace_store.base.errors import SettingError
 from grace_store.values.gram import offsets_of
 from grace_store.values.score_spec import Settings
 
+Heuristic = Literal["random", "longest", "stepmax", "loss", "perplexity"]
+HEURISTICS: tuple[Heuristic, ...] = get_args(Heuristic)
+
 
 class HeuristicSpec(Settings):
     """Which heuristic makes the values."""
 
-    method: Literal["random", "longest", "stepmax", "loss", "perplexity"]
+    method: Heuristic
     seed: int = Field(default=0, ge=0, lt=2**64)
     """Which random values; for random only."""
 

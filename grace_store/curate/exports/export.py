@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from grace_store.artifacts.score_table import RECONSTRUCTED, STEP_SCORES, ScoreT
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError, GraceStoreError, SettingError, Unusable
 from grace_store.base.files import read_note, sidecar_of, whole_folder, write_array, write_json, write_lines
+from grace_store.curate.exports import SubsetFormat
 from grace_store.curate.exports.conversations import (
     DATASET_INFO,
     ImageNames,
@@ -35,9 +36,6 @@ from grace_store.data.sample import Sample
 from grace_store.data.understand import understand
 from grace_store.read.records import image_folder, open_dataset
 from grace_store.store.opened import Store
-
-SubsetFormat = Literal["source", "ms-swift", "llama-factory", "datasets", "steps", "ids"]
-FORMATS: tuple[SubsetFormat, ...] = get_args(SubsetFormat)
 
 
 @dataclass(slots=True)
