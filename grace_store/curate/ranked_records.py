@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,12 @@ from grace_store.artifacts.score_table import ScoreTable, read_scores
 from grace_store.read.records import read_field
 
 
-def ranked_records(scores: ScoreTable | str | Path, fields: Sequence[str]) -> list[dict[str, Any]]:
-    """Return sample_id, value and the fields named of every sample with a value, the best first."""
+def ranked_records(scores: ScoreTable | str | Path, fields: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return every sample with a value, the best first: its id, its value, and fields of its record by names given."""
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
     store = open_store_of(table, None)
     positions = store.positions_of(table.row)
-    columns = {name: read_field(store, name, positions=positions) for name in fields}
+    columns = {name: read_field(store, field, positions=positions) for name, field in fields.items()}
     ids, value = table.sample_id, table.value
     return [
         {"sample_id": ids[i], "value": float(value[i])} | {name: column[i] for name, column in columns.items()}
