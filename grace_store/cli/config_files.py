@@ -66,5 +66,5 @@ config_option = click.option(
     callback=_read,
     is_eager=True,
     expose_value=False,
-    help="TOML file with options of this command, named as here without the dashes. What the command line says wins.",
+    help="TOML file with options, named as here without the dashes; the command line wins over it. [default: none]",
 )

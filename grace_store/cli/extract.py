@@ -47,7 +47,7 @@ worker_options = stacked(
     click.option(
         "--workers",
         type=click.IntRange(1),
-        help="Worker processes. [default: one for each GPU that is visible, or that the Ray cluster has]",
+        help="Number of worker processes. [default: one for each GPU that is visible, or that the Ray cluster has]",
     ),
     click.option(
         "--wait-minutes",
