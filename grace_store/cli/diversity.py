@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.box import SIMPLE
@@ -13,14 +13,24 @@ from rich.table import Table
 
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
-from grace_store.cli.console import ProgressDisplay, harmless, print_json
+from grace_store.cli.console import harmless, print_json
 from grace_store.cli.console import out as console
-from grace_store.cli.options import LocalPath, as_json, descriptor_option, given_once, stacked, store_argument
-from grace_store.cli.scoring import partial_option, threads_option
+from grace_store.cli.options import (
+    OUT_FILE,
+    as_json,
+    choice,
+    cluster_options,
+    partial_option,
+    said,
+    scores_option,
+    store_argument,
+    threads_option,
+)
+from grace_store.cli.progress import ProgressDisplay
+from grace_store.values.diversity_spec import Traded
 
 if TYPE_CHECKING:
-    from grace_store.curate.diversity import ClusterShare, Diversity, SubsetDiversity
-    from grace_store.curate.trade_curve import TradeCurve
+    from grace_store.artifacts.diversity_document import ClusterShare, Diversity, SubsetDiversity, TradeCurve
     from grace_store.likeness.coverage import RandomInterval
 
 EPILOG = """\b
@@ -29,69 +39,105 @@ Examples:
   grace-store diversity traces.zarr --scores scores.parquet --ratio 0.05 --ratio 0.2 --out diversity.json
   grace-store diversity traces.zarr --scores scores.parquet --ratio 0.2 --curve curve.svg
 """
-TRADED = ("clusters", "facility", "mmr")
-
-similar_options = stacked(
-    click.option("--signal", help="Whose vectors say what is similar. [default: the one scored]"),
-    descriptor_option,
-    click.option("--clusters", "num_clusters", type=click.IntRange(1), help="How many. [default: goes with N]"),
-)
 
 
 @click.command(epilog=EPILOG)
 @store_argument
 @click.option(
-    "--subset", "subsets", multiple=True, type=click.Path(path_type=Path),
-    help="What `select` wrote, or a table of scores for its best 0.2; may be repeated.",
-)  # fmt: skip
+    "--subset",
+    "subsets",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Subset that `select` wrote, or a table of scores for its best 0.2; may be repeated. [default: none]",
+)
+@scores_option("Table of scores: its best samples are measured, too, and its values are the pool's. [default: none]")
 @click.option(
-    "--scores", multiple=True, callback=given_once, type=click.Path(dir_okay=False, path_type=Path),
-    help="A table of scores: its best are measured too, and its values are the pool's.",
-)  # fmt: skip
-@click.option("--ratio", multiple=True, help="Share of the table's best; may be repeated. [default: 0.2]")
-@similar_options
-@click.option("--random", "num_random", type=click.IntRange(1), default=200, show_default=True, help="Random subsets.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of clusters and random subsets.")
+    "--ratio", multiple=True, help="Share of the samples that are the best of --scores; may be repeated. [default: 0.2]"
+)
+@cluster_options
 @click.option(
-    "--curve", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.svg",
-    help="Draw what value coverage costs, at the first --ratio, and list it.",
-)  # fmt: skip
-@click.option("--method", "methods", multiple=True, type=click.Choice(TRADED), help="In the curve. [default: all]")
-@click.option("--weight", "weights", multiple=True, type=float, help="In the curve. [default: 0 to 1 in seven steps]")
-@click.option("--show", type=click.IntRange(0), default=3, show_default=True, help="Clusters to list for a subset.")
-@click.option("--out", type=LocalPath(dir_okay=False, path_type=Path), help="Write everything, as JSON.")
+    "--random",
+    "num_random",
+    type=click.IntRange(1),
+    default=200,
+    show_default=True,
+    help="Number of random subsets to compare with.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Seed of the clusters and of the random subsets.",
+)
+@click.option(
+    "--curve",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.svg",
+    help="Draw and list how much value each step of coverage costs, at the first --ratio. [default: not drawn]",
+)
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    type=choice(Traded),
+    help="Method of diverse selection in --curve; may be repeated. [default: all]",
+)
+@click.option(
+    "--weight",
+    "weights",
+    multiple=True,
+    type=float,
+    help="Weight of diversity in --curve, 0 to 1; may be repeated. [default: seven weights from 0 to 1]",
+)
+@click.option(
+    "--show",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="Number of clusters to list that a subset has too much of, and of those it has too little of.",
+)
+@click.option(
+    "--out", type=OUT_FILE, help="JSON file for all numbers, as `report --diversity` takes it. [default: none]"
+)
 @partial_option
 @threads_option
 @as_json
 def diversity(
-    store: str, subsets: tuple[Path, ...], scores: Path | None, ratio: tuple[str, ...], signal: str | None,
-    descriptor: str | None, num_clusters: int | None, num_random: int, seed: int, curve: Path | None,
-    methods: tuple[str, ...], weights: tuple[float, ...], show: int, out: Path | None, partial: bool,
-    threads: int | None, *, as_json: bool,
-) -> None:  # fmt: skip
-    """Say how diverse subsets of STORE are, against its whole pool and random subsets of the same size.
+    store: str,
+    subsets: tuple[Path, ...],
+    scores: Path | None,
+    curve: Path | None,
+    methods: tuple[str, ...],
+    weights: tuple[float, ...],
+    show: int,
+    out: Path | None,
+    *,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Measure how diverse subsets are, and what diversity costs.
 
-    Coverage is counted in clusters of the samples' vectors. Subsets are files that `select` wrote; tables of scores
-    stand for their best.
+    Subsets are compared with the whole pool of samples and with random subsets of the same size. Coverage is counted in
+    clusters of the samples' vectors.
     """
     from grace_store.artifacts.outputs import check_results
-    from grace_store.curate.diversity import measure_diversity, write_diversity
+    from grace_store.curate.diversity import DiversityRequest, write_diversity
+    from grace_store.curate.diversity import diversity as run
     from grace_store.curate.trade_curve import TradeSpec
 
-    if (methods or weights) and curve is None:
-        raise SettingError("--method and --weight are of the curve: give --curve, too")
-    given = {"methods": methods, "weights": weights}
-    spec = None if curve is None else TradeSpec.parse(seed=seed, **{k: v for k, v in given.items() if v})
+    asked = said({"methods": methods, "weights": weights})
+    if asked and curve is None:
+        raise SettingError("--method and --weight are for the curve: give --curve, too")
+    spec = None if curve is None else TradeSpec.parse(seed=settings["seed"], **asked)
     check_results(store, [out, curve], [scores, *subsets])
     with ProgressDisplay(quiet=as_json) as display:
-        found = measure_diversity(
-            store, subsets, scores=scores, ratio=ratio, signal=signal, descriptor=descriptor,
-            num_clusters=num_clusters, seed=seed, num_random=num_random, curve=spec, partial=partial, threads=threads,
-            listener=display,
-        )  # fmt: skip
+        threads = settings.pop("threads")
+        request = DiversityRequest(subsets=subsets, scores=scores, curve=spec, **settings)
+        found = run(store, request, threads=threads, listener=display)
     write_diversity(found, out, curve)
     if as_json:
-        print_json(found.to_dict())
+        print_json(found.to_json())
         return
     _print(found, show)
     for path in filter(None, (out, curve)):
@@ -117,14 +163,14 @@ def _print(found: Diversity, show: int) -> None:
     )
     most = max(each.vendi_num_samples for each in (found.pool, *found.subsets))
     if most < max(each.num_samples - each.num_without_direction for each in (found.pool, *found.subsets)):
-        console.print(f"Vendi scores are over {most} samples where there are more, drawn at random.")
+        console.print(f"Vendi scores of more than {most} samples are over {most} of them, drawn at random.")
     for i, each in enumerate(found.subsets if show else ()):
         over, under = found.represented(i, show)
         said = f"too much of {_clusters(over, i)}; too little of {_clusters(under, i)}"
         console.print(f"{harmless(each.name)}: {said}.", markup=False)
     if found.curve is not None:
         _print_curve(found.curve)
-    if found.made_by["partial"]:
+    if found.partial:
         console.print("partial: the store is not finished.")
 
 
@@ -163,3 +209,6 @@ def _print_curve(curve: TradeCurve) -> None:
     console.print("value lost: share of what choosing by value gains over choosing at random.")
     if all(point.entropy != point.entropy for point in curve.points):
         console.print("The samples lie in one cluster: there is nothing to trade value for.")
+
+
+COMMAND = diversity
