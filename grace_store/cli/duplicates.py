@@ -106,7 +106,7 @@ def duplicates(
             raise SettingError(f"--from does not search again and has no use for {', '.join(ignored)}")
         found = regroup_duplicates(source, threshold=settings["threshold"], keep=settings["keep"], scores=scores)
     elif store is None:
-        raise click.UsageError("Missing argument 'STORE' (only --from does without).")
+        raise click.UsageError("Missing argument 'STORE' (only --from works without it).")
     else:
         threads = settings.pop("threads")
         with ProgressDisplay(quiet=as_json) as display, spread(engine, address, threads, display) as pool:
@@ -140,9 +140,9 @@ def _print(found: DuplicateTable, out: Path) -> None:
         f"{kept} of each group kept."
     )
     same = "text" if found.made_by["exact_by"] == "text" else "record"
-    click.echo(f"  {int(found.exact.sum())} have the same {same} as another")
+    click.echo(f"  {int(found.exact.sum())} with the same {same} as another")
     if found.made_by["num_zero"]:
-        click.echo(f"  {found.made_by['num_zero']} have a vector of zeros, like no other")
+        click.echo(f"  {found.made_by['num_zero']} with a vector of zeros, which is like no other")
     click.echo(f"  {_search_in_words(found.made_by['search']['recall'])}")
     if found.made_by["partial"]:
         signal = found.made_by["signal"]

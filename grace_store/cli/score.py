@@ -143,7 +143,7 @@ def score(
             f"--replay scores exactly as the table was scored: leave the other settings out ({', '.join(ignored)})"
         )
     if replay is None and store is None:
-        raise click.UsageError("Missing argument 'STORE' (only --replay does without).")
+        raise click.UsageError("Missing argument 'STORE' (only --replay works without it).")
     signals, partial = settings.pop("signal"), settings.pop("partial")
     targets = _take_targets(settings)
     with ProgressDisplay(quiet=as_json) as display, spread(engine, address, threads, display) as pool:
@@ -190,8 +190,9 @@ def _print(run: ScoreRun) -> None:
     for name, count in run.flags.items():
         click.echo(f"  {count} flagged {name}")
     if run.made_by["partial"]:
-        units = ", ".join(f"{name} {each['num_units']}" for name, each in run.made_by["signals"].items())
-        click.echo(f"  partial: of {run.made_by['num_units']} units there are {units}")
+        total = counted(run.made_by["num_units"], "unit")
+        units = ", ".join(f"{name} has {each['num_units']}" for name, each in run.made_by["signals"].items())
+        click.echo(f"  partial: {units} of {total}")
 
 
 def _print_influence(made_by: dict[str, Any]) -> None:
