@@ -507,7 +507,7 @@ def test_the_signal_is_the_one_scored(tmp_path):
         ("duplicates {store} --from {table} --out {out}", "has no use for STORE"),
         (
             "duplicates --from {table} --floor 0.5 --descriptor steps --out {out}",
-            "has no use for --descriptor, --floor",
+            "has no use for --floor, --descriptor",
         ),
         ("duplicates --from {table} --threshold 0.5 --out {out}", "Search again with --floor 0.5"),
         ("duplicates --from {table} --out {table}", "which is read for it; choose another --out"),

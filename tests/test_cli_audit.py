@@ -25,7 +25,7 @@ def test_an_audit_of_few_samples_says_that_it_can_tell_nothing(tmp_path):
     run("score", store, "--out", tmp_path / "s.parquet")
     shown = run("audit", tmp_path / "s.parquet").stdout
     assert "3 samples with a value" in shown
-    assert "With fewer than 8 nothing can be told" in shown
+    assert "With fewer than 8 samples, nothing can be said" in shown
     assert "Pearson" not in shown
     assert json.loads(run("audit", tmp_path / "s.parquet", "--json").stdout)["enough_samples"] is False
 

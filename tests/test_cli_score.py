@@ -81,7 +81,7 @@ def test_an_unfinished_store_is_scored_with_partial_and_says_so(tmp_path):
     assert "--partial" in result.stderr
     result = run("score", store, "--out", tmp_path / "s.parquet", "--partial")
     assert "5 samples scored" in result.stdout
-    assert "partial: of 4 units there are base 2" in result.stdout
+    assert "partial: base has 2 of 4 units" in result.stdout
     assert read_scores(tmp_path / "s.parquet").made_by["partial"] is True
     run("sweep", store, "--out", tmp_path / "sweep", code=1)
     assert "partial" in run("sweep", store, "--out", tmp_path / "sweep", "--partial").stdout

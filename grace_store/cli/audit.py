@@ -50,7 +50,7 @@ def _print(found: LengthAudit, ratio: str) -> None:
     from grace_store.values.length_bias import MIN_AUDITED
 
     if not found.has_enough_samples:
-        click.echo(f"  With fewer than {MIN_AUDITED} nothing can be told of how values follow length.")
+        click.echo(f"  With fewer than {MIN_AUDITED} samples, nothing can be said about how values follow length.")
         return
     click.echo(f"  length explains {number(100 * found.variance_explained, 1)} % of the values' variance")
     click.echo(

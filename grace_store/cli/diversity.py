@@ -158,8 +158,9 @@ def _print(found: Diversity, show: int) -> None:
         table.add_row("at random", str(num_samples), "", *map(_interval, intervals), style="dim")
     console.print(table)
     console.print(
-        "value: the mean. touched: share of clusters with a sample. evenness: entropy over clusters, 1 if even. Vendi: "
-        "effective number of samples. nearest: mean 1 - cos to the nearest. at random: nine in ten random subsets."
+        "value: the mean. touched: share of clusters with a sample. evenness: entropy over clusters, 1 if even. "
+        "Vendi: effective number of samples. nearest: mean 1 - cos to the nearest. at random: where nine in ten random "
+        "subsets lie."
     )
     most = max(each.vendi_num_samples for each in (found.pool, *found.subsets))
     if most < max(each.num_samples - each.num_without_direction for each in (found.pool, *found.subsets)):

@@ -108,7 +108,7 @@ def duplicates(
             raise SettingError(f"--from does not search again and has no use for {', '.join(ignored)}")
         found = regroup(source, threshold=settings["threshold"], keep=settings["keep"], scores=scores)
     elif store is None:
-        raise click.UsageError("Missing argument 'STORE' (only --from does without).")
+        raise click.UsageError("Missing argument 'STORE' (only --from works without it).")
     else:
         threads = settings.pop("threads")
         with ProgressDisplay(quiet=as_json) as display, spread(engine, address, threads, display) as pool:
@@ -142,9 +142,9 @@ def _print(found: DuplicateTable, out: Path) -> None:
         f"{kept} of each group kept."
     )
     same = "text" if found.note.exact_by == "text" else "record"
-    click.echo(f"  {int(found.exact.sum())} have the same {same} as another")
+    click.echo(f"  {int(found.exact.sum())} with the same {same} as another")
     if found.note.num_zero:
-        click.echo(f"  {found.note.num_zero} have a vector of zeros, like no other")
+        click.echo(f"  {found.note.num_zero} with a vector of zeros, which is like no other")
     click.echo(f"  {_search_in_words(found.note.search.recall)}")
     if found.note.partial:
         signal = found.note.signal

@@ -262,7 +262,7 @@ engine_options = stacked(
 def is_ray(engine: str, address: str | None) -> bool:
     """Return whether the work is for a Ray cluster, which alone has an address."""
     if address is not None and engine != "ray":
-        raise click.UsageError("--address is that of a Ray cluster: give --engine ray with it.")
+        raise click.UsageError("--address names a Ray cluster: give --engine ray with it.")
     return engine == "ray"
 
 

@@ -146,7 +146,7 @@ def score(
             f"--replay scores exactly as the table was scored: leave the other settings out ({', '.join(ignored)})"
         )
     if replay is None and store is None:
-        raise click.UsageError("Missing argument 'STORE' (only --replay does without).")
+        raise click.UsageError("Missing argument 'STORE' (only --replay works without it).")
     signals, partial = settings.pop("signal"), settings.pop("partial")
     targets = _take_targets(settings)
     with ProgressDisplay(quiet=as_json) as display, spread(engine, address, threads, display) as pool:
@@ -187,8 +187,8 @@ def _print(run: ScoreRun) -> None:
     for name, count in run.flags.items():
         click.echo(f"  {count} flagged {name}")
     if note.partial:
-        units = ", ".join(f"{name} {each.num_units}" for name, each in note.signals.items())
-        click.echo(f"  partial: of {note.num_units} units there are {units}")
+        units = ", ".join(f"{name} has {each.num_units}" for name, each in note.signals.items())
+        click.echo(f"  partial: {units} of {counted(note.num_units, 'unit')}")
 
 
 def _print_influence(note: ScoresNote) -> None:
