@@ -166,7 +166,7 @@ def test_padding_and_samples_set_aside_are_zero(tmp_path: Path, storage: Storage
     store = finished_store(tmp_path, storage)
     view, plan = store.signal(), store.plan
     for unit in range(plan.num_units):
-        start, stop = layout.unit_range(plan, unit)
+        start, stop = plan.unit_range(unit)
         segments = store.column("sample_num_steps", start, stop) + 1
         used = {"segment": segments.sum(), "gram_entry": (segments * (segments + 1) // 2).sum()}
         for array in view.arrays:

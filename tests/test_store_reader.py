@@ -19,7 +19,6 @@ from grace_store.data.sample import Sample
 from grace_store.read.records import UnitLoader
 from grace_store.store import layout
 from grace_store.store.gram_reader import GramReader
-from grace_store.store.layout import unit_range
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.sealed import BODY, SEAL, canonical_json, from_bytes, group_bytes, unseal
 from grace_store.store.unit_writer import complete_signal, create_signal, withdraw_units
@@ -75,7 +74,7 @@ def test_units_say_the_same_as_samples(tmp_path: Path, storage: Storage) -> None
     reader = GramReader(view)
     seen: list[int] = []
     for unit in view.committed_units():
-        num_steps = view.store.column("sample_num_steps", *unit_range(view.store.plan, unit))
+        num_steps = view.store.column("sample_num_steps", *view.store.plan.unit_range(unit))
         grams = reader.read([unit], num_steps)
         seen += grams.sample.tolist()
         entry = token = 0

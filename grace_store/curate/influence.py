@@ -25,7 +25,7 @@ from grace_store.curate.targets import Targets, TargetSet, find_subtasks, read_t
 from grace_store.likeness.communities import find_communities
 from grace_store.read.blocks import Signals, Threads, map_ordered
 from grace_store.read.vectors import UnitVectors, VectorReader
-from grace_store.store.layout import SAMPLES_PER_CHUNK, unit_range
+from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.grace import Flag
 from grace_store.values.influence.cadc import capability_directions, joined_pairs, self_influence_slopes, trajectories
@@ -83,7 +83,7 @@ class Comparison:
 
     def _unit(self, unit: int) -> tuple[Array, ...]:
         """Return of all samples of a unit: is it done anywhere, tokens, influences, slope, flags."""
-        start, stop = unit_range(self.reader.store.plan, unit)
+        start, stop = self.reader.store.plan.unit_range(unit)
         num, num_directions = stop - start, self.directions.shape[1]
         parts = np.full((len(self.reader.names), num, num_directions), np.nan)
         squared = np.full((len(self.reader.names), num), np.nan)

@@ -103,7 +103,7 @@ def read_vectors(path: str | Path) -> Float32Array:
 
 
 def _descriptor_of(reader: DescriptionReader, place: int) -> Float32Array:
-    unit = place // reader.store.plan.samples_per_unit
+    unit = reader.store.plan.unit_of(place)
     if unit not in reader.units:
         raise Unfinished(
             f"{reader.store.location}: the sample is in unit {unit} of {reader.view.name}, which is not done yet. "

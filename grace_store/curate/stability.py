@@ -15,7 +15,6 @@ from grace_store.base.errors import SettingError, UnknownName
 from grace_store.base.settings import Storage
 from grace_store.curate.score import score_samples
 from grace_store.read.blocks import map_ordered
-from grace_store.store.layout import unit_range
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.vectors import packed_grams, stored_form
 from grace_store.values.grace import score_ragged
@@ -134,7 +133,7 @@ def _unit_values(
     view: SignalView, unit: int, spec: ScoreSpec, storages: Sequence[Storage]
 ) -> tuple[IntArray, FloatArray]:
     """Return the rows of a unit's samples and, for each storage, their values from vectors so stored."""
-    start, stop = unit_range(view.store.plan, unit)
+    start, stop = view.store.plan.unit_range(unit)
     num_steps = view.store.column("sample_num_steps", start, stop).astype(np.int64)
     total = int((num_steps + 1).sum())
     vectors = view.unit_vectors(unit)[:total]

@@ -28,7 +28,6 @@ from grace_store.likeness.points import (
     projection_for,
 )
 from grace_store.read.blocks import Threads, map_ordered
-from grace_store.store.layout import unit_range
 from grace_store.store.opened import SignalView, Store
 from grace_store.values.gram import offsets_of
 
@@ -165,7 +164,7 @@ class DescriptionReader:
 
     def read(self, unit: int) -> Descriptions:
         """Return the descriptors of one unit's done samples that are asked for."""
-        start, stop = unit_range(self.store.plan, unit)
+        start, stop = self.store.plan.unit_range(unit)
         asked = self._asked(unit)
         state = self.view.unit_array("sample_state", unit)[: stop - start]
         sample = asked[state[asked - start] == STATE_DONE]
@@ -190,12 +189,12 @@ class DescriptionReader:
         return describe(vectors, num_steps, descriptor or "answer", projection=self.projection)
 
     def _asked(self, unit: int) -> IntArray:
-        each = np.arange(*unit_range(self.store.plan, unit))
+        each = np.arange(*self.store.plan.unit_range(unit))
         return each if self.wanted is None else each[self.wanted[each]]
 
     def _described(self, unit: int, chosen: IntArray) -> Iterator[Described]:
         """Yield the descriptors of samples of a unit, by their places in it, a bounded number of rows at a time."""
-        start, stop = unit_range(self.store.plan, unit)
+        start, stop = self.store.plan.unit_range(unit)
         num_segments = self._num_steps[start:stop].astype(np.int64) + 1
         ends = np.cumsum(num_segments)
         stored, scale = self._read_arrays(unit)

@@ -19,7 +19,6 @@ from grace_store.data.folders import default_image_folder, name_files
 from grace_store.data.record import Record
 from grace_store.data.sample import Sample
 from grace_store.data.understand import understand
-from grace_store.store.layout import unit_range
 from grace_store.store.opened import SampleRows, SignalView, Store
 
 CHANGES_SHOWN = 3
@@ -143,7 +142,7 @@ class UnitLoader:
         self._file_start = list(accumulate((file.num_records for file in store.plan.files), initial=0))
 
     def load(self, unit: int) -> LoadedUnit:
-        start, stop = unit_range(self._store.plan, unit)
+        start, stop = self._store.plan.unit_range(unit)
         samples = self.read(start, stop)
         spans = [span for sample in samples for span in zip(sample.bounds, sample.bounds[1:], strict=False)]
         return LoadedUnit(unit, samples, np.array(spans, dtype=np.int32).reshape(-1, 2))

@@ -17,7 +17,7 @@ from grace_store.base.errors import Corrupt
 from grace_store.base.settings import default_threads
 from grace_store.base.states import STATE_DONE
 from grace_store.read.blocks import CommittedSignals, Mapper, Threads
-from grace_store.store.layout import SAMPLES_PER_CHUNK, unit_range
+from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import SignalView
 
 MAX_BYTES_AT_ONCE = 1 << 30
@@ -68,7 +68,7 @@ class VectorReader(CommittedSignals):
 
     def done(self, signal: int, unit: int) -> BoolArray:
         """Return which samples of a unit a signal, by its number, has."""
-        start, stop = unit_range(self.store.plan, unit)
+        start, stop = self.store.plan.unit_range(unit)
         if unit not in self.committed[signal]:
             return np.zeros(stop - start, dtype=np.bool_)
         state: Array = self.views[signal].unit_array("sample_state", unit)

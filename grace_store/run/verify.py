@@ -121,9 +121,8 @@ def _largest_turn(view: SignalView, unit: int, signals: SampleSignals) -> float:
 
 def _largest_difference(view: SignalView, unit: int, vectors: Float32Array) -> float:
     """Return the largest difference between stored Grams and those of the vectors, relative to the norms."""
-    start = unit * view.store.plan.samples_per_unit
     worst, row = 0.0, 0
-    for sample in range(start, min(start + view.store.plan.samples_per_unit, view.store.plan.num_samples)):
+    for sample in range(*view.store.plan.unit_range(unit)):
         stored = view.gram(sample)
         m = len(stored)
         rows = vectors[row : row + m].astype(np.float64)

@@ -103,7 +103,7 @@ def check_signal(view: SignalView, *, deep: bool, sizes: Sizes | None = None) ->
     sums = Totals()
     # With wrong metadata no unit can be read, but none has to be computed again for that.
     yield from _check_units(view, sizes, committed, sums, deep=deep, readable=not wrong)
-    for unit in sorted(committed - set(range(plan.num_units))):
+    for unit in sorted(committed - set(plan.units)):
         yield Problem(view.name, unit, layout.commit_key(view.name, unit), "the plan has no such unit", "delete")
     yield from _check_completion(view, sums)
 
@@ -119,7 +119,7 @@ def _check_units(
     view: SignalView, sizes: Sizes, committed: set[int], sums: Totals, *, deep: bool, readable: bool
 ) -> Iterator[Problem]:
     """Check the units of the plan one by one, adding up the commits of those that have a sound one."""
-    units = range(view.store.plan.num_units)
+    units = view.store.plan.units
     keys = (layout.commit_key(view.name, unit) for unit in units if unit in committed)
     commits = view.store.backend.read_all(keys)
     for unit in units:
@@ -208,7 +208,7 @@ def _wrong_unit(view: SignalView, commit: Commit, sizes: Sizes, *, deep: bool) -
     expected = {layout.chunk_key(a.name, len(a.dims), commit.unit) for a in view.arrays if a.is_per_unit}
     for name in sorted(expected ^ set(commit.chunks)):
         yield f"{view.key}/{name}", "the commit does not list the chunks of the format"
-    start, stop = layout.unit_range(view.store.plan, commit.unit)
+    start, stop = view.store.plan.unit_range(commit.unit)
     if commit.num_samples != stop - start or commit.num_done + len(commit.set_aside) != commit.num_samples:
         yield layout.commit_key(view.name, commit.unit), "samples done and set aside do not add up"
     for name, chunk in commit.chunks.items():
@@ -225,7 +225,7 @@ def _wrong_unit(view: SignalView, commit: Commit, sizes: Sizes, *, deep: bool) -
 def _wrong_content(view: SignalView, commit: Commit) -> Iterator[tuple[str, str]]:
     """Check that what the chunks say fits together: states with the commit, Grams with float32 vectors."""
     where = f"{view.key} unit {commit.unit}"
-    start, stop = layout.unit_range(view.store.plan, commit.unit)
+    start, stop = view.store.plan.unit_range(commit.unit)
     state = np.full(stop - start, STATE_DONE, dtype=np.uint8)
     try:
         for array in view.arrays:

@@ -74,7 +74,7 @@ class GramReader:
         commits = self._view.store.backend.read_all(layout.commit_key(self._view.name, unit) for unit in units)
         committed = {unit: self._committed_digests(unit, raw) for unit, raw in zip(units, commits, strict=True)}
         num_segments = num_steps.astype(np.int64) + 1
-        ranges = [layout.unit_range(self._plan, unit) for unit in units]
+        ranges = [self._plan.unit_range(unit) for unit in units]
         sample = np.concatenate([np.zeros(0, np.int64), *(np.arange(*each) for each in ranges)])
         done = self._joined("sample_state", units, [stop - start for start, stop in ranges], committed) == STATE_DONE
         bounds = np.cumsum([0, *(stop - start for start, stop in ranges)])

@@ -114,12 +114,6 @@ def check_samples_per_unit(samples_per_unit: int) -> int:
     return samples_per_unit
 
 
-def unit_range(plan: Plan, unit: int) -> tuple[int, int]:
-    """Return the half-open range of samples in a unit."""
-    start = unit * plan.samples_per_unit
-    return start, min(start + plan.samples_per_unit, plan.num_samples)
-
-
 def num_packed(num_segments: IntArray) -> IntArray:
     """Return how many entries the packed Grams of samples with so many segments have."""
     return num_segments * (num_segments + 1) // 2

@@ -369,14 +369,14 @@ class SignalView:
 
     def state(self, sample: int) -> str:
         """Return a sample's state: planned, done, or the reason it was set aside."""
-        unit = sample // self.store.plan.samples_per_unit
+        unit = self.store.plan.unit_of(sample)
         if not is_committed(self, unit):
             return "planned"
         code = int(self._group.read("sample_state", sample, sample + 1)[0])
         return next((word for word, value in STATE_CODES.items() if value == code), str(code))
 
     def _require_unit_of(self, sample: int) -> None:
-        unit = sample // self.store.plan.samples_per_unit
+        unit = self.store.plan.unit_of(sample)
         if not is_committed(self, unit):
             raise Unfinished(
                 f"{self.store.location}: sample {sample} is in unit {unit} of {self.name}, which is not done yet. "

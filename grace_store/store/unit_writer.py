@@ -80,7 +80,7 @@ class UnitWriter:
 
     def write(self, unit: int, signals: UnitOutcome, spans: Int32Array) -> Commit:
         """Write all chunks of a unit, make them durable, then commit. spans is (rows, 2); unused per sample."""
-        start, stop = layout.unit_range(self._plan, unit)
+        start, stop = self._plan.unit_range(unit)
         if isinstance(signals, SampleSignals):
             regions = self._sample_regions(unit, signals, stop - start)
         else:
@@ -168,7 +168,7 @@ def _padded(values: Array, length: int) -> Array:
 def complete_signal(view: SignalView) -> Completion:
     """Add up all commits of a finished signal and write the totals."""
     units = view.committed_units()
-    if units != list(range(view.store.plan.num_units)):
+    if units != list(view.store.plan.units):
         raise Corrupt(f"{view.name} has {len(units)} of {view.store.plan.num_units} units; it is not complete.")
     completion = Totals(view.commits(units)).completion(view.signal)
     view.store.backend.write(layout.completion_key(view.name), to_bytes(seal(completion)))
