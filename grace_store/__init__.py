@@ -3,8 +3,8 @@
     import grace_store as gs
 
     store = gs.open_store("traces.zarr")
-    for sample in gs.iter_samples(store):               # ids, Grams, token counts; no vector is read
-        sample.sample_id, sample.gram.shape
+    for sample in gs.iter_samples(store):               # what is not asked for is not read
+        sample.sample_id, sample.gram.shape, sample.vectors.shape, sample.segments
     table = gs.score_samples(store, gs.ScoreSpec(alpha=0.5, history="ema:0.8"))
     table.value, table.to_pandas()                      # NumPy, Arrow (table.table) or pandas
     subset = gs.select_samples(table, ratio="0.2")
@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "Comparison": "curate.compare",
     "Descriptions": "read.descriptors",
+    "DescriptorSpec": "read.descriptors",
     "Diversity": "curate.diversity",
     "DiversitySpec": "values.diversity_spec",
     "DuplicateTable": "artifacts.duplicate_table",
@@ -42,6 +43,7 @@ _PLACES = {
     "Targets": "curate.targets",
     "TradeSpec": "curate.trade_curve",
     "audit_length": "curate.audit",
+    "columns_of_rows": "read.records",
     "compare_subsets": "curate.compare",
     "describe_samples": "read.descriptors",
     "export_subset": "curate.exports.export",
@@ -51,11 +53,14 @@ _PLACES = {
     "nearest_samples": "curate.neighbours",
     "open_store": "read.samples",
     "read_duplicates": "artifacts.duplicate_table",
+    "read_sample": "read.samples",
     "read_scores": "artifacts.score_table",
     "regroup_duplicates": "curate.duplicates",
     "score_samples": "curate.score",
     "select_samples": "curate.select",
     "sweep_settings": "curate.sweep",
+    "to_pandas": "read.frames",
+    "to_xarray": "read.frames",
     "write_report": "pages.report",
     "write_score_table": "curate.score",
 }
@@ -64,6 +69,7 @@ _PLACES = {
 __all__ = [
     "Comparison",
     "Descriptions",
+    "DescriptorSpec",
     "Diversity",
     "DiversitySpec",
     "DuplicateTable",
@@ -85,6 +91,7 @@ __all__ = [
     "TradeSpec",
     "__version__",
     "audit_length",
+    "columns_of_rows",
     "compare_subsets",
     "describe_samples",
     "export_subset",
@@ -94,11 +101,14 @@ __all__ = [
     "nearest_samples",
     "open_store",
     "read_duplicates",
+    "read_sample",
     "read_scores",
     "regroup_duplicates",
     "score_samples",
     "select_samples",
     "sweep_settings",
+    "to_pandas",
+    "to_xarray",
     "write_report",
     "write_score_table",
 ]

@@ -24,10 +24,15 @@ from grace_store.pages.report import Report as Report
 from grace_store.pages.report import ReportRequest as ReportRequest
 from grace_store.pages.report import write_report as write_report
 from grace_store.read.descriptors import Descriptions as Descriptions
+from grace_store.read.descriptors import DescriptorSpec as DescriptorSpec
 from grace_store.read.descriptors import describe_samples as describe_samples
+from grace_store.read.frames import to_pandas as to_pandas
+from grace_store.read.frames import to_xarray as to_xarray
+from grace_store.read.records import columns_of_rows as columns_of_rows
 from grace_store.read.samples import StoredSample as StoredSample
 from grace_store.read.samples import iter_samples as iter_samples
 from grace_store.read.samples import open_store as open_store
+from grace_store.read.samples import read_sample as read_sample
 from grace_store.store.opened import Store as Store
 from grace_store.values.diversity_spec import DiversitySpec as DiversitySpec
 from grace_store.values.grid import Grid as Grid

@@ -35,6 +35,9 @@ from grace_store.store.unit_writer import UnitWriter, complete_signal, create_si
 from tests.fake_model import make_fake_model
 
 STORAGES: tuple[Storage, ...] = get_args(Storage)
+RELATIVE_ERROR = {"float32": 0.0, "float16": 2**-11, "int8": 0.02, "int4": 0.14}
+"""Most that a vector of normal coordinates may be off, as a share of its norm, from a size of 97 on."""
+ODD_SIZES = [1, 2, 3, 24, 31, 97, 896]
 SIGNAL = "base"
 SAMPLES_PER_UNIT = 4
 NUM_SAMPLES = 11

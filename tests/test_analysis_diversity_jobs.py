@@ -24,7 +24,7 @@ from grace_store.curate.score import score_samples, write_score_table
 from grace_store.curate.select import rank_samples, select_samples
 from grace_store.curate.trade_curve import TradeSpec
 from grace_store.likeness.clusters import cluster_vectors
-from grace_store.read.descriptors import describe_samples
+from grace_store.read.descriptors import DescriptorSpec, describe_samples
 from grace_store.store.opened import Store
 from grace_store.values.diversity_spec import METHODS, DiversitySpec
 from tests.planted_stores import planted_store
@@ -136,7 +136,7 @@ def test_a_table_of_duplicates_does_as_well_as_a_search(planted, tmp_path):
 def test_clusters_share_the_budget_and_the_best_come_first(planted):
     folder, found = planted
     subset = select_samples(folder / "scores.parquet", ratio="0.2", diversity=spec("clusters", num_clusters=10))
-    label = cluster_vectors(describe_samples(found.store, descriptor=ANSWER).vector, 10).label
+    label = cluster_vectors(describe_samples(found.store, DescriptorSpec(descriptor=ANSWER)).vector, 10).label
     size, counts = np.bincount(label), np.bincount(label[subset.row], minlength=10)
     assert counts.max() - counts[counts < size].min() <= 1
     for each in range(10):

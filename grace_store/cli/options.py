@@ -12,7 +12,7 @@ from grace_store.cli.config_files import config_option as config_option
 
 if TYPE_CHECKING:
     from grace_store.base.events import Listener
-    from grace_store.read.blocks import Threads
+    from grace_store.read.parallel import Threads
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 

@@ -22,8 +22,9 @@ from grace_store.curate.text_digests import sample_digests
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS, Keep, check_thresholds
 from grace_store.likeness.forest import Pairs, joined, nearest_in, parents_in, spanning_forest
 from grace_store.likeness.points import Descriptor
-from grace_store.read.blocks import BlockReader, Mapper, Threads, map_ordered
-from grace_store.read.descriptors import DescriptionReader, tell_oddities
+from grace_store.read.blocks import BlockReader
+from grace_store.read.descriptors import DescriptionReader, DescriptorSpec, tell_oddities
+from grace_store.read.parallel import Mapper, Threads, map_ordered
 from grace_store.store.opened import SignalView, Store
 
 if TYPE_CHECKING:
@@ -51,10 +52,9 @@ def find_duplicates(
     keep = _checked(keep, table)
     view = opened.signal(signal if table is None else table.signal_named(signal))
     samples = samples_named(opened, subset) if isinstance(subset, (str, Path)) else subset
-    reader = DescriptionReader.of(
-        opened, signal=view.name, descriptor=descriptor, scores=table if descriptor == "weighted" else None,
-        samples=samples, dimension=dimension, seed=seed, partial=partial, threads=threads,
-    )  # fmt: skip
+    spec = DescriptorSpec(view.name, descriptor, dimension, seed)
+    weights = table if descriptor == "weighted" else None
+    reader = DescriptionReader.of(opened, spec, scores=weights, samples=samples, partial=partial, threads=threads)
     source = StoreVectors(reader)
     # Vectors may come from elsewhere; they are searched here, so that the result is the same wherever they come from.
     here = None if isinstance(threads, Mapper) else threads

@@ -23,7 +23,8 @@ from grace_store.curate.made_by import describe
 from grace_store.curate.signal_pairs import pair_signals
 from grace_store.curate.targets import Targets, TargetSet, find_subtasks, read_targets
 from grace_store.likeness.communities import find_communities
-from grace_store.read.blocks import Signals, Threads, map_ordered
+from grace_store.read.parallel import Threads, map_ordered
+from grace_store.read.signal_choice import Signals
 from grace_store.read.vectors import UnitVectors, VectorReader
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
@@ -105,7 +106,7 @@ class Comparison:
         return anywhere, tokens, influence, self_influence_slopes(squared), flags
 
     def _products(self, found: UnitVectors, number: int) -> tuple[FloatArray, FlagArray]:
-        vectors = found.vectors if found.done.all() else found.vectors[found.done]
+        vectors = found.decoded(slice(None) if found.done.all() else found.done)
         length = found.length[found.done].astype(np.float64) if self.spec.restores_length else None
         return products(vectors, self.directions[number], length)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from grace_store import __version__
-from grace_store.read.blocks import CommittedSignals, SignalWeights
+from grace_store.read.blocks import CommittedSignals
+from grace_store.read.signal_choice import SignalWeights
 
 
 def describe(signals: CommittedSignals, spec: dict[str, Any], weights: SignalWeights) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.text import counted
 from grace_store.likeness.nearest import Nearest
 from grace_store.likeness.points import Descriptor
-from grace_store.read.descriptors import DescriptionReader
+from grace_store.read.descriptors import DescriptionReader, DescriptorSpec
 from grace_store.store.opened import Store
 
 
@@ -58,10 +58,8 @@ def nearest_samples(
         raise SettingError("a seed is for the random projection of the descriptor projected: leave --seed out")
     opened = store if isinstance(store, Store) else Store.open(store)
     view = opened.signal(signal if scores is None else scores.signal_named(signal))
-    reader = DescriptionReader.of(
-        opened, signal=view.name, descriptor=descriptor, scores=scores, dimension=dimension, seed=seed or 0,
-        partial=partial, threads=threads,
-    )  # fmt: skip
+    spec = DescriptorSpec(view.name, descriptor, dimension, seed or 0)
+    reader = DescriptionReader.of(opened, spec, scores=scores, partial=partial, threads=threads)
     if isinstance(sample, str):
         place = opened.find(sample)
         query, name = _descriptor_of(reader, place), str(opened.column("sample_id", place, place + 1)[0])

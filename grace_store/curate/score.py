@@ -21,7 +21,9 @@ from grace_store.curate.influence import InfluenceScoring, prepare_influence
 from grace_store.curate.made_by import describe
 from grace_store.curate.response_scoring import ResponseScoring, are_whole_responses, heuristic_flags
 from grace_store.curate.targets import Targets
-from grace_store.read.blocks import BlockReader, SampleBlock, Signals, SignalWeights, Threads, resolve_signals
+from grace_store.read.blocks import BlockReader, SampleBlock
+from grace_store.read.parallel import Threads
+from grace_store.read.signal_choice import Signals, SignalWeights, resolve_signals
 from grace_store.store.opened import Store
 from grace_store.values.combine import combine_scores, combine_signals, placed
 from grace_store.values.grace import Flag, RaggedScores, flag_names, score_ragged

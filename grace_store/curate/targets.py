@@ -162,7 +162,7 @@ def _add_unit(
     counted, num_zero = np.flatnonzero(mine), 0
     for start in range(0, len(counted), ROWS_AT_ONCE):
         rows = counted[start : start + ROWS_AT_ONCE]
-        vectors, flags = unit_vectors(found.vectors[rows])
+        vectors, flags = unit_vectors(found.decoded(rows))
         length = found.length[rows].astype(np.float64)
         if (flags & np.uint8(Flag.NOT_FINITE)).any() or not np.isfinite(length).all():
             raise Corrupt(

@@ -21,7 +21,7 @@ from grace_store.curate.duplicates import find_duplicates
 from grace_store.likeness.nearest import Nearest
 from grace_store.pages import figures
 from grace_store.pages.sections import Cell, Section
-from grace_store.read.descriptors import Descriptions, describe_samples
+from grace_store.read.descriptors import Descriptions, DescriptorSpec, describe_samples
 from grace_store.store.opened import Store
 
 NUM_NEIGHBOURS = 5
@@ -63,7 +63,9 @@ def similarity_section(
     section = Section("similarity", "Similarity", "Which traces are alike, and how much of the pool a subset covers.")
     row = table.row[request.place]
     signal = next(iter(table.made_by["signals"]))
-    described = describe_samples(store, signal=signal, samples=store.positions_of(row), partial=request.partial)
+    described = describe_samples(
+        store, DescriptorSpec(signal), samples=store.positions_of(row), partial=request.partial
+    )
     group = _duplicates(section, store, table, request, signal, listener)
     _coverage(section, store, table, request, signal)
     return Similarity(section, _neighbours(described, row), group)

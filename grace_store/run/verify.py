@@ -27,6 +27,7 @@ from grace_store.store.copies import has_plan_copy, restore_documents
 from grace_store.store.lock import hold, refuse_busy
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.plan_writer import plan_documents
+from grace_store.store.storages import stored_form
 from grace_store.store.unit_writer import rewrite_signal_metadata, withdraw_units
 
 REEXTRACTION_TOLERANCE = 1e-3
@@ -110,8 +111,8 @@ def _difference(view: SignalView, unit: int, signals: UnitOutcome) -> str:
 
 def _largest_turn(view: SignalView, unit: int, signals: SampleSignals) -> float:
     """Return the largest distance of a stored vector from a fresh one in the same stored form, relative to its norm."""
-    stored = view.sample_vectors(unit).astype(np.float64)
-    fresh = view.as_stored(signals.sample_vector).astype(np.float64)
+    stored = view.unit_vectors(unit).astype(np.float64)
+    fresh = stored_form(signals.sample_vector, view.signal.spec.storage).astype(np.float64)
     norm = np.maximum(np.linalg.norm(fresh, axis=1), np.linalg.norm(stored, axis=1))
     turn = np.linalg.norm(stored - fresh, axis=1) / np.where(norm > 0, norm, 1.0)
     known, now = view.unit_array("sample_norm", unit).astype(np.float64), signals.sample_norm.astype(np.float64)
