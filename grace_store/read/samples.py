@@ -57,10 +57,9 @@ def read_sample(
     """Return one done sample of a signal by its id, or by ``#row`` for its row in the dataset."""
     opened = store if isinstance(store, Store) else Store.open(store)
     view, position = opened.signal(signal), opened.find(sample)
+    view.require_unit_of(position)
     if (state := view.state(position)) != "done":
-        raise DataError(
-            f"Sample {sample!r} has no vectors in signal {view.name!r} of {opened.location}: it is {state}."
-        )
+        raise DataError(f"Sample {sample!r} has no vectors in signal {view.name!r}: it was set aside ({state}).")
     rows = opened.samples(position, position + 1)
     return StoredSample(
         rows.sample_id[0], int(rows.row[0]), position, int(rows.num_steps[0]), view, _Texts(opened, data)
@@ -159,9 +158,9 @@ class _WalkedSignal(SignalView):
             self._arrays[name] = self.unit_array(name, self._held)
         return self._arrays[name][start % length : start % length + stop - start]
 
-    def _require_unit_of(self, sample: int) -> None:
+    def require_unit_of(self, sample: int) -> None:
         if self.store.plan.unit_of(sample) != self._held:
-            super()._require_unit_of(sample)
+            super().require_unit_of(sample)
 
 
 class _Texts:

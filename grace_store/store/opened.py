@@ -295,18 +295,18 @@ class SignalView:
 
     def segments(self, name: str, sample: int) -> Array:
         """Return one segment_* array's values for a sample, the answer last."""
-        self._require_unit_of(sample)
+        self.require_unit_of(sample)
         rows = self.segment_rows(sample)
         return self.rows(name, rows.start, rows.stop)
 
     def sample_value(self, name: str, sample: int) -> Any:
         """Return one sample_* array's value for a sample."""
-        self._require_unit_of(sample)
+        self.require_unit_of(sample)
         return self.rows(name, sample, sample + 1)[0]
 
     def vectors(self, sample: int) -> Float32Array:
         """Return a sample's K+1 vectors as float32, decoded from their stored form; or the one it has."""
-        self._require_unit_of(sample)
+        self.require_unit_of(sample)
         rows = slice(sample, sample + 1) if self.per_sample else self.segment_rows(sample)
         return self.decode({name: self.rows(name, rows.start, rows.stop) for name in self.vector_arrays})
 
@@ -321,7 +321,7 @@ class SignalView:
 
     def gram(self, sample: int) -> FloatArray:
         """Return a sample's full (K+1, K+1) Gram."""
-        self._require_unit_of(sample)
+        self.require_unit_of(sample)
         start = int(self.store.column("sample_gram_start", sample, sample + 1)[0])
         m = self.store.num_steps(sample) + 1
         full = np.zeros((m, m))
@@ -336,7 +336,8 @@ class SignalView:
         code = int(self._group.read("sample_state", sample, sample + 1)[0])
         return next((word for word, value in STATE_CODES.items() if value == code), str(code))
 
-    def _require_unit_of(self, sample: int) -> None:
+    def require_unit_of(self, sample: int) -> None:
+        """Raise Unfinished unless the unit that a sample is in is committed."""
         unit = self.store.plan.unit_of(sample)
         if not is_committed(self, unit):
             raise Unfinished(
