@@ -24,7 +24,7 @@ from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.select import RankRequest, rank_samples, select
 from grace_store.curate.trade_curve import TradeSpec
 from grace_store.likeness.clusters import cluster_vectors
-from grace_store.read.descriptors import describe_samples
+from grace_store.read.descriptors import DescriptorSpec, describe_samples
 from grace_store.store.opened import Store
 from grace_store.values.diversity_spec import METHODS, DiversitySpec
 from tests.planted_stores import planted_store

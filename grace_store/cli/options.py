@@ -19,7 +19,7 @@ from grace_store.values.score_spec import ScoreSpec
 
 if TYPE_CHECKING:
     from grace_store.base.events import Listener
-    from grace_store.read.blocks import Threads
+    from grace_store.read.parallel import Threads
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 

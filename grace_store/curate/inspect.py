@@ -32,7 +32,7 @@ def sample_view(view: SignalView, sample: int, spec: ScoreSpec, data: Sequence[s
         "sample_id": rows.sample_id[0],
         "row": int(rows.row[0]),
         "sample": sample,
-        "unit": sample // view.store.plan.samples_per_unit,
+        "unit": view.store.plan.unit_of(sample),
         "signal": view.name,
         "state": view.state(sample),
         "num_steps": int(rows.num_steps[0]),

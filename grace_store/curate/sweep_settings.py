@@ -13,8 +13,8 @@ import numpy as np
 from grace_store.base.arrays import FloatArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, Note, ignore
-from grace_store.read.blocks import SampleBlock, SignalWeights, resolve_signals
-from grace_store.store.gram_reader import SampleGrams
+from grace_store.read.blocks import SampleBlock, SampleGrams
+from grace_store.read.signal_choice import SignalWeights, resolve_signals
 from grace_store.store.opened import Store
 from grace_store.values.alignment import Target
 from grace_store.values.combine import combine_signals, placed

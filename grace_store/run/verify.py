@@ -28,6 +28,7 @@ from grace_store.store.layout import completion_key
 from grace_store.store.lock import hold, refuse_busy
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.plan_writer import plan_documents
+from grace_store.store.storages import stored_form
 from grace_store.store.unit_writer import rewrite_signal_metadata, withdraw_units
 
 REEXTRACTION_TOLERANCE = 1e-3
@@ -168,8 +169,8 @@ def _difference(view: SignalView, unit: int, signals: UnitOutcome) -> str:
 
 def _largest_turn(view: SignalView, unit: int, signals: SampleSignals) -> float:
     """Return the largest distance of a stored vector from a fresh one in the same stored form, relative to its norm."""
-    stored = view.sample_vectors(unit).astype(np.float64)
-    fresh = view.as_stored(signals.sample_vector).astype(np.float64)
+    stored = view.unit_vectors(unit).astype(np.float64)
+    fresh = stored_form(signals.sample_vector, view.signal.spec.storage).astype(np.float64)
     norm = np.maximum(np.linalg.norm(fresh, axis=1), np.linalg.norm(stored, axis=1))
     turn = np.linalg.norm(stored - fresh, axis=1) / np.where(norm > 0, norm, 1.0)
     known, now = view.unit_array("sample_norm", unit).astype(np.float64), signals.sample_norm.astype(np.float64)
@@ -179,9 +180,8 @@ def _largest_turn(view: SignalView, unit: int, signals: SampleSignals) -> float:
 
 def _largest_difference(view: SignalView, unit: int, vectors: Float32Array) -> float:
     """Return the largest difference between stored Grams and those of the vectors, relative to the norms."""
-    start = unit * view.store.plan.samples_per_unit
     worst, row = 0.0, 0
-    for sample in range(start, min(start + view.store.plan.samples_per_unit, view.store.plan.num_samples)):
+    for sample in range(*view.store.plan.unit_range(unit)):
         stored = view.gram(sample)
         m = len(stored)
         rows = vectors[row : row + m].astype(np.float64)

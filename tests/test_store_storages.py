@@ -6,6 +6,7 @@ import math
 import re
 from itertools import pairwise
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -14,24 +15,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace_store.base.settings import Storage
-from grace_store.store.vectors import CODEBOOK, Rotation, decode, encode, hadamard_blocks, packed_grams
-from tests.stores import STORAGES
+from grace_store.store.storages import CODEBOOK, STORAGES, VectorStorage, stored_form
+from tests.stores import ODD_SIZES, RELATIVE_ERROR
 
 Array = npt.NDArray[np.float32]
 
 FORMAT = Path(__file__).parent.parent / "schemas" / "FORMAT.md"
-ODD_SIZES = [1, 2, 3, 24, 31, 97, 896]
-RELATIVE_ERROR = {"float32": 0.0, "float16": 2**-11, "int8": 0.02, "int4": 0.14}
-"""Most that a vector of normal coordinates may be off, as a share of its norm, from a size of 97 on."""
 
 
-def there_and_back(vectors: Array, storage: Storage) -> Array:
-    stored, scale = encode(vectors, storage)
-    return decode(stored, scale, storage, Rotation.for_size(vectors.shape[1]))
+def form(storage: Storage, size: int) -> VectorStorage:
+    return STORAGES[storage](size)
+
+
+def test_every_storage_that_a_spec_may_name_is_there() -> None:
+    assert tuple(STORAGES) == get_args(Storage)
 
 
 def relative_error(vectors: Array, storage: Storage) -> npt.NDArray[np.float64]:
-    off = there_and_back(vectors, storage).astype(np.float64) - vectors
+    off = stored_form(vectors, storage).astype(np.float64) - vectors
     return np.linalg.norm(off, axis=1) / np.linalg.norm(vectors.astype(np.float64), axis=1)
 
 
@@ -47,7 +48,7 @@ def test_decoded_vectors_are_close_at_any_norm(storage: Storage, norm: float, si
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("size", ODD_SIZES)
 def test_a_form_has_the_size_and_dtype_it_should(storage: Storage, size: int) -> None:
-    stored, scale = encode(np.ones((3, size), dtype=np.float32), storage)
+    stored, scale = form(storage, size).encode(np.ones((3, size), dtype=np.float32))
     assert stored.shape == (3, math.ceil(size / 2) if storage == "int4" else size)
     assert stored.dtype == {"int4": "uint8"}.get(storage, storage)
     assert (scale is None) == (storage == "float32")
@@ -59,7 +60,7 @@ def test_a_form_has_the_size_and_dtype_it_should(storage: Storage, size: int) ->
 def test_zero_vectors_come_back_as_zero_among_others(storage: Storage, size: int) -> None:
     vectors = np.random.default_rng(0).standard_normal((5, size)).astype(np.float32)
     vectors[[1, 4]] = 0
-    back = there_and_back(vectors, storage)
+    back = stored_form(vectors, storage)
     assert not back[[1, 4]].any()
     assert back[[0, 2, 3]].any(axis=1).all()
 
@@ -68,7 +69,7 @@ def test_zero_vectors_come_back_as_zero_among_others(storage: Storage, size: int
 @pytest.mark.parametrize("largest", [1.4e-45, 3e-39, 1e-37, 1e-30, 1e30, 3.4e38])
 def test_the_edges_of_float32_neither_overflow_nor_warn(storage: Storage, largest: float) -> None:
     vectors = np.array([[largest, -largest / 3, 0.0, largest / 7, largest / 9]], dtype=np.float32)
-    back = there_and_back(vectors, storage)
+    back = stored_form(vectors, storage)
     assert np.isfinite(back).all()
     # Below the normal range nothing but the size is promised.
     share = 0.25 if largest > 1e-37 else 1
@@ -77,7 +78,7 @@ def test_the_edges_of_float32_neither_overflow_nor_warn(storage: Storage, larges
 
 @pytest.mark.parametrize("storage", ["float16", "int8", "int4"])
 def test_no_rows_make_no_rows(storage: Storage) -> None:
-    assert there_and_back(np.zeros((0, 24), dtype=np.float32), storage).shape == (0, 24)
+    assert stored_form(np.zeros((0, 24), dtype=np.float32), storage).shape == (0, 24)
 
 
 @settings(deadline=None, max_examples=60)
@@ -90,70 +91,39 @@ def test_a_component_is_off_by_at_most_half_a_step_of_its_form(values: list[floa
     largest = float(np.abs(vectors).max())
     steps = {"float32": 0.0, "float16": 2**-12, "int8": 0.5001 / 127}
     tiny = 1e-38  # below, a float32 itself is no longer exact
-    assert np.abs(there_and_back(vectors, storage) - vectors).max() <= steps[storage] * 2 * largest + tiny
+    assert np.abs(stored_form(vectors, storage) - vectors).max() <= steps[storage] * 2 * largest + tiny
 
 
 @pytest.mark.parametrize("storage", STORAGES)
 def test_a_vector_does_not_depend_on_its_neighbours(storage: Storage) -> None:
     vectors = np.random.default_rng(1).standard_normal((9, 33)).astype(np.float32)
-    stored, scale = encode(vectors, storage)
+    stored, scale = form(storage, vectors.shape[1]).encode(vectors)
     for i in range(9):
-        alone, alone_scale = encode(vectors[i : i + 1], storage)
+        alone, alone_scale = form(storage, vectors.shape[1]).encode(vectors[i : i + 1])
         np.testing.assert_array_equal(alone[0], stored[i])
         assert scale is None or alone_scale is None or scale[i] == alone_scale[0]
 
 
 def test_float16_scales_are_powers_of_two_that_leave_the_mantissa_alone() -> None:
     vectors = np.random.default_rng(2).standard_normal((50, 8)).astype(np.float16).astype(np.float32) * 2.0**-40
-    stored, scale = encode(vectors, "float16")
+    stored, scale = form("float16", vectors.shape[1]).encode(vectors)
     assert scale is not None
     assert (np.frexp(scale)[0] == 0.5).all()
     largest = np.abs(stored.astype(np.float32)).max(axis=1)
     assert ((largest >= 0.5) & (largest <= 1)).all()
-    np.testing.assert_allclose(decode(stored, scale, "float16"), vectors, rtol=0, atol=2.0**-40 * 2**-20)
+    np.testing.assert_allclose(form("float16", 8).decode(stored, scale), vectors, rtol=0, atol=2.0**-40 * 2**-20)
 
 
-def test_int4_needs_its_rotation() -> None:
-    stored, scale = encode(np.ones((1, 4), dtype=np.float32), "int4")
-    with pytest.raises(ValueError, match="need the rotation"):
-        decode(stored, scale, "int4")
+def test_int4_is_decoded_with_the_arrays_that_are_stored_beside_it() -> None:
+    storage = form("int4", 4)
+    stored, scale = storage.encode(np.array([[1, 2, 3, 4]], dtype=np.float32))
+    kept = {each.name: each.values for each in storage.constants()}
+    np.testing.assert_array_equal(storage.decode(stored, scale, kept), storage.decode(stored, scale))
+    other = kept | {"vector_codebook": 2 * CODEBOOK}
+    np.testing.assert_allclose(storage.decode(stored, scale, other), 2 * storage.decode(stored, scale), rtol=1e-6)
 
 
-# ---------------------------------------------------------------- rotation and codebook
-
-
-@pytest.mark.parametrize("size", [*ODD_SIZES, 127, 256])
-def test_the_rotation_is_orthogonal_and_backward_undoes_forward(size: int) -> None:
-    rotation = Rotation.for_size(size)
-    matrix = rotation.forward(np.eye(size, dtype=np.float32)).astype(np.float64)
-    np.testing.assert_allclose(matrix @ matrix.T, np.eye(size), atol=2e-6)
-    np.testing.assert_allclose(rotation.backward(matrix.astype(np.float32)), np.eye(size), atol=2e-6)
-
-
-def test_blocks_are_sylvester_matrices_largest_first() -> None:
-    h2 = np.array([[1, 1], [1, -1]])
-    h4 = np.kron(h2, h2)
-    expected = np.zeros((7, 7))
-    expected[:4, :4], expected[4:6, 4:6], expected[6, 6] = h4 / 2, h2 / np.sqrt(2), 1
-    np.testing.assert_allclose(hadamard_blocks(np.eye(7, dtype=np.float32)), expected, atol=1e-7)
-
-
-def test_the_rotation_of_a_size_never_changes() -> None:
-    """Stores written years apart share it; these numbers are part of the format."""
-    rotation = Rotation.for_size(12)
-    assert rotation.sign.tolist() == [
-        [1, -1, -1, 1, -1, -1, -1, -1, -1, 1, -1, 1],
-        [1, -1, 1, 1, 1, -1, 1, -1, 1, -1, 1, -1],
-    ]
-    assert rotation.order.tolist() == [0, 4, 5, 10, 3, 9, 8, 11, 1, 6, 7, 2]
-    assert sorted(rotation.order) == list(range(12))
-
-
-def test_an_outlier_is_spread_over_all_coordinates() -> None:
-    spike = np.zeros((1, 2048), dtype=np.float32)
-    spike[0, 77] = 1
-    turned = Rotation.for_size(2048).forward(spike)
-    assert np.abs(turned).max() < 6 / np.sqrt(2048)
+# ---------------------------------------------------------------- codebook
 
 
 def test_the_codebook_is_a_fixed_point_of_lloyd_max_for_the_normal() -> None:
@@ -172,37 +142,13 @@ def test_the_codebook_is_a_fixed_point_of_lloyd_max_for_the_normal() -> None:
 
 def test_the_scale_of_int4_is_the_least_squares_one() -> None:
     vectors = np.random.default_rng(3).standard_normal((20, 64)).astype(np.float32)
-    stored, scale = encode(vectors, "int4")
+    stored, scale = form("int4", vectors.shape[1]).encode(vectors)
     assert scale is not None
-    rotation = Rotation.for_size(64)
-    best = np.linalg.norm(decode(stored, scale, "int4", rotation) - vectors, axis=1)
+    storage = form("int4", 64)
+    best = np.linalg.norm(storage.decode(stored, scale) - vectors, axis=1)
     for factor in (0.99, 1.01):
-        other = np.linalg.norm(decode(stored, scale * np.float32(factor), "int4", rotation) - vectors, axis=1)
+        other = np.linalg.norm(storage.decode(stored, scale * np.float32(factor)) - vectors, axis=1)
         assert (best < other).all()
-
-
-# ---------------------------------------------------------------- Grams
-
-
-@given(st.lists(st.integers(1, 6), max_size=6), st.integers(1, 9))
-@settings(deadline=None, max_examples=50)
-def test_packed_grams_are_those_of_a_loop(num_segments: list[int], size: int) -> None:
-    vectors = np.random.default_rng(size).standard_normal((sum(num_segments), size)).astype(np.float32)
-    expected, start = [], 0
-    for m in num_segments:
-        for i in range(m):
-            for j in range(i + 1):
-                pair = zip(vectors[start + i].tolist(), vectors[start + j].tolist(), strict=True)
-                expected.append(math.fsum(a * b for a, b in pair))
-        start += m
-    packed = packed_grams(vectors, np.array(num_segments, dtype=np.int64))
-    assert packed.dtype == np.float32
-    np.testing.assert_allclose(packed, np.array(expected), rtol=2**-23, atol=1e-14)
-
-
-def test_grams_of_vectors_too_long_for_float32_are_infinite_not_wrong() -> None:
-    assert packed_grams(np.full((1, 4), 1e30, dtype=np.float32), np.array([1])).tolist() == [np.inf]
-    assert packed_grams(np.full((1, 4), 1e-30, dtype=np.float32), np.array([1])).tolist() == [0.0]
 
 
 # ---------------------------------------------------------------- what a form costs, as FORMAT.md states it
@@ -230,7 +176,7 @@ def cosines(vectors: Array) -> npt.NDArray[np.float64]:
 
 def cosine_error(storage: Storage, size: int, *, outliers: bool) -> tuple[float, float]:
     vectors = synthetic_gradients(size, outliers=outliers)
-    back = there_and_back(vectors.reshape(-1, size), storage).reshape(vectors.shape)
+    back = stored_form(vectors.reshape(-1, size), storage).reshape(vectors.shape)
     error = np.abs(cosines(back) - cosines(vectors))
     return float(np.sqrt(np.mean(error**2))), float(error.max())
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished
-from grace_store.curate.score import score
+from grace_store.curate.score import score_samples
 from grace_store.likeness.points import DESCRIPTORS, Projection, describe, projection_for
-from grace_store.read.descriptors import DescriptionReader, describe_samples
+from grace_store.read.descriptors import DescriptionReader, DescriptorSpec, describe_samples
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
+from grace_store.values.heuristics import HeuristicSpec
 from tests.gradient_stores import NO_SPANS
 from tests.stores import STORAGES, add_signal, random_vectors, write_plan
 from tests.vector_stores import traces, vector_store
@@ -59,8 +59,8 @@ def store(tmp_path_factory, samples):
 
 @pytest.mark.parametrize("descriptor", DESCRIPTORS)
 def test_a_descriptor_is_what_a_loop_over_samples_makes(store, samples, descriptor):
-    scores = score(store)
-    found = describe_samples(store, descriptor=descriptor, scores=scores)
+    scores = score_samples(store)
+    found = describe_samples(store, DescriptorSpec(descriptor=descriptor), scores=scores)
     per_step = np.split(scores.flat("step_score"), scores.offsets[1:-1])
     truth = [
         expected(sample, descriptor, steps if descriptor == "weighted" else None)
@@ -93,7 +93,9 @@ def test_every_storage_gives_the_descriptors_of_its_vectors(tmp_path, samples, s
     store = vector_store(tmp_path / "s.zarr", samples, storage)
     view = store.signal()
     truth = [expected(view.vectors(place), descriptor) for place in range(len(samples))]
-    np.testing.assert_allclose(describe_samples(store, descriptor=descriptor).vector, truth, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        describe_samples(store, DescriptorSpec(descriptor=descriptor)).vector, truth, rtol=0, atol=1e-6
+    )
 
 
 def test_weights_are_step_scores_and_those_below_zero_are_none(samples):
@@ -110,9 +112,11 @@ def test_samples_without_weights_are_told(tmp_path):
     away = np.array([[1, 0], [-1, 0.01]], dtype=np.float32)
     store = vector_store(tmp_path / "s.zarr", [away, np.array([[1, 0], [1, 0.1]], np.float32)])
     told = []
-    found = describe_samples(store, descriptor="weighted", scores=score(store), listener=told.append)
+    found = describe_samples(
+        store, DescriptorSpec(descriptor="weighted"), scores=score_samples(store), listener=told.append
+    )
     assert found.is_unweighted.tolist() == [True, False]
-    assert told[0].text == "1 samples have no step with a score above 0: their steps all weigh the same."
+    assert told[0].text == "1 sample has no step with a score above 0: all steps weigh the same there."
 
 
 # ---------------------------------------------------------------- projections
@@ -138,14 +142,14 @@ def test_a_projection_depends_on_its_sizes_and_seed_alone():
 def test_what_is_small_enough_is_not_projected(store, samples):
     assert projection_for(256) is None
     assert projection_for(257).matrix.shape == (514, 512)
-    whole = describe_samples(store, descriptor="projected")
+    whole = describe_samples(store, DescriptorSpec(descriptor="projected"))
     assert whole.vector.shape == (len(samples), 2 * SIZE)
     assert whole.made_by["dimension"] == 16
-    answer = describe_samples(store, descriptor="answer").vector
-    steps = describe_samples(store, descriptor="steps").vector
+    answer = describe_samples(store, DescriptorSpec(descriptor="answer")).vector
+    steps = describe_samples(store, DescriptorSpec(descriptor="steps")).vector
     mean = (answer @ answer.T + steps @ steps.T) / 2
     np.testing.assert_allclose(whole.vector @ whole.vector.T, mean, atol=1e-6)
-    few = describe_samples(store, descriptor="projected", dimension=5, seed=3)
+    few = describe_samples(store, DescriptorSpec(descriptor="projected", dimension=5, seed=3))
     truth = [expected(sample, "projected", projection=Projection.of(16, 5, 3)) for sample in samples]
     np.testing.assert_allclose(few.vector, truth, atol=1e-6)
     assert (few.made_by["dimension"], few.made_by["seed"]) == (5, 3)
@@ -158,7 +162,7 @@ def test_only_done_samples_of_committed_units(tmp_path, samples):
     store = vector_store(tmp_path / "s.zarr", samples, set_aside=[1, 9], units=[0, 2])
     with pytest.raises(Unfinished, match="has 2 of the 3 units that are needed"):
         describe_samples(store)
-    found = describe_samples(store, descriptor="answer", partial=True)
+    found = describe_samples(store, DescriptorSpec(descriptor="answer"), partial=True)
     assert found.sample.tolist() == [0, 2, 3, 8]
     np.testing.assert_allclose(found.vector, [expected(samples[i], "answer") for i in (0, 2, 3, 8)], atol=1e-6)
     assert found.made_by["partial"]
@@ -168,7 +172,7 @@ def test_only_done_samples_of_committed_units(tmp_path, samples):
 
 def test_some_samples_need_only_their_own_units(tmp_path, samples):
     store = vector_store(tmp_path / "s.zarr", samples, set_aside=[1], units=[0, 2])
-    found = describe_samples(store, samples=np.array([9, 0, 1]), descriptor="steps")
+    found = describe_samples(store, DescriptorSpec(descriptor="steps"), samples=np.array([9, 0, 1]))
     assert found.sample.tolist() == [0, 9]
     np.testing.assert_allclose(found.vector, [expected(samples[i], "steps") for i in (0, 9)], atol=1e-6)
     with pytest.raises(SettingError, match="positions in the plan, from 0 to 9"):
@@ -176,19 +180,19 @@ def test_some_samples_need_only_their_own_units(tmp_path, samples):
 
 
 def test_blocks_are_the_whole_and_threads_change_nothing(store):
-    whole = describe_samples(store, descriptor="steps", threads=1)
-    blocks = list(DescriptionReader.of(store, descriptor="steps", threads=3).blocks())
+    whole = describe_samples(store, DescriptorSpec(descriptor="steps"), threads=1)
+    blocks = list(DescriptionReader.of(store, DescriptorSpec(descriptor="steps"), threads=3).blocks())
     assert [len(block) for block in blocks] == [4, 4, 2]
     assert np.array_equal(np.concatenate([block.vector for block in blocks]), whole.vector)
-    half = describe_samples(store, descriptor="steps", dtype="float16")
+    half = describe_samples(store, DescriptorSpec(descriptor="steps"), dtype="float16")
     assert np.array_equal(half.vector, whole.vector.astype(np.float16))
 
 
 def test_units_are_decoded_a_bounded_number_of_rows_at_a_time(store, monkeypatch):
-    whole = {name: describe_samples(store, descriptor=name).vector for name in ("answer", "steps")}
+    whole = {name: describe_samples(store, DescriptorSpec(descriptor=name)).vector for name in ("answer", "steps")}
     monkeypatch.setattr("grace_store.read.descriptors.ROWS_AT_ONCE", 3)
     for name, vector in whole.items():
-        assert np.array_equal(describe_samples(store, descriptor=name).vector, vector)
+        assert np.array_equal(describe_samples(store, DescriptorSpec(descriptor=name)).vector, vector)
 
 
 def test_a_signal_with_one_vector_a_sample_has_that_as_its_descriptor(tmp_path):
@@ -205,7 +209,7 @@ def test_a_signal_with_one_vector_a_sample_has_that_as_its_descriptor(tmp_path):
     np.testing.assert_allclose(found.vector, [unit(vector) for vector in vectors], atol=1e-6)
     assert found.made_by["descriptor"] == "sample"
     with pytest.raises(SettingError, match="keeps one vector a sample, which is its only descriptor"):
-        describe_samples(store, descriptor="answer")
+        describe_samples(store, DescriptorSpec(descriptor="answer"))
 
 
 # ---------------------------------------------------------------- zero and wrong
@@ -221,14 +225,14 @@ def test_zero_vectors_are_flagged_and_never_nan(tmp_path):
     ]
     store = vector_store(tmp_path / "s.zarr", samples)
     told = []
-    steps = describe_samples(store, descriptor="steps", listener=told.append)
+    steps = describe_samples(store, DescriptorSpec(descriptor="steps"), listener=told.append)
     assert steps.vector.tolist() == [[0, 0], [0, 0], [0, 1], [1, 0]]
     assert steps.is_zero.tolist() == [True, True, False, False]
     assert told[0].text.startswith("2 samples have a descriptor of zeros")
-    answer = describe_samples(store, descriptor="answer")
+    answer = describe_samples(store, DescriptorSpec(descriptor="answer"))
     assert answer.vector.tolist() == [[0, 0], [0, 1], [0, 0], [0, 1]]
     assert answer.is_zero.tolist() == [True, False, True, False]
-    both = describe_samples(store, descriptor="projected")
+    both = describe_samples(store, DescriptorSpec(descriptor="projected"))
     assert both.is_zero.tolist() == [True, False, False, False]
     np.testing.assert_allclose(both.vector[2], [0, 0, 0, 1])
 
@@ -244,15 +248,15 @@ def test_zero_vectors_are_flagged_and_never_nan(tmp_path):
 )
 def test_what_has_no_meaning_is_refused(store, settings, words):
     with pytest.raises(SettingError, match=words):
-        describe_samples(store, **settings)
+        describe_samples(store, DescriptorSpec(**settings))
 
 
 def test_scores_must_be_of_the_store_and_have_steps(store, tmp_path):
     other = vector_store(tmp_path / "other.zarr", traces([2, 2]))
     with pytest.raises(ResumeMismatch, match="another plan"):
-        describe_samples(store, descriptor="weighted", scores=score(other))
-    longest = score(store, HeuristicSpec(method="longest"))
+        describe_samples(store, DescriptorSpec(descriptor="weighted"), scores=score_samples(other))
+    longest = score_samples(store, HeuristicSpec(method="longest"))
     with pytest.raises(DataError, match="has no step scores to weigh steps by"):
-        describe_samples(store, descriptor="weighted", scores=longest)
+        describe_samples(store, DescriptorSpec(descriptor="weighted"), scores=longest)
     with pytest.raises(ValueError, match="2 step scores for 3 steps"):
         describe(np.ones((4, 2), np.float32), np.array([3]), "weighted", step_score=np.ones(2))

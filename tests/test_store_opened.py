@@ -18,15 +18,13 @@ from grace_store.data.dataset import Dataset
 from grace_store.data.sample import Sample
 from grace_store.read.records import UnitLoader
 from grace_store.store import layout
-from grace_store.store.gram_reader import GramReader
-from grace_store.store.layout import unit_range
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.sealed import BODY, SEAL, canonical_json, from_bytes, group_bytes, unseal
 from grace_store.store.unit_writer import complete_signal, create_signal, withdraw_units
 from tests.fake_model import fake_signals
 from tests.stores import (
-    NUM_SAMPLES,
     NUM_UNITS,
+    RELATIVE_ERROR,
     SAMPLES_PER_UNIT,
     SIGNAL,
     STORAGES,
@@ -36,7 +34,6 @@ from tests.stores import (
     finished_store,
     write_plan,
 )
-from tests.test_store_vectors import RELATIVE_ERROR
 
 
 def truth(store: Store) -> tuple[list[Sample], UnitSignals]:
@@ -67,32 +64,6 @@ def test_everything_comes_back_sample_by_sample(tmp_path: Path, storage: Storage
                 view.segments(f"segment_{name}", i), getattr(signals, f"segment_{name}")[rows]
             )
         assert view.state(i) == ("too_long" if i == TOO_LONG else "done")
-
-
-@pytest.mark.parametrize("storage", STORAGES)
-def test_units_say_the_same_as_samples(tmp_path: Path, storage: Storage) -> None:
-    view = finished_store(tmp_path, storage).signal(SIGNAL)
-    reader = GramReader(view)
-    seen: list[int] = []
-    for unit in view.committed_units():
-        num_steps = view.store.column("sample_num_steps", *unit_range(view.store.plan, unit))
-        grams = reader.read([unit], num_steps)
-        seen += grams.sample.tolist()
-        entry = token = 0
-        for sample, steps in zip(grams.sample, grams.num_steps, strict=True):
-            m = int(steps) + 1
-            triangle = view.gram(sample)[np.tril_indices(m)]
-            np.testing.assert_array_equal(grams.gram[entry : entry + m * (m + 1) // 2], triangle)
-            tokens = view.segments("segment_num_tokens", sample)
-            np.testing.assert_array_equal(grams.num_tokens[token : token + m], tokens)
-            entry, token = entry + m * (m + 1) // 2, token + m
-        assert (entry, token) == (len(grams.gram), len(grams.num_tokens))
-        vectors = view.unit_vectors(unit)
-        for sample in grams.sample:
-            rows = view.segment_rows(sample)
-            first = rows.start - unit * view.store.plan.rows_per_unit
-            np.testing.assert_allclose(vectors[first : first + rows.stop - rows.start], view.vectors(sample), rtol=1e-6)
-    assert seen == [i for i in range(NUM_SAMPLES) if i != TOO_LONG]
 
 
 def test_opening_and_reading_writes_nothing(tmp_path: Path) -> None:
