@@ -89,7 +89,7 @@ def test_planning_says_how_many_figures_are_not_there(tmp_path):
     assert not [event for event in events if isinstance(event, Warned)]
     plan([data], tmp_path / "gone.zarr", images=str(tmp_path), listener=events.append)
     assert [event.text for event in events if isinstance(event, Warned)] == [
-        f"{NUM_FIGURES} images that records name are not in {tmp_path}."
+        f"{NUM_FIGURES} images named by records could not be found in {tmp_path}."
     ]
     assert content(tmp_path / "here.zarr") == content(tmp_path / "gone.zarr"), "where images lie is no part of a plan"
     with pytest.raises(SettingError, match="is not a folder"):

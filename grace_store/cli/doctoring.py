@@ -45,10 +45,11 @@ def doctor(
     place is tried, time and room are estimated. Takes the options of extract. Writes no plan and no store.
     """
     from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions
-    from grace_store.run.doctor import DoctorJob, examine, finding_lines
+    from grace_store.run.doctor import doctor as examine
+    from grace_store.run.doctor.findings import DoctorJob, finding_lines
     from grace_store.run.engines.choice import choose_engine
 
-    engine = choose_engine(RunOptions(**pick(wishes, RunOptions.model_fields)), workers, None)
+    chosen = choose_engine(RunOptions(**pick(wishes, RunOptions.model_fields)), workers, None)
     job = DoctorJob(
         model=model,
         data=data,
@@ -57,8 +58,8 @@ def doctor(
         images=wishes["images"],
         data_request=DataRequest(**pick(wishes, DataRequest.model_fields)),
         request=ExtractRequest(**pick(wishes, ExtractRequest.model_fields)),
-        options=engine.options,
-        num_workers=max(len(engine.devices), engine.shard[1], 1),
+        options=chosen.options,
+        num_workers=max(len(chosen.engine.devices), chosen.shard[1], 1),
     )
     with ProgressDisplay(quiet=as_json) as display:
         found = examine(job, display)

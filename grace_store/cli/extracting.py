@@ -16,7 +16,7 @@ from grace_store.cli.options import (
     engine_options,
     gradient_options,
     images_option,
-    is_ray,
+    is_local,
     pick,
     spec_options,
     speed_options,
@@ -90,8 +90,8 @@ def extract(
     --device cpu, each CPU). Nodes may come and go. Every node must see store, data and model under the same paths.
     """
     from grace_store.base.settings import DataRequest, ExtractRequest, GradientRequest, RunOptions, said
-    from grace_store.run.engines.choice import Engine, choose_engine
-    from grace_store.run.engines.ray_engine import RayOptions
+    from grace_store.run.engines.choice import EngineChoice, choose_engine
+    from grace_store.run.engines.engine import EngineOptions
     from grace_store.run.extract import ExtractJob, is_finished
     from grace_store.run.extract import extract as run
     from grace_store.run.open_signal import choose_signals
@@ -99,13 +99,16 @@ def extract(
 
     if wait_minutes is not None and engine != "ray":
         raise click.UsageError("--wait-minutes is for --engine ray.")
-    cluster = RayOptions(address, workers, None if wait_minutes is None else 60 * wait_minutes)
+    elsewhere = None
+    if not is_local(engine, address):
+        wait_seconds = None if wait_minutes is None else 60 * wait_minutes
+        elsewhere = EngineOptions(engine, address=address, workers=workers, wait_seconds=wait_seconds)
     options = RunOptions(**pick(wishes, RunOptions.model_fields))
     gradient = GradientRequest(**pick(wishes, GradientRequest.model_fields))
     request = ExtractRequest(**pick(wishes, ExtractRequest.model_fields), gradient=gradient if said(gradient) else None)
     targets = choose_signals(store, signal, adapter, model, request)
     job = ExtractJob(
-        location=store,
+        store=store,
         model=model,
         data=data,
         images=wishes["images"],
@@ -115,12 +118,10 @@ def extract(
         break_lock=break_lock,
     )
     if all(is_finished(replace(job, signal=name, adapter=path)) for name, path in targets):
-        chosen = Engine(options, shard or (0, 1))
+        chosen = EngineChoice(options, shard or (0, 1))
     else:
-        chosen = choose_engine(options, workers, shard, cluster=cluster if is_ray(engine, address) else None)
-    job = replace(
-        job, options=chosen.options, shard=chosen.shard, devices=chosen.devices, cluster=chosen.cluster
-    )  # fmt: skip
+        chosen = choose_engine(options, workers, shard, elsewhere=elsewhere)
+    job = replace(job, options=chosen.options, shard=chosen.shard, engine=chosen.engine)
     with ProgressDisplay() as display, stoppable() as stop:
         for name, path in targets:
             view = run(replace(job, signal=name, adapter=path), display, stop)

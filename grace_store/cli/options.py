@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from grace_store.cli.config_files import config_option as config_option
+from grace_store.run.engines import ENGINES, LOCAL_ENGINES
 
 if TYPE_CHECKING:
     from grace_store.base.events import Listener
@@ -140,9 +141,13 @@ images_option = click.option(
 )
 
 
+LOCAL = "local"
+"""That of the LOCAL_ENGINES which the machine's devices call for."""
+ENGINE_NAMES = [LOCAL, *(name for name in ENGINES if name not in LOCAL_ENGINES)]
+
 engine_options = stacked(
     click.option(
-        "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True,
+        "--engine", type=click.Choice(ENGINE_NAMES), default=LOCAL, show_default=True,
         help="This machine, or a Ray cluster (extra ray).",
     ),
     click.option(
@@ -152,22 +157,22 @@ engine_options = stacked(
 )  # fmt: skip
 
 
-def is_ray(engine: str, address: str | None) -> bool:
-    """Return whether the work is for a Ray cluster, which alone has an address."""
+def is_local(engine: str, address: str | None) -> bool:
+    """Return whether the work is for this machine; only a Ray cluster has an address."""
     if address is not None and engine != "ray":
         raise click.UsageError("--address is that of a Ray cluster: give --engine ray with it.")
-    return engine == "ray"
+    return engine == LOCAL
 
 
 @contextmanager
 def spread(engine: str, address: str | None, threads: int | None, listener: Listener) -> Iterator[Threads]:
     """Yield what the blocks of a store are worked on by: threads of this process, or the tasks of a Ray cluster."""
-    if not is_ray(engine, address):
+    if is_local(engine, address):
         yield threads
         return
-    from grace_store.run.engines.ray_tasks import ray_tasks
+    from grace_store.run.engines.engine import EngineOptions
 
-    with ray_tasks(address, threads, listener) as tasks:
+    with ENGINES[engine].tasks(EngineOptions(engine, address=address), threads, listener) as tasks:
         yield tasks
 
 

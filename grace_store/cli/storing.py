@@ -71,7 +71,7 @@ def verify(
     no problem, and with nothing else amiss the exit code is 0.
     """
     from grace_store.base.settings import RunOptions
-    from grace_store.run.verify import describe_problems, verify_against_model
+    from grace_store.run.verify import ExtractAgainJob, describe_problems, verify_against_model
     from grace_store.run.verify import verify as check
     from grace_store.store.opened import Store
 
@@ -80,11 +80,9 @@ def verify(
     found, to_do = _apart(opened, check(opened, deep=deep, signals=names))
     if model and not found:
         options = RunOptions(**pick(speed, RunOptions.model_fields))
+        again = ExtractAgainJob(model, units, data, images=speed["images"], options=options)
         for name in names:
-            found += verify_against_model(
-                opened.signal(name), model, units, options, data=data or None, images=speed["images"],
-                listener=ProgressDisplay(),
-            )  # fmt: skip
+            found += verify_against_model(opened.signal(name), again, ProgressDisplay())
     if as_json:
         listed = {"problems": found, "units_to_do": to_do}
         print_json({"store": store, "deep": deep} | {key: [each.to_json() for each in listed[key]] for key in listed})
@@ -125,12 +123,12 @@ def repair(store: str, model: str | None, data: tuple[str, ...], *, as_json: boo
     """Redo exactly the units that a deep check finds broken, and clear what killed runs left behind."""
     from grace_store.base.settings import RunOptions
     from grace_store.run.extract import ExtractJob
-    from grace_store.run.verify import repair as mend
+    from grace_store.run.repair import repair as mend
 
     options = RunOptions(**pick(speed, RunOptions.model_fields))
-    job = ExtractJob(location=store, model=model, data=data, options=options, images=speed["images"])
+    job = ExtractJob(store, model=model, data=data, options=options, images=speed["images"])
     with ProgressDisplay() as display, stoppable() as stop:
-        mended = mend(store, job, display, stop)
+        mended = mend(job, display, stop)
     if as_json:
         print_json({"store": store, "mended": [problem.to_json() for problem in mended]})
     else:

@@ -17,6 +17,8 @@ LOSSES_PER_UNIT = 8
 """A unit is not blamed for a machine that goes away under it; but for so many machines it is."""
 STARTS_PER_PLACE = 2
 """Workers that may fail to start at one place before it is left out."""
+ENDED = "Ended"
+"""The last message of a worker that cannot show its end otherwise, with in_order as in ``Dispatch.lost``."""
 
 
 @dataclass(slots=True, eq=False)

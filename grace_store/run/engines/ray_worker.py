@@ -6,11 +6,11 @@ import threading
 import traceback
 from typing import Any
 
-from grace_store.run.engines.worker import WorkerJob, run_worker
+from grace_store.run.engines.dispatch import ENDED
+from grace_store.run.engines.engine import WorkerJob
+from grace_store.run.engines.worker import run_worker
 from grace_store.run.pipeline import QueueFeed
 
-ENDED = "Ended"
-"""The last message of a worker, which the others of ``worker`` come before; in_order as in ``Dispatch.lost``."""
 WAIT_SECONDS = 20.0
 
 
