@@ -11,10 +11,11 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from grace_store.base.events import Listener, UnitCommitted
+from grace_store.base.metadata import Commit
 from grace_store.base.settings import RunOptions
 from grace_store.read.records import LoadedUnit, UnitLoader
 from grace_store.run.model_door import Extractor, UnitUnderWay
-from grace_store.store.opened import SignalView
+from grace_store.store.opened import SignalView, is_committed
 from grace_store.store.unit_writer import UnitWriter
 
 
@@ -104,15 +105,22 @@ class _Writer:
     def _write(self, loaded: LoadedUnit, pending: UnitUnderWay) -> None:
         signals = pending.result()
         commit = self._writer.write(loaded.unit, signals, loaded.spans)
-        self._listener(
-            UnitCommitted(
-                unit=loaded.unit,
-                num_samples=commit.num_samples,
-                num_set_aside=len(commit.set_aside),
-                num_tokens=commit.num_tokens,
-                num_bytes=sum(chunk.num_bytes for chunk in commit.chunks.values()),
-            )
-        )
+        self._listener(_event_of(commit))
+
+
+def find_committed(view: SignalView, unit: int) -> UnitCommitted | None:
+    """Return what was told when a unit was committed, or would have been; None if it is not."""
+    return _event_of(view.commit(unit)) if is_committed(view, unit) else None
+
+
+def _event_of(commit: Commit) -> UnitCommitted:
+    return UnitCommitted(
+        unit=commit.unit,
+        num_samples=commit.num_samples,
+        num_set_aside=len(commit.set_aside),
+        num_tokens=commit.num_tokens,
+        num_bytes=sum(chunk.num_bytes for chunk in commit.chunks.values()),
+    )
 
 
 def run_pipeline(

@@ -18,7 +18,7 @@ from grace_store.base.events import Note
 from grace_store.base.text import counted
 from grace_store.run.engines.dispatch import Dispatch, Worker
 from grace_store.run.engines.engine import Engine, Work, WorkerJob
-from grace_store.store.opened import is_committed
+from grace_store.run.pipeline import find_committed
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -36,7 +36,7 @@ class _Run:
         self._units = work.units
         self._environments = [device_environment(device) for device in work.engine.devices]
         self._dispatch = Dispatch(
-            work.job.options.queue_units, partial(is_committed, work.view), work.listener, work.stop
+            work.job.options.queue_units, partial(find_committed, work.view), work.listener, work.stop
         )
         self._messages: queue.Queue[tuple[_Process, dict[str, Any] | None]] = queue.Queue()
         self._workers: list[_Process] = []

@@ -10,7 +10,7 @@ import platform
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from grace_store.run.engines.dispatch import ENDED, Dispatch, Worker
 from grace_store.run.engines.engine import Engine, EngineOptions, Work
 from grace_store.run.engines.ray_cluster import joined_cluster
 from grace_store.run.engines.ray_tasks import RayTasks
-from grace_store.store.opened import is_committed
+from grace_store.run.pipeline import find_committed
 
 POLL_SECONDS = 0.5
 NO_ROOM_SECONDS = 15.0
@@ -37,6 +37,8 @@ NOWHERE = "no node"
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Actor(Worker):
     handle: Any
+    sent: list[int] = field(default_factory=list)
+    """Units that it has under way, in the order in which they are to be done."""
     num_heard: int = 0
     is_told_to_end: bool = False
     unreachable_since: float | None = None
@@ -59,7 +61,7 @@ class _Run:
         self._listener = work.listener
         self._stop = work.stop
         self._dispatch = Dispatch(
-            work.job.options.queue_units, partial(is_committed, work.view), work.listener, work.stop
+            work.job.options.queue_units, partial(find_committed, work.view), work.listener, work.stop
         )
         self._actors: list[_Actor] = []
         self._calls: dict[Any, _Call] = {}
@@ -156,7 +158,9 @@ class _Run:
         self._call(actor, "start", self._job.model_copy(update={"trial_unit": trial}).model_dump_json())
 
     def _send(self, actor: _Actor, unit: int) -> None:
-        self._call(actor, "put", unit)
+        # All of them each time: calls that are under way together may arrive in any order.
+        actor.sent = [*(each for each in actor.sent if each in actor.in_flight), unit]
+        self._call(actor, "put", actor.sent)
 
     def _end(self, actor: _Actor) -> None:
         if actor.place == NOWHERE or actor.rate is None:  # it has no unit yet, and loading a model may take minutes
@@ -311,8 +315,8 @@ def _actor_class() -> type:
             if not hasattr(self, "runner"):
                 self.runner = UnitRunner(job)
 
-        def put(self, unit: int) -> None:
-            self.runner.put(unit)
+        def put(self, units: list[int]) -> None:
+            self.runner.put(units)
 
         def end(self) -> None:
             self.runner.end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 from grace_store.run.engines.dispatch import ENDED
@@ -25,12 +26,13 @@ class UnitRunner:
         self._news = threading.Condition()
         threading.Thread(target=self._run, name="unit-runner", daemon=True).start()
 
-    def put(self, unit: int) -> None:
-        """Have a unit run, once."""
+    def put(self, units: Sequence[int]) -> None:
+        """Have units run in this order, each once."""
         with self._news:
-            if unit not in self._put:
-                self._put.add(unit)
-                self._feed.put(unit)
+            for unit in units:
+                if unit not in self._put:
+                    self._put.add(unit)
+                    self._feed.put(unit)
 
     def end(self) -> None:
         """Finish the unit under way, and no other."""
