@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from grace_store.store import backend
+from tests.mortal_backend import MortalBackend
+
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -63,3 +66,17 @@ def data(tmp_path: Path) -> str:
     from tests.jobs import write_dataset
 
     return str(write_dataset(tmp_path / "traces.jsonl"))
+
+
+@pytest.fixture
+def repo_on_path(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let worker processes import the helpers of tests."""
+    monkeypatch.setenv("PYTHONPATH", str(repository))
+
+
+@pytest.fixture
+def mortal(monkeypatch: pytest.MonkeyPatch) -> type[MortalBackend]:
+    """Every backend is mortal."""
+    MortalBackend.revive()
+    monkeypatch.setattr(backend, "LocalBackend", MortalBackend)
+    return MortalBackend

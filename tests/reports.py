@@ -61,7 +61,7 @@ def make_store(folder: Path, num_traces: int = NUM_TRACES, *, max_steps: int = 7
     data.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     Image.new("RGB", (60, 40), (200, 30, 30)).save(folder / FIGURE)
     job = ExtractJob(
-        location=str(folder / "traces.zarr"),
+        store=str(folder / "traces.zarr"),
         model=make_fake_model(folder / "model"),
         data=(str(data),),
         data_request=DataRequest(format="explicit", min_steps=2),

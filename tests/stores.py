@@ -68,7 +68,7 @@ def extract_store(folder: Path, storage: Storage = "int8") -> Store:
     """Plan and extract a store at folder/store.zarr with the fake model."""
     folder.mkdir(parents=True, exist_ok=True)
     job = ExtractJob(
-        location=str(folder / "store.zarr"),
+        store=str(folder / "store.zarr"),
         model=make_fake_model(folder / "model"),
         data=(str(make_records(folder / "data.jsonl")),),
         signal=SIGNAL,

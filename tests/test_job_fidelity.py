@@ -75,7 +75,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     (folder / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return extract(
         ExtractJob(
-            location=str(folder / "s.zarr"),
+            store=str(folder / "s.zarr"),
             model=str(tiny_text_model("llama", folder / "llama")),
             data=(str(folder / "data.jsonl"),),
             data_request=DataRequest(min_steps=1),

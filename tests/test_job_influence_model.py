@@ -62,7 +62,7 @@ def folder(tmp_path_factory):
             gradient = GradientRequest(preconditioner=preconditioner, dimension=DIMENSION)
             extract(
                 ExtractJob(
-                    location=str(folder / f"{store}.zarr"),
+                    store=str(folder / f"{store}.zarr"),
                     model=str(folder / "model"),
                     data=tuple(str(folder / file) for file in files),
                     adapter=str(folder / "warmup" / name),

@@ -55,10 +55,11 @@ def doctor(
     the store is tried, time and disk space are estimated. Takes the options of extract. Writes no plan and no store.
     """
     from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions
-    from grace_store.run.doctor import DoctorJob, examine, finding_lines
+    from grace_store.run.doctor import doctor as run
+    from grace_store.run.doctor.findings import DoctorJob, finding_lines
     from grace_store.run.engines.choice import choose_engine
 
-    engine = choose_engine(RunOptions(**pick(wishes, RunOptions)), workers, None)
+    chosen = choose_engine(RunOptions(**pick(wishes, RunOptions)), workers, None)
     job = DoctorJob(
         model=model,
         data=data,
@@ -67,11 +68,11 @@ def doctor(
         images=wishes["images"],
         data_request=DataRequest(**pick(wishes, DataRequest)),
         request=ExtractRequest(**pick(wishes, ExtractRequest)),
-        options=engine.options,
-        num_workers=max(len(engine.devices), engine.shard[1], 1),
+        options=chosen.options,
+        num_workers=max(len(chosen.engine.devices), chosen.shard[1], 1),
     )
     with ProgressDisplay(quiet=as_json) as display:
-        found = examine(job, display)
+        found = run(job, display)
     if as_json:
         print_json({"go": found.is_go, "findings": [asdict(finding) for finding in found.findings]})
     else:

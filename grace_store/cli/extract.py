@@ -10,7 +10,7 @@ from grace_store.base.text import counted, size
 from grace_store.cli.config_files import config_option
 from grace_store.cli.console import print_json, stoppable
 from grace_store.cli.extract_options import data_options, gradient_options, model_option, spec_options, speed_options
-from grace_store.cli.options import as_json, engine_options, images_option, is_ray, pick, stacked
+from grace_store.cli.options import as_json, engine_options, images_option, is_local, pick, stacked
 from grace_store.cli.progress import ProgressDisplay
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def extract(
 
     gradient = GradientRequest(**pick(wishes, GradientRequest))
     job = ExtractJob(
-        location=store,
+        store=store,
         model=wishes["model"],
         data=wishes["data"],
         images=wishes["images"],
@@ -142,14 +142,16 @@ def _engine(
     shard: tuple[int, int] | None,
     **_: Any,
 ) -> EngineRequest:
-    from grace_store.run.engines.ray_engine import RayOptions
+    from grace_store.run.engines.engine import EngineOptions
     from grace_store.run.extract_signals import EngineRequest
 
     if wait_minutes is not None and engine != "ray":
         raise click.UsageError("--wait-minutes is for --engine ray.")
     wait_seconds = None if wait_minutes is None else 60 * wait_minutes
-    cluster = RayOptions(address, workers, wait_seconds) if is_ray(engine, address) else None
-    return EngineRequest(workers, shard, cluster)
+    if is_local(engine, address):
+        return EngineRequest(workers, shard)
+    elsewhere = EngineOptions(engine, address=address, workers=workers, wait_seconds=wait_seconds)
+    return EngineRequest(workers, shard, elsewhere)
 
 
 def _print(store: str, views: list[SignalView], *, as_json: bool) -> None:

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from grace_store.base.settings import MAX_DEFAULT_THREADS
 from grace_store.likeness.points import DEFAULT_DESCRIPTOR, DESCRIPTORS, PROJECTED_SIZE
+from grace_store.run.engines import ENGINES, LOCAL_ENGINES
 from grace_store.values.score_spec import ScoreSpec
 
 if TYPE_CHECKING:
@@ -243,11 +244,15 @@ cluster_options = stacked(
 
 # ---------------------------------------------------------------- where the work is done
 
+LOCAL = "local"
+"""That of the LOCAL_ENGINES which the machine's devices call for."""
+ENGINE_NAMES = [LOCAL, *(name for name in ENGINES if name not in LOCAL_ENGINES)]
+
 engine_options = stacked(
     click.option(
         "--engine",
-        type=click.Choice(["local", "ray"]),
-        default="local",
+        type=click.Choice(ENGINE_NAMES),
+        default=LOCAL,
         show_default=True,
         help="Where the work is done: on this machine, or on a Ray cluster (needs grace-store[ray]).",
     ),
@@ -259,20 +264,20 @@ engine_options = stacked(
 )
 
 
-def is_ray(engine: str, address: str | None) -> bool:
-    """Return whether the work is for a Ray cluster, which alone has an address."""
+def is_local(engine: str, address: str | None) -> bool:
+    """Return whether the work is for this machine; only a Ray cluster has an address."""
     if address is not None and engine != "ray":
         raise click.UsageError("--address names a Ray cluster: give --engine ray with it.")
-    return engine == "ray"
+    return engine == LOCAL
 
 
 @contextmanager
 def spread(engine: str, address: str | None, threads: int | None, listener: Listener) -> Iterator[Threads]:
     """Yield what works on the blocks of a store: threads of this process, or the tasks of a Ray cluster."""
-    if not is_ray(engine, address):
+    if is_local(engine, address):
         yield threads
         return
-    from grace_store.run.engines.ray_tasks import ray_tasks
+    from grace_store.run.engines.engine import EngineOptions
 
-    with ray_tasks(address, threads, listener) as tasks:
+    with ENGINES[engine].tasks(EngineOptions(engine, address=address), threads, listener) as tasks:
         yield tasks

@@ -27,12 +27,12 @@ def repair(store: str, model: str | None, data: tuple[str, ...], *, as_json: boo
     """
     from grace_store.base.settings import RunOptions
     from grace_store.run.extract import ExtractJob
-    from grace_store.run.verify import repair as mend
+    from grace_store.run.repair import repair as mend
 
     options = RunOptions(**pick(speed, RunOptions))
-    job = ExtractJob(location=store, model=model, data=data, options=options, images=speed["images"])
+    job = ExtractJob(store, model=model, data=data, options=options, images=speed["images"])
     with ProgressDisplay() as display, stoppable() as stop:
-        mended = mend(store, job, display, stop)
+        mended = mend(job, display, stop)
     if as_json:
         print_json({"store": store, "mended": [problem.to_json() for problem in mended]})
     else:

@@ -59,11 +59,11 @@ def verify(
     no problem, and if nothing else is found the exit code is 0.
     """
     from grace_store.base.settings import RunOptions
-    from grace_store.run.verify import Reextraction, verify_store
+    from grace_store.run.verify import ExtractAgainJob, verify_store
     from grace_store.store.opened import Store
 
     options = RunOptions(**pick(speed, RunOptions))
-    again = None if model is None else Reextraction(model, units, options, data, speed["images"])
+    again = None if model is None else ExtractAgainJob(model, units, data, images=speed["images"], options=options)
     with ProgressDisplay() as display:
         found = verify_store(Store.open(store), deep=deep, signal=signal, again=again, listener=display)
     if as_json:

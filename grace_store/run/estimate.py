@@ -17,7 +17,7 @@ CHUNKS_LOOKED_AT = 8
 
 
 def expected_bytes(view: SignalView, num_samples: int) -> int:
-    """Return about how many bytes so many samples will take, before the compressor."""
+    """Return about how many bytes a number of samples will take, before the compressor."""
     if num_samples == 0:
         return 0
     plan = view.store.plan

@@ -32,7 +32,7 @@ from grace_store.model.lora.recipe import (
     WarmupRequest,
 )
 from grace_store.read.records import UnitLoader, open_dataset
-from grace_store.run.plan import check_request, plan
+from grace_store.run.plan import open_planned, plan
 from grace_store.run.warmup_recipe import check_recipe, freeze, make_recipe, read_recipe, write_whole
 from grace_store.run.warmup_samples import ChosenSamples, choose_samples, order_steps
 from grace_store.store.backend import is_url, open_backend
@@ -111,10 +111,8 @@ def _planned(job: WarmupJob, begun: Recipe | None, listener: Listener) -> Store:
     location = job.store or (own if is_own else begun.origin["store"] if begun else None)
     if location is None:
         raise SettingError("Give a planned --store, or the dataset with --data.")
-    if open_backend(location).read("zarr.json") is not None:
-        store = Store.open(location)
-        check_request(store.plan, job.data_request, store.location, job.samples_per_unit)
-        return store
+    if (planned := open_planned(location, job.data_request, job.samples_per_unit)) is not None:
+        return planned
     if not job.data:
         raise SettingError(f"{location} has no plan yet; give the dataset with --data, or run `grace-store plan`.")
     return plan(job.data, location, job.data_request, samples_per_unit=job.samples_per_unit, listener=listener)
@@ -142,9 +140,14 @@ def _image_folder(job: WarmupJob, store: Store) -> str:
 
 
 def _train(
-    job: WarmupJob, recipe: Recipe, store: Store, chosen: ChosenSamples, model: str, listener: Listener,
+    job: WarmupJob,
+    recipe: Recipe,
+    store: Store,
+    chosen: ChosenSamples,
+    model: str,
+    listener: Listener,
     stop: threading.Event,
-) -> WarmupDone:  # fmt: skip
+) -> WarmupDone:
     from grace_store.model.lora.trainer import Warmup
 
     listener(Note(f"Loading {Path(model).name}."))

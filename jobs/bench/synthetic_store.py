@@ -18,7 +18,7 @@ import numpy.typing as npt
 from grace_store.base.metadata import Commit, DataFile, Signal
 from grace_store.base.settings import DataSpec, ExtractSpec, ModelIdentity
 from grace_store.base.unit import UnitSignals
-from grace_store.run.scan import BLOCK_RECORDS
+from grace_store.run.scan import RECORDS_PER_BLOCK
 from grace_store.run.seen_ids import SeenIds
 from grace_store.store.backend import open_backend
 from grace_store.store.layout import chunk_key, commit_key
@@ -46,8 +46,8 @@ def make_plan(location: Path, num_samples: int, *, min_steps: int = 9, max_steps
     """Write a plan of so many samples, without signals yet; ids are held against those before, as in planning."""
     rng = np.random.default_rng(seed)
     writer, seen = PlanWriter(open_backend(location)), SeenIds()
-    for start in range(0, num_samples, BLOCK_RECORDS):
-        rows = range(start, min(start + BLOCK_RECORDS, num_samples))
+    for start in range(0, num_samples, RECORDS_PER_BLOCK):
+        rows = range(start, min(start + RECORDS_PER_BLOCK, num_samples))
         ids = [f"synthetic-{row}" for row in rows]
         assert not seen.add(ids).any()
         for row, name, steps in zip(

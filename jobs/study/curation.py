@@ -108,7 +108,7 @@ class Curation:
     def _extract(self, signal: Signal) -> None:
         store = self._folders.target_store if signal.of_targets else self._folders.pool_store
         job = ExtractJob(
-            location=str(store),
+            store=str(store),
             model=str(self._folders.base),
             signal=signal.name,
             adapter=None if signal.adapter is None else str(signal.adapter),

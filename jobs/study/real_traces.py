@@ -55,7 +55,7 @@ def score_traces(out: Path, model: Path, data: Path, signal: str, threads: int |
     """Extract and score what is missing, and return every method's values."""
     store = out / "traces.zarr"
     job = ExtractJob(
-        location=str(store), model=str(model), data=(str(data),), signal=signal,
+        store=str(store), model=str(model), data=(str(data),), signal=signal,
         data_request=DataRequest(format="gsm8k", min_steps=FEWEST_STEPS), options=RunOptions(threads=threads),
         samples_per_unit=16,
     )  # fmt: skip

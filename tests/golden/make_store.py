@@ -26,7 +26,7 @@ def main(folder: Path) -> None:
     scratch = Path(tempfile.mkdtemp())
     data = make_records(folder / "data.jsonl")
     job = ExtractJob(
-        location=str(folder / "store.zarr"),
+        store=str(folder / "store.zarr"),
         model=make_fake_model(scratch / "model"),
         data=(str(data),),
         data_request=DataRequest(format="explicit", min_steps=1),
@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
     )
     for storage in STORAGES:
         extract(replace(job, signal=storage, request=ExtractRequest(storage=storage, max_length=300)))
-    store = Store.open(job.location)
+    store = Store.open(job.store)
     for name in store.signal_names:
         view = store.signal(name)
         # Where the model lay is nobody's business any more.

@@ -15,7 +15,8 @@ from pathlib import Path
 from grace_store.base.errors import GraceStoreError
 from grace_store.base.settings import ExtractRequest, Storage
 from grace_store.run.extract import ExtractJob, extract
-from grace_store.run.verify import repair, verify
+from grace_store.run.repair import repair
+from grace_store.run.verify import verify
 from grace_store.store import check
 from grace_store.store.check import check_plan, check_signal
 from grace_store.store.encode import ArrayEncoder
@@ -79,7 +80,7 @@ class Victim:
     def repaired(self) -> list[str]:
         """Repair, and return what is not as it was."""
         try:
-            repair(self.root, self.job)
+            repair(self.job)
         except GraceStoreError as error:
             return [f"not repaired: {error}"]
         return differences(content(self.root), self.whole) + [f"{path} is left" for path in left_behind(self.root)]

@@ -19,12 +19,12 @@ SEGMENT_BYTES, SAMPLE_BYTES = 32, 128
 """What a segment and a sample take beside vectors and Gram: statistics, spans, ids."""
 
 
-def check_place(job: DoctorJob, _: Seen) -> Finding:
+def examine_place(job: DoctorJob, _: Seen) -> Finding:
     """Whether the file system or bucket at the store's place does what stores rely on."""
     if job.store is None:
         return Finding("place", "warn", "no --store was given, so its place was not looked at", "Give --store.")
     if is_url(job.store):
-        return _check_bucket(job.store)
+        return _examine_bucket(job.store)
     trouble = try_place(Path(job.store).expanduser().absolute())
     if trouble.fatal:
         return Finding("place", "fail", trouble.fatal, "Choose another place for --store.")
@@ -33,7 +33,7 @@ def check_place(job: DoctorJob, _: Seen) -> Finding:
     return Finding("place", "ok", f"{trouble.folder} takes files, links, renames and syncs")
 
 
-def _check_bucket(url: str) -> Finding:
+def _examine_bucket(url: str) -> Finding:
     trouble = try_storage(url)
     if trouble.fatal:
         return Finding("place", "fail", trouble.fatal, "Mend that, or choose another place for --store.")
@@ -42,7 +42,7 @@ def _check_bucket(url: str) -> Finding:
     return Finding("place", "ok", f"{url} takes, lists, gives back and deletes objects, and refuses a second of a name")
 
 
-def check_disk(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_disk(job: DoctorJob, seen: Seen) -> Finding | None:
     """Whether what the run will write fits on the disk; a bucket has no end."""
     if job.store is None or is_url(job.store) or seen.spec is None or not seen.samples:
         return None
@@ -61,7 +61,7 @@ def check_disk(job: DoctorJob, seen: Seen) -> Finding | None:
     return Finding("disk", "ok", text, "", figures)
 
 
-def check_speed(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_speed(job: DoctorJob, seen: Seen) -> Finding | None:
     """How long the run will take."""
     if seen.extractor is None or not seen.trial:
         return None
@@ -79,7 +79,7 @@ def check_speed(job: DoctorJob, seen: Seen) -> Finding | None:
     return Finding("speed", "ok", text, "", {"samples_per_second": rate, "seconds": total})
 
 
-def check_memory(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_memory(job: DoctorJob, seen: Seen) -> Finding | None:
     """Whether memory is left beside the loaded model and a trial's batch."""
     if seen.extractor is None:
         return None

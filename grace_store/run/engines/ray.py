@@ -7,10 +7,11 @@ messages pass through Ray. A unit written twice has the same bytes, so whatever 
 from __future__ import annotations
 
 import platform
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from grace_store import __version__
@@ -18,13 +19,14 @@ from grace_store.base.errors import SettingError, WorkerDied
 from grace_store.base.events import Listener, Note
 from grace_store.base.settings import RunOptions
 from grace_store.base.text import counted
-from grace_store.run.engines.dispatch import Dispatch, Worker
+from grace_store.run.engines.dispatch import ENDED, Dispatch, Worker
+from grace_store.run.engines.engine import Engine, EngineOptions, Work
 from grace_store.run.engines.ray_cluster import joined_cluster
-from grace_store.run.engines.ray_worker import ENDED
-from grace_store.run.engines.worker import WorkerJob
+from grace_store.run.engines.ray_tasks import RayTasks
+from grace_store.run.pipeline import find_committed
 
 POLL_SECONDS = 0.5
-SECONDS_BEFORE_TOLD = 15.0
+NO_ROOM_SECONDS = 15.0
 """How long a node may take to start a worker before it is said that none has room for one."""
 UNREACHABLE_SECONDS = 120.0
 """Ray knows sooner of a node that is dead; one that cannot be reached from here is of no use either."""
@@ -32,21 +34,11 @@ NOWHERE = "no node"
 """Where actors are that were not placed yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class RayOptions:
-    """Which cluster, and how much of it."""
-
-    address: str | None = None
-    """"auto" or HOST:PORT; None: a cluster of this machine alone, for this run."""
-    workers: int | None = None
-    """At most so many; None: as many as the nodes have GPUs, or CPUs."""
-    wait_seconds: float | None = None
-    """How long to wait for a node when there is none; None: until stopped."""
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Actor(Worker):
     handle: Any
+    sent: list[int] = field(default_factory=list)
+    """Units that it has under way, in the order in which they are to be done."""
     num_heard: int = 0
     is_told_to_end: bool = False
     unreachable_since: float | None = None
@@ -59,18 +51,18 @@ class _Call:
     arguments: tuple[Any, ...] = ()
 
 
-class RayEngine:
-    """Runs units in actors of a Ray cluster."""
+class _Run:
+    """Actors of a Ray cluster, and the calls that they have not answered yet."""
 
-    def __init__(
-        self, job: WorkerJob, options: RayOptions, is_committed: Callable[[int], bool], listener: Listener,
-        stop: threading.Event,
-    ) -> None:  # fmt: skip
-        self._job = job
-        self._options = options
-        self._listener = listener
-        self._stop = stop
-        self._dispatch = Dispatch(job.options.queue_units, is_committed, listener, stop)
+    def __init__(self, work: Work) -> None:
+        self._job = work.job
+        self._units = work.units
+        self._options = work.engine
+        self._listener = work.listener
+        self._stop = work.stop
+        self._dispatch = Dispatch(
+            work.job.options.queue_units, partial(find_committed, work.view), work.listener, work.stop
+        )
         self._actors: list[_Actor] = []
         self._calls: dict[Any, _Call] = {}
         self._ray: Any = None
@@ -80,9 +72,9 @@ class RayEngine:
         self._has_told_alone = False
         self._has_begun = False
 
-    def run(self, units: Sequence[int]) -> None:
+    def finish(self) -> None:
         """Run the units; raise WorkerDied at the end if some could not be done."""
-        self._dispatch.waiting.extend(units)
+        self._dispatch.waiting.extend(self._units)
         with joined_cluster(self._options.address) as self._ray:
             self._actor_class = self._ray.remote(_actor_class())
             self._amounts = needed_resources(self._job.options, has_gpus=self._has_gpus())
@@ -166,7 +158,9 @@ class RayEngine:
         self._call(actor, "start", self._job.model_copy(update={"trial_unit": trial}).model_dump_json())
 
     def _send(self, actor: _Actor, unit: int) -> None:
-        self._call(actor, "put", unit)
+        # All of them each time: calls that are under way together may arrive in any order.
+        actor.sent = [*(each for each in actor.sent if each in actor.in_flight), unit]
+        self._call(actor, "put", actor.sent)
 
     def _end(self, actor: _Actor) -> None:
         if actor.place == NOWHERE or actor.rate is None:  # it has no unit yet, and loading a model may take minutes
@@ -263,7 +257,7 @@ class RayEngine:
                 "same command when there is one."
             )
         has_nodes = bool(self._nodes())
-        if not self._has_told_alone and (lasted > SECONDS_BEFORE_TOLD or not has_nodes):
+        if not self._has_told_alone and (lasted > NO_ROOM_SECONDS or not has_nodes):
             self._has_told_alone = True
             hint = "" if what == "CPU" or has_nodes else " (--device cpu does without)"
             self._listener(
@@ -321,8 +315,8 @@ def _actor_class() -> type:
             if not hasattr(self, "runner"):
                 self.runner = UnitRunner(job)
 
-        def put(self, unit: int) -> None:
-            self.runner.put(unit)
+        def put(self, units: list[int]) -> None:
+            self.runner.put(units)
 
         def end(self) -> None:
             self.runner.end()
@@ -331,3 +325,19 @@ def _actor_class() -> type:
             return self.runner.messages(start)
 
     return GraceStoreWorker
+
+
+class _Ray(Engine):
+    def run(self, work: Work) -> None:
+        address = work.engine.address
+        where = f"the Ray cluster at {address}" if address else "a Ray cluster of this machine"
+        work.listener(Note(f"Starting workers on {where}."))
+        _Run(work).finish()
+
+    @contextmanager
+    def tasks(self, options: EngineOptions, threads: int | None, listener: Listener) -> Iterator[RayTasks]:
+        with joined_cluster(options.address) as ray:
+            yield RayTasks(ray, threads, listener)
+
+
+ENGINE = _Ray()

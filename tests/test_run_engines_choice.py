@@ -9,8 +9,9 @@ import pytest
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import RunOptions
 from grace_store.run.engines import choice as engines
-from grace_store.run.engines.choice import Engine, choose_engine
-from grace_store.run.engines.ray_engine import RayOptions, needed_resources
+from grace_store.run.engines.choice import EngineChoice, choose_engine
+from grace_store.run.engines.engine import EngineOptions
+from grace_store.run.engines.ray import needed_resources
 
 
 @pytest.fixture
@@ -21,29 +22,29 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return visible
 
 
-def chosen(workers: int | None = None, shard: tuple[int, int] | None = None, **environment: str) -> Engine:
+def chosen(workers: int | None = None, shard: tuple[int, int] | None = None, **environment: str) -> EngineChoice:
     return choose_engine(RunOptions(), workers, shard, environment)
 
 
 def test_one_device_means_this_process(gpus: list[str]) -> None:
-    assert chosen().devices == ()
+    assert chosen().engine.devices == ()
     gpus.append("0")
-    assert chosen().devices == ()
+    assert chosen().engine.devices == ()
 
 
 def test_several_gpus_mean_a_worker_each(gpus: list[str]) -> None:
     gpus += ["0", "1", "4"]
-    assert chosen().devices == ("0", "1", "4")
-    assert chosen(workers=2).devices == ("0", "1")
+    assert chosen().engine.devices == ("0", "1", "4")
+    assert chosen(workers=2).engine.devices == ("0", "1")
 
 
 def test_workers_without_gpus_share_the_cpu(gpus: list[str]) -> None:
-    assert chosen(workers=3).devices == ("cpu",) * 3
+    assert chosen(workers=3).engine.devices == ("cpu",) * 3
 
 
 def test_more_workers_than_gpus_are_refused(gpus: list[str]) -> None:
     gpus += ["0", "1"]
-    with pytest.raises(SettingError, match="2 GPUs are visible"):
+    with pytest.raises(SettingError, match="visible GPUs is 2"):
         chosen(workers=3)
 
 
@@ -56,8 +57,8 @@ def test_more_workers_than_gpus_are_refused(gpus: list[str]) -> None:
 )
 def test_a_rank_is_a_shard_on_its_own_gpu(gpus: list[str], environment: Mapping[str, str]) -> None:
     gpus += ["0", "1"]
-    engine = chosen(**environment)
-    assert (engine.shard, engine.devices, engine.options.device) == ((5, 16), (), "cuda:1")
+    found = chosen(**environment)
+    assert (found.shard, found.engine.name, found.options.device) == ((5, 16), "here", "cuda:1")
 
 
 def test_a_rank_without_gpu_stays_on_the_cpu(gpus: list[str]) -> None:
@@ -77,16 +78,15 @@ def test_a_batch_script_of_slurm_is_no_rank(gpus: list[str]) -> None:
 def test_more_ranks_than_gpus_share_them(gpus: list[str], device: str) -> None:
     gpus += ["0", "1"]
     environment = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3"}
-    engine = choose_engine(RunOptions(device=device), None, None, environment)
-    assert engine.options.device == "cuda:1"
+    assert choose_engine(RunOptions(device=device), None, None, environment).options.device == "cuda:1"
 
 
 def test_a_named_device_takes_one_worker(gpus: list[str]) -> None:
     gpus += ["0", "1"]
-    assert choose_engine(RunOptions(device="cuda:1"), None, None, {}).devices == ()
+    assert choose_engine(RunOptions(device="cuda:1"), None, None, {}).engine.name == "here"
     with pytest.raises(SettingError, match="one device takes one worker"):
         choose_engine(RunOptions(device="cuda:1"), 2, None, {})
-    assert choose_engine(RunOptions(device="cpu"), 2, None, {}).devices == ("cpu", "cpu")
+    assert choose_engine(RunOptions(device="cpu"), 2, None, {}).engine.devices == ("cpu", "cpu")
 
 
 def test_workers_have_no_meaning_for_a_rank(gpus: list[str]) -> None:
@@ -100,14 +100,14 @@ def test_a_given_shard_wins_over_ranks(gpus: list[str]) -> None:
 
 def test_a_cluster_does_the_work_whatever_is_here(gpus: list[str]) -> None:
     gpus += ["0", "1"]
-    cluster = RayOptions("auto", workers=64)
-    engine = choose_engine(RunOptions(), 64, (1, 2), {"RANK": "0", "WORLD_SIZE": "1"}, cluster)
-    assert (engine.cluster, engine.devices, engine.shard) == (cluster, (), (1, 2))
+    cluster = EngineOptions("ray", address="auto", workers=64)
+    found = choose_engine(RunOptions(), 64, (1, 2), {"RANK": "0", "WORLD_SIZE": "1"}, cluster)
+    assert (found.engine, found.shard) == (cluster, (1, 2))
 
 
 def test_only_one_process_hands_out_the_units_of_a_cluster(gpus: list[str]) -> None:
     with pytest.raises(SettingError, match="start it once"):
-        choose_engine(RunOptions(), None, None, {"RANK": "1", "WORLD_SIZE": "2"}, RayOptions("auto"))
+        choose_engine(RunOptions(), None, None, {"RANK": "1", "WORLD_SIZE": "2"}, EngineOptions("ray", address="auto"))
 
 
 @pytest.mark.parametrize(

@@ -21,17 +21,17 @@ from grace_store.curate.score import score
 from grace_store.run.estimate import expected_bytes
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.open_signal import choose_signals, name_signals
+from grace_store.run.repair import repair
 from grace_store.run.status import status
-from grace_store.run.verify import repair, verify, verify_against_model
+from grace_store.run.verify import ExtractAgainJob, verify, verify_against_model
 from grace_store.run.warmup import warmup
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal
 from tests import fake_model, warmups
 from tests.gradients import TrueGradients, open_gradient
-from tests.jobs import NUM_RECORDS, NUM_USABLE, content, make_job
+from tests.jobs import NUM_RECORDS, NUM_USABLE, content, make_job, processes
+from tests.mortal_backend import Crash, MortalBackend
 from tests.stores import add_signal, make_spec, random_vectors, spans_for, write_plan
-from tests.test_job_extract import Crash, MortalBackend
-from tests.test_job_extract import mortal as mortal
 
 GRADIENT = ExtractRequest(kind="gradient", max_length=150)
 ONE_THREAD = RunOptions(device="cpu", threads=1)
@@ -141,7 +141,7 @@ def test_a_flipped_bit_is_found_and_mended(finished, tmp_path, array):
     assert [problem.where for problem in verify(store)] == []
     found = list(verify(store, deep=True))
     assert [(problem.unit, problem.text) for problem in found] == [(2, "chunk's content is not what was written")]
-    repair(store, replace(gradient_job(finished.parent), location=store.location))
+    repair(replace(gradient_job(finished.parent), store=store.location))
     assert content(store.location) == before
 
 
@@ -337,18 +337,17 @@ def test_a_worker_process_and_a_resumed_run_write_the_same_bytes(warmed, tmp_pat
     assert list(verify(view.store, deep=True)) == []
     expected = content(tmp_path / "whole.zarr")
     extract(real_job(warmed, tmp_path / "store.zarr", shard=(1, 3)))
-    extract(real_job(warmed, tmp_path / "store.zarr", devices=("cpu",)))
+    extract(real_job(warmed, tmp_path / "store.zarr", engine=processes("cpu")))
     assert content(tmp_path / "store.zarr") == expected
-    assert (
-        list(verify_against_model(view, str(warmed / "model"), 1, ONE_THREAD.model_copy(update={"batch_tokens": 90})))
-        == []
+    again = ExtractAgainJob(
+        str(warmed / "model"), num_units=1, options=ONE_THREAD.model_copy(update={"batch_tokens": 90})
     )
+    assert list(verify_against_model(view, again)) == []
     chunk = tmp_path / "store.zarr/signals/g/sample_norm/c/1"
     other = extract(real_job(warmed, tmp_path / "other.zarr", wishes={"preconditioner": "none"}))
     chunk.write_bytes((tmp_path / "other.zarr/signals/g/sample_norm/c/1").read_bytes())
-    found = list(
-        verify_against_model(Store.open(tmp_path / "store.zarr").signal("g"), str(warmed / "model"), 3, ONE_THREAD)
-    )
+    changed = Store.open(tmp_path / "store.zarr").signal("g")
+    found = list(verify_against_model(changed, replace(again, num_units=3, options=ONE_THREAD)))
     assert [problem.unit for problem in found] == [1]
     assert "extracted again, its vectors differ by" in found[0].text
     assert other.signal.spec.gradient.moments is None

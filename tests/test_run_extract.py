@@ -13,74 +13,19 @@ from typing import Any
 
 import pytest
 
-from grace_store.base.errors import Interrupted, ResumeMismatch, SettingError, StoreBusy, WorkerDied
-from grace_store.base.events import Event, Note, Rated, Started, UnitCommitted, Warned
+from grace_store.base.errors import Interrupted, ResumeMismatch, SettingError, StoreBusy
+from grace_store.base.events import Event, Note, Started, UnitCommitted
 from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.run.extract import ExtractJob, extract, missing_units
+from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.plan import plan
 from grace_store.run.status import status
 from grace_store.run.verify import verify
-from grace_store.store import backend, lock
+from grace_store.store import lock
 from grace_store.store.opened import Store
 from tests.fake_model import CALLS_FILE, make_fake_model
-from tests.jobs import NUM_RECORDS, NUM_UNITS, NUM_USABLE, content, make_job
-
-
-class Crash(BaseException):
-    """Stands for SIGKILL: nothing may catch it and go on writing."""
-
-
-class MortalBackend(backend.LocalBackend):
-    """Dies at the n-th thing it does to the disk, half-way through if asked, and does nothing after that."""
-
-    crash_at = -1
-    num_operations = 0
-    dead = False
-
-    @classmethod
-    def revive(cls, crash_at: int = -1) -> None:
-        cls.crash_at, cls.num_operations, cls.dead = crash_at, 0, False
-
-    @classmethod
-    def step(cls) -> None:
-        if cls.dead:
-            raise Crash
-        cls.num_operations += 1
-        if cls.num_operations == cls.crash_at:
-            cls.dead = True
-            raise Crash
-
-    def _write_tmp(self, value: bytes) -> Path:
-        try:
-            self.step()
-        except Crash:
-            if MortalBackend.num_operations == MortalBackend.crash_at:
-                super()._write_tmp(value[: len(value) // 2])
-            raise
-        tmp = super()._write_tmp(value)
-        self.step()
-        return tmp
-
-    def write(self, key: str, value: bytes) -> None:
-        super().write(key, value)
-        self.step()
-
-    def delete(self, *keys: str) -> None:
-        self.step()
-        super().delete(*keys)
-
-    def delete_tree(self, prefix: str) -> None:
-        self.step()
-        super().delete_tree(prefix)
-
-
-@pytest.fixture
-def mortal(monkeypatch: pytest.MonkeyPatch) -> type[MortalBackend]:
-    """Every backend is mortal."""
-    MortalBackend.revive()
-    monkeypatch.setattr(backend, "LocalBackend", MortalBackend)
-    return MortalBackend
+from tests.jobs import NUM_RECORDS, NUM_USABLE, content, make_job
+from tests.mortal_backend import Crash, MortalBackend
 
 
 @pytest.fixture
@@ -163,7 +108,7 @@ def test_killed_anywhere_then_resumed_is_byte_identical(
         committed = _committed(job)
         calls.unlink(missing_ok=True)
         store = extract(job).store
-        assert content(job.location) == finished, f"crash at operation {crash_at}"
+        assert content(job.store) == finished, f"crash at operation {crash_at}"
         # A trial for the estimate comes first; then no unit that was committed is computed again.
         num_calls = len(calls.read_text().split()) - 1 if calls.exists() else 0
         assert num_calls == num_units - committed if num_calls > 0 else committed == num_units
@@ -171,9 +116,9 @@ def test_killed_anywhere_then_resumed_is_byte_identical(
 
 
 def _committed(job: ExtractJob) -> int:
-    if not (Path(job.location) / "signals/base/zarr.json").exists():
+    if not (Path(job.store) / "signals/base/zarr.json").exists():
         return 0
-    return len(Store.open(job.location).signal("base").committed_units())
+    return len(Store.open(job.store).signal("base").committed_units())
 
 
 def test_stopped_then_resumed_is_byte_identical(tmp_path: Path, finished: dict[str, str]) -> None:
@@ -186,21 +131,21 @@ def test_stopped_then_resumed_is_byte_identical(tmp_path: Path, finished: dict[s
     job = make_job(tmp_path, options=RunOptions(queue_units=1))
     with pytest.raises(Interrupted, match="run the same command again"):
         extract(job, stop_at_second, stop)
-    counts = status(Store.open(job.location))
+    counts = status(Store.open(job.store))
     assert 0 < counts.num_planned < NUM_USABLE
     assert counts.num_records == counts.num_planned + counts.num_done + counts.num_set_aside
     extract(job)
-    assert content(job.location) == finished
+    assert content(job.store) == finished
 
 
 def test_a_run_killed_before_the_totals_leaves_nothing_after_the_next(tmp_path: Path, finished: dict[str, str]) -> None:
     job = make_job(tmp_path)
     extract(job)
-    totals = Path(job.location) / "ledger/complete/base.json"
+    totals = Path(job.store) / "ledger/complete/base.json"
     totals.unlink()
     extract(job)
-    assert content(job.location) == finished
-    assert list((Path(job.location) / "ledger/tmp").iterdir()) == []
+    assert content(job.store) == finished
+    assert list((Path(job.store) / "ledger/tmp").iterdir()) == []
 
 
 def test_shards_together_make_the_same_store(tmp_path: Path, finished: dict[str, str]) -> None:
@@ -210,7 +155,7 @@ def test_shards_together_make_the_same_store(tmp_path: Path, finished: dict[str,
     assert any("other shards" in event.text for event in notes if isinstance(event, Note))
     extract(replace(job, shard=(0, 3)))
     extract(replace(job, shard=(2, 3)))
-    assert content(job.location) == finished
+    assert content(job.store) == finished
 
 
 def test_two_signals_live_in_one_store(tmp_path: Path) -> None:
@@ -252,12 +197,12 @@ REFUSALS: dict[str, tuple[Any, str]] = {
 def test_other_settings_are_refused_with_a_difference(tmp_path: Path, name: str) -> None:
     job = make_job(tmp_path)
     extract(job)
-    before = content(job.location)
+    before = content(job.store)
     change, message = REFUSALS[name]
     with pytest.raises(ResumeMismatch, match=message) as caught:
         extract(change(job))
     assert "Leave those options out" in str(caught.value)
-    assert content(job.location) == before
+    assert content(job.store) == before
 
 
 def test_without_plan_and_data_it_asks_for_data(tmp_path: Path) -> None:
@@ -270,8 +215,8 @@ def test_without_signal_and_model_it_asks_for_the_model(tmp_path: Path) -> None:
     job = make_job(tmp_path, model=None)
     with pytest.raises(SettingError, match=r"Say which --model to extract with\. Nothing was planned"):
         extract(job)
-    assert not Path(job.location).exists()
-    plan(job.data, job.location, job.data_request, samples_per_unit=4)
+    assert not Path(job.store).exists()
+    plan(job.data, job.store, job.data_request, samples_per_unit=4)
     with pytest.raises(SettingError, match="has no signal 'base' yet; say which --model"):
         extract(job)
 
@@ -279,99 +224,14 @@ def test_without_signal_and_model_it_asks_for_the_model(tmp_path: Path) -> None:
 def test_a_second_run_at_once_is_refused(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     extract(make_job(tmp_path, "other.zarr"))
-    plan(job.data, job.location, job.data_request, samples_per_unit=4)
-    store = Store.open(job.location)
+    plan(job.data, job.store, job.data_request, samples_per_unit=4)
+    store = Store.open(job.store)
     with lock.hold(store.backend, "base"), pytest.raises(StoreBusy, match="is being written by process"):
         extract(job)
     extract(job)
 
 
-# ---------------------------------------------------------------- worker processes
-
-
-@pytest.fixture
-def repo_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let worker processes import the fake model."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
-
-
-@pytest.mark.usefixtures("repo_on_path")
-def test_workers_make_the_same_store(tmp_path: Path, finished: dict[str, str]) -> None:
-    job = make_job(tmp_path, devices=("cpu", "cpu"))
-    events: list[Event] = []
-    extract(job, events.append)
-    assert content(job.location) == finished
-    assert sorted(event.unit for event in events if isinstance(event, UnitCommitted)) == list(range(NUM_UNITS))
-    assert len([event for event in events if isinstance(event, Rated)]) == 1  # of both workers together
-
-
-@pytest.mark.usefixtures("repo_on_path")
-def test_begun_here_and_finished_by_workers_is_the_same(tmp_path: Path, finished: dict[str, str]) -> None:
-    job = make_job(tmp_path)
-    extract(replace(job, shard=(0, 2)))
-    extract(replace(job, devices=("cpu", "cpu", "cpu")))
-    assert content(job.location) == finished
-
-
-@pytest.mark.usefixtures("repo_on_path")
-def test_a_unit_that_kills_workers_is_given_up_and_the_others_are_done(
-    tmp_path: Path, finished: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAKE_MODEL_KILLED_BY", "case-9")
-    job = make_job(tmp_path, devices=("cpu", "cpu"), options=RunOptions(queue_units=2))
-    events: list[Event] = []
-    for _ in range(2):  # the second time, the killer is the unit that the trial is taken from
-        with pytest.raises(WorkerDied, match=r"came to units \[2\]; all other units are committed"):
-            extract(job, events.append)
-        assert missing_units(Store.open(job.location).signal("base")) == [2]
-    assert any("will be redone" in event.text for event in events if isinstance(event, Warned))
-    monkeypatch.delenv("FAKE_MODEL_KILLED_BY")
-    extract(job)
-    assert content(job.location) == finished
-
-
-@pytest.mark.usefixtures("repo_on_path")
-def test_when_the_trial_kills_the_workers_the_run_goes_on_without_an_estimate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Workers that replace dead ones do not know how fast they are, and the display divides by that."""
-    monkeypatch.setenv("FAKE_MODEL_KILLED_BY", "case-12")
-    job = make_job(tmp_path, devices=("cpu",))
-    with ProgressDisplay() as display, pytest.raises(WorkerDied, match=r"units \[3\]; all other units are committed"):
-        extract(job, display)
-
-
-@pytest.mark.usefixtures("repo_on_path")
-def test_a_device_that_does_not_start_is_left_out_and_the_others_go_on(
-    tmp_path: Path, finished: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAKE_MODEL_BAD_DEVICE", "7")
-    job = make_job(tmp_path, devices=("cpu", "7"))
-    events: list[Event] = []
-    extract(job, events.append)
-    assert content(job.location) == finished
-    assert any("does not start and is left out" in event.text for event in events if isinstance(event, Warned))
-
-
-@pytest.mark.usefixtures("repo_on_path")
-def test_without_any_device_that_starts_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_MODEL_BAD_DEVICE", "7")
-    with pytest.raises(WorkerDied, match="No worker is left, and 6 units are to do"):
-        extract(make_job(tmp_path, devices=("7",)))
-
-
-@pytest.mark.usefixtures("repo_on_path")
-def test_a_worker_that_fails_says_why(tmp_path: Path) -> None:
-    job = make_job(tmp_path)
-    extract(replace(job, shard=(0, 2)))
-    changed = Path(job.data[0]).read_text().replace("case 23", "case XX")
-
-    def change_data(event: Event) -> None:
-        if isinstance(event, Started):
-            Path(job.data[0]).write_text(changed)
-
-    with pytest.raises(WorkerDied, match="is not what it was"):
-        extract(replace(job, devices=("cpu",)), change_data)
+# ---------------------------------------------------------------- killed
 
 
 RUN_JOB = """
@@ -379,14 +239,15 @@ import json, os, sys
 from pathlib import Path
 from grace_store.base.events import UnitCommitted
 from grace_store.run.extract import extract
-from tests.jobs import make_job
+from grace_store.run.engines.engine import EngineOptions
+from tests.jobs import make_job, processes
 
 def say(event):
     if isinstance(event, UnitCommitted):
         print("committed", flush=True)
 
 if __name__ == "__main__":
-    extract(make_job(Path(sys.argv[1]), devices=tuple(sys.argv[2:])), say)
+    extract(make_job(Path(sys.argv[1]), engine=processes(*sys.argv[2:]) if sys.argv[2:] else EngineOptions()), say)
 """
 
 
@@ -404,14 +265,7 @@ def test_a_killed_parent_leaves_a_store_that_resumes(
     process.wait()
     process.stdout.close()
     job = make_job(tmp_path)
-    committed = len(Store.open(job.location).signal("base").committed_units())
+    committed = len(Store.open(job.store).signal("base").committed_units())
     assert committed >= 1
     extract(job)
-    assert content(job.location) == finished
-
-
-def test_environment_of_a_worker_shows_one_device() -> None:
-    from grace_store.run.extract import device_environment
-
-    assert device_environment("3") == {"CUDA_VISIBLE_DEVICES": "3"}
-    assert device_environment("cpu") == {}
+    assert content(job.store) == finished

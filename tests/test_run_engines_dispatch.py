@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from grace_store.base.errors import WorkerDied
-from grace_store.base.events import Event, Rated, Warned
+from grace_store.base.events import Event, Rated, UnitCommitted, Warned
 from grace_store.run.engines.dispatch import LOSSES_PER_UNIT, Dispatch, Worker
 
 
@@ -16,10 +16,10 @@ class Floor:
 
     def __init__(self, units: range, num_workers: int) -> None:
         self.events: list[Event] = []
-        self.committed: set[int] = set()
+        self.committed: dict[int, UnitCommitted] = {}
         self.ended: list[Worker] = []
         self.stop = threading.Event()
-        self.dispatch = Dispatch(2, self.committed.__contains__, self.events.append, self.stop)
+        self.dispatch = Dispatch(2, self.committed.get, self.events.append, self.stop)
         self.dispatch.waiting.extend(units)
         self.workers = [self.worker(number) for number in range(num_workers)]
 
@@ -29,10 +29,14 @@ class Floor:
     def feed(self) -> None:
         self.dispatch.feed(self.workers, lambda worker, unit: None, self.ended.append)
 
-    def commit(self, worker: Worker, unit: int) -> None:
-        self.committed.add(unit)
-        message = {"event": "UnitCommitted", "unit": unit, "num_samples": 1, "num_set_aside": 0, "num_tokens": 1}
-        self.dispatch.heard(worker, {**message, "num_bytes": 1}, self.workers)
+    def commit(self, worker: Worker, unit: int, *, is_heard: bool = True) -> None:
+        self.committed[unit] = UnitCommitted(unit, num_samples=1, num_set_aside=0, num_tokens=1, num_bytes=1)
+        if is_heard:
+            self.dispatch.heard(worker, self.committed[unit].to_json(), self.workers)
+
+    def told(self) -> list[int]:
+        """Return the units that the listener heard of."""
+        return [event.unit for event in self.events if isinstance(event, UnitCommitted)]
 
     def bury(self, worker: Worker, *, with_machine: bool = False) -> None:
         """Have a worker die, and a new one come in its place."""
@@ -83,6 +87,17 @@ def test_units_lost_with_a_machine_come_next_and_are_not_suspected() -> None:
     assert [event.text for event in floor.events if isinstance(event, Warned)] == [
         "Worker 0 was lost with its machine; units [0, 1, 2] will be redone."
     ]
+
+
+@pytest.mark.parametrize("with_machine", [True, False])
+def test_a_unit_whose_worker_died_before_it_could_report_it_is_told_and_not_redone(with_machine: bool) -> None:
+    floor = Floor(range(3), 1)
+    floor.feed()
+    floor.commit(floor.workers[0], 0)
+    floor.commit(floor.workers[0], 1, is_heard=False)
+    floor.bury(floor.workers[0], with_machine=with_machine)
+    assert floor.told() == [0, 1]
+    assert list(floor.dispatch.waiting) == [2]
 
 
 def test_a_unit_that_takes_many_machines_with_it_is_suspected_in_the_end() -> None:

@@ -21,7 +21,8 @@ from PIL import Image
 from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions
 from grace_store.cli import main
 from grace_store.model.head.closed_form import ClosedFormHead
-from grace_store.run.doctor import DoctorJob, Examination, Finding, examine, machine
+from grace_store.run.doctor import doctor, machine
+from grace_store.run.doctor.findings import DoctorJob, Examination, Finding
 from grace_store.run.doctor.machine import Room, try_place
 from tests import fake_model
 from tests.fake_model import FakeExtractor, FakePending, make_fake_model
@@ -88,7 +89,7 @@ def finding(examination: Examination, check: str) -> Finding:
 
 def test_a_sound_set_up_may_go_and_nothing_is_left_behind(job: DoctorJob, tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
-    found = examine(job)
+    found = doctor(job)
     assert found.is_go
     assert {each.check: each.verdict for each in found.findings} == dict.fromkeys(
         ("data", "place", "model", "samples", "disk", "gradient", "batches", "storage", "speed", "memory"), "ok"
@@ -103,7 +104,7 @@ def test_a_sound_set_up_may_go_and_nothing_is_left_behind(job: DoctorJob, tmp_pa
 
 def test_other_heads_agree_with_autograd_too(job: DoctorJob, tmp_path: Path) -> None:
     for family in ("gemma2", "gptj", "opt"):
-        found = examine(replace(job, model=str(tiny_text_model(family, tmp_path / family))))
+        found = doctor(replace(job, model=str(tiny_text_model(family, tmp_path / family))))
         assert finding(found, "gradient").verdict == "ok"
 
 
@@ -111,7 +112,7 @@ def test_vectors_that_are_not_the_gradients_fail(job: DoctorJob, monkeypatch: py
     true = ClosedFormHead._pull_back
     monkeypatch.setattr(ClosedFormHead, "_pull_back", lambda self, mean: true(self, mean) * 1.01)
     monkeypatch.setattr("grace_store.model.head.choose_head._agree", lambda *_: True)
-    found = finding(examine(job), "gradient")
+    found = finding(doctor(job), "gradient")
     assert found.verdict == "fail"
     assert found.figures["difference"] == pytest.approx(0.01, rel=1e-3)
     assert "--dtype float32" in found.remedy
@@ -124,7 +125,7 @@ def test_vectors_that_depend_on_their_batch_fail(fake: DoctorJob, monkeypatch: p
         return FakePending(signals)
 
     monkeypatch.setattr(PreparingExtractor, "compute", compute)
-    examination = examine(fake)
+    examination = doctor(fake)
     found = finding(examination, "batches")
     assert (found.verdict, examination.is_go) == ("fail", False)
     assert "in batches of 1, 2, 8 samples" in found.text
@@ -132,17 +133,17 @@ def test_vectors_that_depend_on_their_batch_fail(fake: DoctorJob, monkeypatch: p
 
 
 def test_a_coarse_storage_is_warned_of(fake: DoctorJob) -> None:
-    examination = examine(replace(fake, request=ExtractRequest(storage="int4")))
+    examination = doctor(replace(fake, request=ExtractRequest(storage="int4")))
     assert finding(examination, "storage").verdict == "warn"
     assert examination.is_go
 
 
 def test_data_that_cannot_be_used_fails_with_the_reasons(fake: DoctorJob) -> None:
-    found = examine(replace(fake, data_request=DataRequest(min_steps=9)))
+    found = doctor(replace(fake, data_request=DataRequest(min_steps=9)))
     assert finding(found, "data").verdict == "fail"
     assert "0 of the first 12 records can be used as explicit, 12 too_few_steps" in finding(found, "data").text
     assert not found.is_go
-    half = finding(examine(replace(fake, data_request=DataRequest(min_steps=5))), "data")
+    half = finding(doctor(replace(fake, data_request=DataRequest(min_steps=5))), "data")
     assert (half.verdict, half.figures["num_usable"]) == ("warn", 3)
     assert half.brief == "9 of 12 records cannot be used: too_few_steps (--min-steps 5)"
 
@@ -156,26 +157,26 @@ def test_warnings_are_repeated_beside_the_verdict() -> None:
 
 
 def test_data_that_is_not_there_fails_and_the_rest_is_still_checked(fake: DoctorJob) -> None:
-    found = examine(replace(fake, data=("nowhere.jsonl",)))
+    found = doctor(replace(fake, data=("nowhere.jsonl",)))
     assert finding(found, "data").text == "No such file or folder: nowhere.jsonl."
     assert finding(found, "place").verdict == "ok"
 
 
 def test_the_number_of_records_is_estimated(fake: DoctorJob) -> None:
     Path(fake.data[0]).write_text("".join(json.dumps(record(i)) + "\n" for i in range(5000)))
-    figures = finding(examine(fake), "data").figures
+    figures = finding(doctor(fake), "data").figures
     assert figures["num_looked_at"] == 1024
     assert figures["num_records"] == pytest.approx(5000, rel=0.6)  # a block is read at a time
 
 
 def test_a_model_that_cannot_be_loaded_fails(job: DoctorJob) -> None:
-    found = examine(replace(job, model="nowhere"))
+    found = doctor(replace(job, model="nowhere"))
     assert "There is no model at nowhere" in finding(found, "model").text
     assert [each.check for each in found.findings] == ["data", "place", "model"]
 
 
 def test_samples_that_are_too_long_are_counted(job: DoctorJob) -> None:
-    some = finding(examine(replace(job, request=ExtractRequest(max_length=50))), "samples")
+    some = finding(doctor(replace(job, request=ExtractRequest(max_length=50))), "samples")
     assert some.verdict in ("warn", "fail")
     assert "too_long" in some.text
 
@@ -187,7 +188,7 @@ def test_missing_images_are_found(fake: DoctorJob, tmp_path: Path, kept: int, ve
         Image.new("RGB", (4, 4)).save(tmp_path / "images" / f"{i}.png")
     lines = [json.dumps({**record(i), "image": f"{i}.png"}) + "\n" for i in range(12)]
     Path(fake.data[0]).write_text("".join(lines))
-    found = finding(examine(replace(fake, images=str(tmp_path / "images"))), "images")
+    found = finding(doctor(replace(fake, images=str(tmp_path / "images"))), "images")
     assert (found.verdict, found.figures) == (verdict, {"num_images": 12, "num_unusable": 12 - kept})
     if kept < 12:
         assert f"no {kept}.png in the image folder" in found.remedy
@@ -197,7 +198,7 @@ def test_images_in_records_need_no_folder(fake: DoctorJob) -> None:
     Image.new("RGB", (4, 4)).save(stream := BytesIO(), "PNG")
     url = "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
     Path(fake.data[0]).write_text("".join(json.dumps({**record(i), "image": url}) + "\n" for i in range(3)))
-    assert finding(examine(fake), "images").verdict == "ok"
+    assert finding(doctor(fake), "images").verdict == "ok"
 
 
 @pytest.mark.parametrize(("free", "verdict"), [(10**12, "ok"), (6000, "warn"), (100, "fail")])
@@ -206,7 +207,7 @@ def test_a_full_disk_is_seen_before_it_is_full(
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage(10**12, 0, free))
-    found = finding(examine(fake), "disk")
+    found = finding(doctor(fake), "disk")
     assert (found.verdict, found.figures["free_bytes"]) == (verdict, free)
 
 
@@ -214,10 +215,10 @@ def test_the_estimate_is_about_what_is_written(fake: DoctorJob, tmp_path: Path) 
     from grace_store.run.extract import ExtractJob, extract
     from grace_store.run.status import status
 
-    expected = finding(examine(fake), "disk").figures["expected_bytes"]
+    expected = finding(doctor(fake), "disk").figures["expected_bytes"]
     view = extract(
         ExtractJob(
-            location=str(tmp_path / "store.zarr"), model=fake.model, data=fake.data, data_request=fake.data_request,
+            store=str(tmp_path / "store.zarr"), model=fake.model, data=fake.data, data_request=fake.data_request,
             door="tests.fake_model", samples_per_unit=4,
         )
     )  # fmt: skip
@@ -230,7 +231,7 @@ def test_a_place_that_cannot_be_written_to_fails(fake: DoctorJob, monkeypatch: p
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(os, "replace", refuse)
-    found = finding(examine(fake), "place")
+    found = finding(doctor(fake), "place")
     assert (found.verdict, found.remedy) == ("fail", "Choose another place for --store.")
     assert "Read-only file system" in found.text
 
@@ -267,7 +268,7 @@ def test_a_place_that_syncs_no_folders_is_warned_of(
 
 def test_little_memory_is_warned_of(fake: DoctorJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grace_store.run.doctor.machine_checks.main_memory", lambda: Room(10**8, 10**10))
-    found = finding(examine(fake), "memory")
+    found = finding(doctor(fake), "memory")
     assert (found.verdict, found.text) == ("warn", "100.0 MB of 10.0 GB of main memory left")
 
 

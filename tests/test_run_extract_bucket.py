@@ -20,15 +20,16 @@ from grace_store.base.errors import SettingError, StorageError, StoreBusy
 from grace_store.cli import main
 from grace_store.curate.score import score
 from grace_store.run.doctor.findings import DoctorJob, Seen
-from grace_store.run.doctor.machine_checks import check_place
+from grace_store.run.doctor.machine_checks import examine_place
 from grace_store.run.extract import ExtractJob, extract
-from grace_store.run.verify import repair, verify
+from grace_store.run.repair import repair
+from grace_store.run.verify import verify
 from grace_store.store import layout
 from grace_store.store.backend import open_backend
 from grace_store.store.lock import hold
 from grace_store.store.opened import Store
 from grace_store.store.plan_writer import PlanWriter
-from tests.jobs import NUM_UNITS, NUM_USABLE, content, make_job
+from tests.jobs import NUM_UNITS, NUM_USABLE, content, make_job, processes
 from tests.s3_server import Fault, Proxy, environment, new_bucket, random_faults, s3_server
 
 COMMIT = "ledger/commits/base/"
@@ -68,7 +69,7 @@ def proxy(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 @pytest.fixture
 def job(folder: Path, s3_port: int) -> ExtractJob:
     """The same job as that of the finished store, into a bucket of its own."""
-    return replace(make_job(folder), location=f"s3://{new_bucket(s3_port)}/of/store.zarr")
+    return replace(make_job(folder), store=f"s3://{new_bucket(s3_port)}/of/store.zarr")
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def stored(folder: Path, s3_port: int) -> str:
     with pytest.MonkeyPatch.context() as patch:
         use(patch, s3_port)
         url = f"s3://{new_bucket(s3_port)}/of/store.zarr"
-        extract(replace(make_job(folder), location=url))
+        extract(replace(make_job(folder), store=url))
         return url
 
 
@@ -113,8 +114,8 @@ def test_shards_and_worker_processes_write_the_same(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
     extract(replace(job, shard=(0, 2)))
-    extract(replace(job, shard=(1, 2), devices=("cpu", "cpu")))
-    assert objects(job.location) == finished
+    extract(replace(job, shard=(1, 2), engine=processes("cpu", "cpu")))
+    assert objects(job.store) == finished
 
 
 def test_a_killed_run_is_resumed_to_the_same_bytes(
@@ -133,17 +134,17 @@ def test_a_killed_run_is_resumed_to_the_same_bytes(
     code = (
         "import sys; from dataclasses import replace; from pathlib import Path; from tests.jobs import make_job; "
         "from grace_store.run.extract import extract; "
-        "extract(replace(make_job(Path(sys.argv[1])), location=sys.argv[2]))"
+        "extract(replace(make_job(Path(sys.argv[1])), store=sys.argv[2]))"
     )
-    words = [sys.executable, "-c", code, str(Path(job.data[0]).parent), job.location]
+    words = [sys.executable, "-c", code, str(Path(job.data[0]).parent), job.store]
     processes.append(subprocess.Popen(words, cwd=Path(__file__).parent.parent))
     assert processes[0].wait(120) == -signal.SIGKILL
     proxy.fault = lambda *_: None
-    left = objects(job.location)
+    left = objects(job.store)
     assert f"{layout.LOCKS}/base.0-of-1.json" in left
     assert f"{layout.COMPLETIONS}/base.json" not in left
     extract(job)
-    assert objects(job.location) == finished
+    assert objects(job.store) == finished
 
 
 def test_of_two_runs_at_once_one_is_refused(job: ExtractJob, stored: str, direct: None) -> None:
@@ -152,13 +153,13 @@ def test_of_two_runs_at_once_one_is_refused(job: ExtractJob, stored: str, direct
     before = place.read(withdrawn)
     place.delete(withdrawn)
     with hold(place, "base"), pytest.raises(StoreBusy, match=rf"{stored} is being written by process {os.getpid()}"):
-        extract(replace(job, location=stored))
+        extract(replace(job, store=stored))
     place.write(withdrawn, before or b"")
 
 
 def test_damage_is_found_and_mended(job: ExtractJob, finished: dict[str, str], direct: None) -> None:
     extract(job)
-    place = open_backend(job.location)
+    place = open_backend(job.store)
     chunks = ("segment_loss/c/1", "sample_gram/c/2", "segment_vector/c/4/0")
     missing, short, flipped = (f"signals/base/{chunk}" for chunk in chunks)
     place.delete(missing)
@@ -169,8 +170,8 @@ def test_damage_is_found_and_mended(job: ExtractJob, finished: dict[str, str], d
     store = Store.open(place)
     assert {problem.where for problem in verify(store, deep=False)} == {missing, short}
     assert {problem.where for problem in verify(store, deep=True)} == {missing, short, flipped}
-    repair(job.location, job)
-    assert objects(job.location) == finished
+    repair(job)
+    assert objects(job.store) == finished
 
 
 # ---------------------------------------------------------------- requests
@@ -180,7 +181,7 @@ def test_a_unit_takes_one_put_for_each_of_its_objects_and_a_finished_store_littl
     job: ExtractJob, proxy: Proxy
 ) -> None:
     extract(job)
-    key = urlpath(job.location)
+    key = urlpath(job.store)
     puts = [path.removeprefix(key) for method, path in proxy.requests if method == "PUT"]
     chunks = [path for path in puts if path.startswith("signals/base/") and "/c/" in path]
     commits = [path for path in puts if path.startswith(COMMIT)]
@@ -191,7 +192,7 @@ def test_a_unit_takes_one_put_for_each_of_its_objects_and_a_finished_store_littl
     proxy.counts()
     extract(replace(job, model=None, data=()))
     assert sum(proxy.counts().values()) < 20
-    assert run("status", job.location).exit_code == 0
+    assert run("status", job.store).exit_code == 0
     assert sum(proxy.counts().values()) < 20
 
 
@@ -244,19 +245,19 @@ def test_commands_take_a_url(stored: str, direct: None, tmp_path: Path, words: l
 
 
 def test_the_doctor_examines_a_bucket(job: ExtractJob, direct: None) -> None:
-    asked = DoctorJob(model="", data=(), store=job.location)
-    found = check_place(asked, Seen())
-    assert (found.verdict, found.text.partition(" takes")[0]) == ("ok", job.location)
-    assert list(open_backend(job.location).walk()) == []
-    nowhere = check_place(replace(asked, store="s3://no-such-bucket/x"), Seen())
+    asked = DoctorJob(model="", data=(), store=job.store)
+    found = examine_place(asked, Seen())
+    assert (found.verdict, found.text.partition(" takes")[0]) == ("ok", job.store)
+    assert list(open_backend(job.store).walk()) == []
+    nowhere = examine_place(replace(asked, store="s3://no-such-bucket/x"), Seen())
     assert nowhere.verdict == "fail"
     assert "There is no bucket s3://no-such-bucket" in nowhere.text
 
 
 def test_a_url_where_nothing_is_gets_a_sentence(job: ExtractJob, direct: None) -> None:
-    result = run("status", job.location)
+    result = run("status", job.store)
     assert result.exit_code == 1
-    assert f"{job.location} is not a grace-store store: nothing is there" in result.stderr
+    assert f"{job.store} is not a grace-store store: nothing is there" in result.stderr
 
 
 def test_results_are_not_written_to_a_url(
@@ -299,10 +300,10 @@ def test_storage_that_fails_now_and_then_changes_nothing(
     monkeypatch.setenv("GRACE_STORE_OUTAGE_SECONDS", "60")
     proxy.fault = random_faults(seed=1, share=0.15)
     extract(job)
-    result = run("score", job.location, "--out", tmp_path / "scores.parquet")
+    result = run("score", job.store, "--out", tmp_path / "scores.parquet")
     assert result.exit_code == 0, result.output
     proxy.fault = lambda *_: None
-    assert objects(job.location) == finished
+    assert objects(job.store) == finished
     assert run("score", folder / "store.zarr", "--out", tmp_path / "local.parquet").exit_code == 0
     tables = [read_scores(tmp_path / name) for name in ("scores.parquet", "local.parquet")]
     assert tables[0].value.tolist() == tables[1].value.tolist()
@@ -322,11 +323,11 @@ def test_storage_that_stays_away_ends_the_run_with_a_sentence_and_nothing_is_los
     proxy.fault = go_away
     with pytest.raises(StorageError, match=r"has not answered for .*Everything committed is kept: run the same"):
         extract(job)
-    result = run("status", job.location)
+    result = run("status", job.store)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "cannot be reached (503 Service Unavailable" in result.stderr
     gone.clear()
     proxy.fault = lambda *_: None
-    assert open_backend(job.location).names(COMMIT.rstrip("/")) == [f"{unit:08d}.json" for unit in range(3)]
+    assert open_backend(job.store).names(COMMIT.rstrip("/")) == [f"{unit:08d}.json" for unit in range(3)]
     extract(job)
-    assert objects(job.location) == finished
+    assert objects(job.store) == finished

@@ -14,7 +14,7 @@ from grace_store.base.settings import DataRequest, DataSpec
 from grace_store.data.record import Record
 from grace_store.run import scan as understanding
 from grace_store.run.plan import plan
-from grace_store.run.scan import BYTES_PER_PROCESS, Understanding, Verdict, processes_for, understood
+from grace_store.run.scan import BYTES_PER_PROCESS, RecordOutcome, Understanding, processes_for, understood
 from grace_store.run.status import set_aside_rows
 from grace_store.store.opened import Store
 from tests.jobs import content, record, write_dataset
@@ -24,7 +24,7 @@ REQUEST = DataRequest(min_steps=2)
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(understanding, "BLOCK_RECORDS", 4)
+    monkeypatch.setattr(understanding, "RECORDS_PER_BLOCK", 4)
 
 
 def test_a_plan_does_not_depend_on_the_number_of_processes(tmp_path: Path, small_blocks: None) -> None:
@@ -37,7 +37,7 @@ def test_a_plan_does_not_depend_on_the_number_of_processes(tmp_path: Path, small
 def test_nor_on_how_records_are_cut_into_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write_dataset(tmp_path / "traces.jsonl")
     plan([data], tmp_path / "whole.zarr", REQUEST)
-    for name, value in (("BLOCK_RECORDS", 1), ("BLOCK_BYTES", 1000)):
+    for name, value in (("RECORDS_PER_BLOCK", 1), ("BYTES_PER_BLOCK", 1000)):
         monkeypatch.setattr(understanding, name, value)
         plan([data], tmp_path / name, REQUEST)
         assert content(tmp_path / name) == content(tmp_path / "whole.zarr")
@@ -59,7 +59,7 @@ def test_an_id_is_known_from_block_to_block_and_the_first_record_keeps_it(tmp_pa
 class DiesElsewhere(Understanding):
     """Kills every process but the one it was made in."""
 
-    def __call__(self, records: Sequence[Record]) -> list[Verdict]:
+    def __call__(self, records: Sequence[Record]) -> list[RecordOutcome]:
         os._exit(9)
 
 

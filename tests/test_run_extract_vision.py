@@ -17,8 +17,8 @@ from grace_store.example import FOLDER
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.plan import plan
 from grace_store.run.status import status
-from grace_store.run.verify import verify, verify_against_model
-from tests.jobs import content
+from grace_store.run.verify import ExtractAgainJob, verify, verify_against_model
+from tests.jobs import content, processes
 from tests.tiny_vision_models import tiny_vision_model
 
 OPTIONS = RunOptions(device="cpu", threads=1, batch_tokens=4096)
@@ -52,12 +52,12 @@ def test_every_trace_with_its_figure_is_done(finished, model):
     assert any(digests)
     assert len({digest for digest in digests if digest}) == sum(digest is not None for digest in digests)
     assert list(verify(view.store, deep=True)) == []
-    assert list(verify_against_model(view, model, 2, OPTIONS)) == []
+    assert list(verify_against_model(view, ExtractAgainJob(model, 2, options=OPTIONS))) == []
 
 
 def test_a_worker_process_writes_the_same_bytes(finished, model, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
-    extract(make_job(tmp_path / "store.zarr", model, devices=("cpu",)))
+    extract(make_job(tmp_path / "store.zarr", model, engine=processes("cpu")))
     assert content(tmp_path / "store.zarr") == content(finished)
 
 
@@ -74,7 +74,7 @@ def test_figures_that_are_elsewhere_are_found_with_images_only(finished, model, 
     for unit in view.committed_units():
         assert view.commit(unit).chunks == expected.commit(unit).chunks
         assert view.commit(unit).images_sha256 == expected.commit(unit).images_sha256
-    assert list(verify_against_model(view, model, 1, OPTIONS)) == [], "as the signal was begun"
+    assert list(verify_against_model(view, ExtractAgainJob(model, 1, options=OPTIONS))) == [], "as the signal was begun"
 
 
 def test_pixel_limits_are_frozen_with_the_signal(finished, model):
@@ -89,7 +89,7 @@ def test_planning_says_how_many_figures_are_not_there(tmp_path):
     assert not [event for event in events if isinstance(event, Warned)]
     plan([data], tmp_path / "gone.zarr", images=str(tmp_path), listener=events.append)
     assert [event.text for event in events if isinstance(event, Warned)] == [
-        f"{NUM_FIGURES} images that records name are not in {tmp_path}."
+        f"{NUM_FIGURES} images named by records could not be found in {tmp_path}."
     ]
     assert content(tmp_path / "here.zarr") == content(tmp_path / "gone.zarr"), "where images lie is no part of a plan"
     with pytest.raises(SettingError, match="is not a folder"):
@@ -102,7 +102,7 @@ def test_images_that_were_exchanged_are_found_out(model, tmp_path):
     view = extract(make_job(tmp_path / "store.zarr", model, data))
     for image in (tmp_path / "images").iterdir():
         shutil.copy(FOLDER / "images" / "chart-01.png", image)
-    problems = list(verify_against_model(view, model, 4, OPTIONS))
+    problems = list(verify_against_model(view, ExtractAgainJob(model, 4, options=OPTIONS)))
     assert problems
     assert {problem.text for problem in problems} == {"its images are not those it was extracted with"}
 

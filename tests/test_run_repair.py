@@ -1,26 +1,27 @@
-"""Verify names what is broken, repair redoes exactly that."""
+"""What is broken is found and named, and repair redoes exactly that."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from grace_store.base.errors import Corrupt, DatasetChanged, NotAStore, ResumeMismatch, StoreBusy, StoreError
-from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.base.errors import Corrupt, DatasetChanged, NotAStore, StoreBusy, StoreError
+from grace_store.base.settings import ExtractRequest
 from grace_store.read.records import open_dataset
 from grace_store.run import plan as planning
+from grace_store.run import repair as repair_module
 from grace_store.run import scan as understanding
-from grace_store.run import verify as verify_module
 from grace_store.run.extract import ExtractJob, extract
-from grace_store.run.verify import describe_problems, repair, verify, verify_against_model
+from grace_store.run.repair import repair
+from grace_store.run.verify import verify
 from grace_store.store.check import Problem
 from grace_store.store.lock import hold
 from grace_store.store.opened import Store
 from grace_store.store.sealed import group_bytes
-from tests.fake_model import CALLS_FILE, make_fake_model
+from tests.fake_model import CALLS_FILE
 from tests.jobs import content, make_job
 from tests.stores import extract_store
 
@@ -57,17 +58,17 @@ def test_damage_is_found_named_and_mended(
     tmp_path: Path, job: ExtractJob, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     file, damage, only_deep = DAMAGE[name]
-    before = content(job.location)
-    damage(Path(job.location) / file)
-    store = Store.open(job.location)
+    before = content(job.store)
+    damage(Path(job.store) / file)
+    store = Store.open(job.store)
     assert ({problem.unit for problem in verify(store)} == {UNIT}) is not only_deep
     assert {problem.unit for problem in verify(store, deep=True)} == {UNIT}
 
     monkeypatch.setenv(CALLS_FILE, str(tmp_path / "calls"))
-    mended = repair(store, ExtractJob(job.location, door="tests.fake_model"))
+    mended = repair(ExtractJob(job.store, door="tests.fake_model"))
     assert {problem.unit for problem in mended} == {UNIT}
-    assert content(job.location) == before
-    assert list(verify(Store.open(job.location), deep=True)) == []
+    assert content(job.store) == before
+    assert list(verify(Store.open(job.store), deep=True)) == []
     assert len((tmp_path / "calls").read_text().split()) == 2  # one trial for the estimate, one unit
 
 
@@ -75,22 +76,22 @@ def test_damage_is_found_named_and_mended(
 def test_damaged_documents_are_mended_without_the_model(
     tmp_path: Path, job: ExtractJob, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    before = content(job.location)
-    (Path(job.location) / file).write_text("{}")
-    assert [problem.where for problem in verify(Store.open(job.location))] == [file]
+    before = content(job.store)
+    (Path(job.store) / file).write_text("{}")
+    assert [problem.where for problem in verify(Store.open(job.store))] == [file]
     monkeypatch.setenv(CALLS_FILE, str(tmp_path / "calls"))
-    repair(Store.open(job.location), ExtractJob(job.location, door="tests.fake_model"))
-    assert content(job.location) == before
+    repair(ExtractJob(job.store, door="tests.fake_model"))
+    assert content(job.store) == before
     assert not (tmp_path / "calls").exists()
 
 
 def test_a_stray_file_is_reported_and_removed(job: ExtractJob) -> None:
-    stray = Path(job.location) / "ledger/tmp/base.0-of-1/half-written"
+    stray = Path(job.store) / "ledger/tmp/base.0-of-1/half-written"
     stray.parent.mkdir(parents=True, exist_ok=True)
     stray.write_bytes(b"half")
-    assert [problem.where for problem in verify(Store.open(job.location))] == ["ledger/tmp/base.0-of-1/half-written"]
-    repair(Store.open(job.location), ExtractJob(job.location, door="tests.fake_model"))
-    assert list(verify(Store.open(job.location))) == []
+    assert [problem.where for problem in verify(Store.open(job.store))] == ["ledger/tmp/base.0-of-1/half-written"]
+    repair(ExtractJob(job.store, door="tests.fake_model"))
+    assert list(verify(Store.open(job.store))) == []
 
 
 PLAN_DAMAGE: dict[str, tuple[str, Callable[[Path], object]]] = {
@@ -118,160 +119,122 @@ PLAN_DAMAGE: dict[str, tuple[str, Callable[[Path], object]]] = {
 def test_a_damaged_plan_is_mended_and_no_unit_is_computed_again(
     tmp_path: Path, job: ExtractJob, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    before = content(job.location)
+    before = content(job.store)
     file, damage = PLAN_DAMAGE[name]
-    damage(Path(job.location) / file)
+    damage(Path(job.store) / file)
     monkeypatch.setenv(CALLS_FILE, str(tmp_path / "calls"))
-    mended = repair(job.location, ExtractJob(job.location, door="tests.fake_model"))
+    mended = repair(ExtractJob(job.store, door="tests.fake_model"))
     assert file in [problem.where for problem in mended] or "samples" in [problem.where for problem in mended]
-    assert content(job.location) == before
+    assert content(job.store) == before
     assert not (tmp_path / "calls").exists()
-    assert repair(job.location, ExtractJob(job.location, door="tests.fake_model")) == []
+    assert repair(ExtractJob(job.store, door="tests.fake_model")) == []
 
 
 def test_who_opens_a_damaged_plan_is_told_of_its_copy(job: ExtractJob) -> None:
-    (Path(job.location) / "zarr.json").write_text("{")
+    (Path(job.store) / "zarr.json").write_text("{")
     with pytest.raises(Corrupt, match="not valid JSON") as caught:
-        Store.open(job.location)
+        Store.open(job.store)
     assert caught.value.__notes__ == ["There is a copy of the plan, which `grace-store repair` puts back."]
-    (Path(job.location) / "ledger/plan.json").unlink()
+    (Path(job.store) / "ledger/plan.json").unlink()
     with pytest.raises(Corrupt, match="not valid JSON") as caught:
-        Store.open(job.location)
+        Store.open(job.store)
     assert not hasattr(caught.value, "__notes__")
 
 
 def test_the_plan_of_an_older_version_is_mended_too(job: ExtractJob) -> None:
-    store = Store.open(job.location)
+    store = Store.open(job.store)
     store.backend.write("zarr.json", group_bytes(store.plan.model_copy(update={"format_version": "1.0"})))
-    column = Path(job.location) / "samples/sample_num_steps/c/0"
+    column = Path(job.store) / "samples/sample_num_steps/c/0"
     sound = column.read_bytes()
     flip(column)
-    old = Store.open(job.location)
+    old = Store.open(job.store)
     with open_dataset(old) as dataset:
         planning.rewrite_plan_arrays(old, dataset)
     assert column.read_bytes() == sound
 
 
 def test_data_that_was_moved_mends_a_damaged_plan_too(tmp_path: Path, job: ExtractJob) -> None:
-    before = content(job.location)
-    flip(Path(job.location) / "samples/sample_digest/c/0/0")
+    before = content(job.store)
+    flip(Path(job.store) / "samples/sample_digest/c/0/0")
     moved = Path(job.data[0]).rename(tmp_path / "moved.jsonl")
     with pytest.raises(DatasetChanged, match="no longer there"):
-        repair(job.location, ExtractJob(job.location, door="tests.fake_model"))
-    repair(job.location, ExtractJob(job.location, data=(str(moved),), door="tests.fake_model"))
-    assert content(job.location) == before
+        repair(ExtractJob(job.store, door="tests.fake_model"))
+    repair(ExtractJob(job.store, data=(str(moved),), door="tests.fake_model"))
+    assert content(job.store) == before
 
 
 def test_a_plan_that_comes_out_differently_is_not_written_over(
     job: ExtractJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flip(Path(job.location) / "samples/sample_num_steps/c/0")
-    before = content(job.location)
+    flip(Path(job.store) / "samples/sample_num_steps/c/0")
+    before = content(job.store)
     understand = understanding.understand
     monkeypatch.setattr(
         understanding, "understand", lambda *words: replace(understand(*words), sample_id=f"new-{words[0].row}")
     )
     with pytest.raises(StoreError, match="plans the same data differently"):
-        repair(job.location, job)
-    assert content(job.location) == before
+        repair(job)
+    assert content(job.store) == before
 
 
 def test_a_plan_whose_counts_contradict_each_other_cannot_be_mended(
     job: ExtractJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify_module, "check_plan", lambda *_, **__: [Problem(None, None, "zarr.json", "?", "replan")])
+    monkeypatch.setattr(repair_module, "check_plan", lambda *_, **__: [Problem(None, None, "zarr.json", "?", "replan")])
     with pytest.raises(StoreError, match=r"plan of .* itself is damaged"):
-        repair(job.location, job)
+        repair(job)
 
 
 def test_a_signal_whose_document_and_copy_are_damaged_is_lost(job: ExtractJob) -> None:
-    path = Path(job.location) / "signals/base/zarr.json"
+    path = Path(job.store) / "signals/base/zarr.json"
     path.write_text(path.read_text().replace('"int8"', '"int4"'))
-    (Path(job.location) / "ledger/signals/base.json").unlink()
-    problems = list(verify(Store.open(job.location)))
+    (Path(job.store) / "ledger/signals/base.json").unlink()
+    problems = list(verify(Store.open(job.store)))
     assert "does not match its own digest" in problems[0].text
     with pytest.raises(StoreError, match="extract it anew"):
-        repair(Store.open(job.location), job)
+        repair(job)
 
 
 def test_nothing_is_written_into_what_is_no_store(tmp_path: Path, job: ExtractJob) -> None:
     (tmp_path / "other").mkdir()
     with pytest.raises(NotAStore, match="is not a grace-store store"):
-        repair(tmp_path / "other", job)
+        repair(replace(job, store=str(tmp_path / "other")))
     assert list((tmp_path / "other").iterdir()) == []
 
 
-def test_units_to_do_are_told_as_ranges() -> None:
-    problems = [Problem("base", unit, "key", "unit is not committed", "extract") for unit in (0, 1, 2, 7)]
-    problems.insert(2, Problem("base", 5, "key", "chunk is missing", "repair"))
-    lines = ["base unit 5: key: chunk is missing", "base: 4 units not committed: 0-2, 7"]
-    assert list(describe_problems(problems)) == lines
-
-
 def test_a_store_that_is_being_written_is_not_repaired(job: ExtractJob) -> None:
-    store = Store.open(job.location)
+    store = Store.open(job.store)
     with hold(store.backend, "create-second"), pytest.raises(StoreBusy, match="create-second"):
-        repair(store, job)
+        repair(job)
 
 
-def test_a_signal_that_came_while_checking_is_no_stray(job: ExtractJob) -> None:
-    store = Store.open(job.location)
-    assert store.signal_names == ["base"]  # remembered, as a check of many hours would
-    extract(replace(job, signal="second"))
-    repair(store, job)
-    assert list(verify(Store.open(job.location), deep=True)) == []
-    assert Store.open(job.location).signal("second").completion() is not None
+def test_a_signal_that_came_while_checking_is_no_stray(job: ExtractJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    def verify_slowly(store: Store, *, deep: bool) -> Iterator[Problem]:
+        yield from verify(store, deep=deep)
+        view = extract(replace(job, signal="second"))
+        yield Problem(None, None, f"{view.key}/segment_loss/c/0", "seen before the signal was there", "delete")
+
+    monkeypatch.setattr(repair_module, "verify", verify_slowly)
+    assert len(repair(job)) == 1
+    assert list(verify(job.store, deep=True)) == []
+    assert Store.open(job.store).signal("second").completion() is not None
 
 
 def test_nothing_to_mend_in_a_sound_store(job: ExtractJob) -> None:
-    assert repair(Store.open(job.location), job) == []
-
-
-# ---------------------------------------------------------------- against the model
-
-
-def test_units_extracted_again_agree(job: ExtractJob) -> None:
-    view = Store.open(job.location).signal("base")
-    assert list(verify_against_model(view, job.model or "", 3, RunOptions(), door="tests.fake_model")) == []
-
-
-def test_a_store_of_other_numbers_is_noticed(tmp_path: Path, job: ExtractJob) -> None:
-    """A unit whose bytes are all as committed, but not what the model gives."""
-    other = Path(job.data[0]).read_text().replace("We look", "We gaze")
-    Path(tmp_path / "other.jsonl").write_text(other)
-    swapped = replace(job, location=str(tmp_path / "swapped.zarr"), data=(str(tmp_path / "other.jsonl"),))
-    view = extract(swapped)
-    source = Store.open(job.location).signal("base")
-    view._group = source._group
-    problems = list(verify_against_model(view, job.model or "", 99, RunOptions(), door="tests.fake_model"))
-    assert [problem.unit for problem in problems] == list(range(view.store.plan.num_units))
-    assert all("Grams differ" in problem.text for problem in problems)
-
-
-def test_another_model_is_refused(tmp_path: Path, job: ExtractJob) -> None:
-    view = Store.open(job.location).signal("base")
-    other = make_fake_model(tmp_path / "other", "other")
-    with pytest.raises(ResumeMismatch, match="model weights"):
-        list(verify_against_model(view, other, 1, RunOptions(), door="tests.fake_model"))
-
-
-@pytest.mark.parametrize("storage", ["float32", "float16", "int8", "int4"])
-def test_every_storage_is_sound(tmp_path: Path, storage: str) -> None:
-    view = extract(make_job(tmp_path, request=ExtractRequest(storage=storage)))  # type: ignore[arg-type]
-    assert list(verify(view.store, deep=True)) == []
+    assert repair(job) == []
 
 
 def test_another_signals_document_in_its_place_is_put_right_from_the_copy(tmp_path: Path) -> None:
     """Not the other way round: units must not be redone as what the foreign document says they are."""
     folder = tmp_path / "two"
     store = extract_store(folder, "int8")
-    job = ExtractJob(location=store.location, model=str(folder / "model"), door="tests.fake_model", signal="exact",
+    job = ExtractJob(store=store.location, model=str(folder / "model"), door="tests.fake_model", signal="exact",
                      request=ExtractRequest(storage="float32", max_length=300))  # fmt: skip
     store = extract(job).store
     before = {path: path.read_bytes() for path in Path(store.location).rglob("*") if path.is_file()}
     own, other = (Path(store.location) / f"signals/{name}/zarr.json" for name in ("base", "exact"))
     own.write_bytes(other.read_bytes())
     assert any("is the document of the signal 'exact'" in problem.text for problem in verify(store))
-    repair(store, replace(job, signal="base", request=ExtractRequest()))
+    repair(replace(job, signal="base", request=ExtractRequest()))
     after = {path: path.read_bytes() for path in before}
     assert [path for path in before if before[path] != after[path]] == []
