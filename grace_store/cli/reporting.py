@@ -63,7 +63,8 @@ def report(
     Texts and images come from the dataset, if it is at hand. Traces are shown and never run: the page executes nothing
     but its own scripts and loads nothing.
     """
-    from grace_store.pages.report import ReportRequest, write_report
+    from grace_store.pages.report import ReportRequest
+    from grace_store.pages.report import report as write
 
     request = ReportRequest(
         signals=signal, scores=scores, sweep=sweep, duplicates=duplicates, diversity=diversity,
@@ -71,7 +72,7 @@ def report(
         data=data or None, ratio=ratio, max_traces=max_traces, partial=partial,
     )  # fmt: skip
     with ProgressDisplay(quiet=as_json) as display:
-        written = write_report(store, out, request, figures=figures, listener=display)
+        written = write(store, out, request, figures=figures, listener=display)
     if as_json:
         print_json(
             {

@@ -24,7 +24,7 @@ Look = Literal["line", "line and dots", "dots", "bars"]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place in a panel. Its range is drawn as a line through it, or is the length of its bar."""
+    """A place in a panel. Its range, along x or y, is drawn as a line through it, or is its bar."""
 
     x: float
     y: float
@@ -182,11 +182,10 @@ class _Plot:
             yield text(self.x.start - 8, self.y(value) + 4, words, text_anchor="end")
 
     def _guides(self) -> Iterator[str]:
-        paths = [
-            *([] if self.panel.x.guide is None else [self._upright(self.x(self.panel.x.guide))]),
-            *([] if self.panel.y.guide is None else [self._level(self.y(self.panel.y.guide))]),
-            *([f"M{self.x.start:.1f} {self.y.start:.1f}L{self.x.stop:.1f} {self.y.stop:.1f}"] * self.panel.equal_axes),
-        ]
+        paths = [self._upright(self.x(at)) for at in (self.panel.x.guide,) if at is not None]
+        paths += [self._level(self.y(at)) for at in (self.panel.y.guide,) if at is not None]
+        if self.panel.equal_axes:
+            paths.append(f"M{self.x.start:.1f} {self.y.start:.1f}L{self.x.stop:.1f} {self.y.stop:.1f}")
         return (element("path", d=path, stroke=_FRAME, stroke_dasharray="4 4") for path in paths)
 
     def _upright(self, x: float) -> str:
@@ -211,14 +210,10 @@ class _Plot:
 
     def _ranges(self, points: Sequence[Point], thickness: float) -> Iterator[str]:
         for point in points:
-            if point.x_range is not None:
-                low, high = (self.x(end) for end in point.x_range)
-                path = f"M{low:.1f} {self.y(point.y):.1f}H{high:.1f}"
-                yield element("path", *tip(point.tip), d=path, stroke_width=thickness)
-            if point.y_range is not None:
-                low, high = (self.y(end) for end in point.y_range)
-                path = f"M{self.x(point.x):.1f} {low:.1f}V{high:.1f}"
-                yield element("path", *tip(point.tip), d=path, stroke_width=thickness)
+            ends = [(x, point.y) for x in point.x_range or ()] or [(point.x, y) for y in point.y_range or ()]
+            if ends:
+                path = "L".join(f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in ends)
+                yield element("path", *tip(point.tip), d=f"M{path}", stroke_width=thickness)
 
     def _dot(self, point: Point, **look: str | float) -> str:
         return element("circle", *tip(point.tip), cx=self.x(point.x), cy=self.y(point.y), **look)
