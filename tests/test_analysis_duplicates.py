@@ -24,7 +24,7 @@ from grace_store.curate.neighbours import NeighboursRequest, neighbours, read_ve
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.select import select
 from grace_store.likeness.search import IndexPlan
-from grace_store.read.descriptors import describe_samples
+from grace_store.read.descriptors import DescriptorSpec, describe_samples
 from grace_store.run.extract import extract
 from grace_store.store.opened import Store
 from tests.gradient_stores import NO_SPANS
@@ -60,7 +60,7 @@ def found(store):
 
 
 def brute_force(store: Store, threshold: float) -> list[int]:
-    vector = describe_samples(store, descriptor="steps").vector.astype(np.float64)
+    vector = describe_samples(store, DescriptorSpec(descriptor="steps")).vector.astype(np.float64)
     one, other = np.nonzero(vector @ vector.T >= threshold)
     return brute_force_groups(len(vector), [(i, j) for i, j in zip(one, other, strict=True) if i < j])
 
@@ -86,7 +86,7 @@ def test_groups_are_those_of_brute_force_and_the_planted_ones(store, found):
 def test_every_sample_has_a_row_with_its_nearest(store, found, samples, tmp_path):
     found.write(tmp_path / "d.parquet")
     rows = pq.read_table(tmp_path / "d.parquet").to_pylist()
-    vector = describe_samples(store, descriptor="steps").vector.astype(np.float64)
+    vector = describe_samples(store, DescriptorSpec(descriptor="steps")).vector.astype(np.float64)
     cosine = vector @ vector.T - 3 * np.eye(NUM)
     assert [row["sample_id"] for row in rows] == [f"s{place}" for place in range(NUM)]
     for place, row in enumerate(rows):
@@ -391,7 +391,7 @@ def test_without_the_dataset_whole_records_are_compared(texts, tmp_path):
 @pytest.mark.parametrize("descriptor", ["answer", "steps", "projected"])
 @pytest.mark.parametrize("least", [False, True])
 def test_neighbours_are_those_of_brute_force(store, descriptor, least):
-    vector = describe_samples(store, descriptor=descriptor).vector.astype(np.float64)
+    vector = describe_samples(store, DescriptorSpec(descriptor=descriptor)).vector.astype(np.float64)
     cosine = vector @ vector[7]
     order = np.argsort(cosine if least else -cosine, kind="stable")
     truth = [place for place in order.tolist() if place != 7 and vector[place].any()][:5]
@@ -507,7 +507,7 @@ def test_the_signal_is_the_one_scored(tmp_path):
         ("duplicates {store} --from {table} --out {out}", "has no use for STORE"),
         (
             "duplicates --from {table} --floor 0.5 --descriptor steps --out {out}",
-            "has no use for --descriptor, --floor",
+            "has no use for --floor, --descriptor",
         ),
         ("duplicates --from {table} --threshold 0.5 --out {out}", "Search again with --floor 0.5"),
         ("duplicates --from {table} --out {table}", "which is read for it; choose another --out"),

@@ -16,13 +16,13 @@ from grace_store.run.extract import extract
 from tests.jobs import make_job
 
 NAMES = [
-    "Comparison", "Descriptions", "Diversity", "DiversitySpec", "DuplicateTable", "Grid", "HeuristicSpec",
-    "InfluenceSpec", "LengthAudit", "Neighbours", "Report", "ReportRequest", "ScoreSpec", "ScoreTable", "Store",
-    "StoredSample", "Subset", "Sweep", "SweepSpec", "Targets", "TradeSpec", "__version__", "audit_length",
-    "compare_subsets", "describe_samples", "export_subset", "find_duplicates", "iter_samples", "measure_diversity",
-    "nearest_samples", "open_store",
-    "read_duplicates", "read_scores", "regroup_duplicates", "score_samples", "select_samples", "sweep_settings",
-    "write_report", "write_score_table",
+    "Comparison", "Descriptions", "DescriptorSpec", "Diversity", "DiversitySpec", "DuplicateTable", "Grid",
+    "HeuristicSpec", "InfluenceSpec", "LengthAudit", "Neighbours", "Report", "ReportRequest", "ScoreSpec", "ScoreTable",
+    "Store", "StoredSample", "Subset", "Sweep", "SweepSpec", "Targets", "TradeSpec", "__version__", "audit_length",
+    "columns_of_rows", "compare_subsets", "describe_samples", "export_subset", "find_duplicates", "iter_samples",
+    "measure_diversity", "nearest_samples", "open_store", "read_duplicates", "read_sample", "read_scores",
+    "regroup_duplicates", "score_samples", "select_samples", "sweep_settings",
+    "to_pandas", "to_xarray", "write_report", "write_score_table",
 ]  # fmt: skip
 
 

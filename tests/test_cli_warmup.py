@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from grace_store.base.events import CheckpointWritten, HeldOutMeasured, StepTaken
-from grace_store.cli import console
+from grace_store.cli import progress
 from grace_store.cli.main import main
 from grace_store.run.warmup import draw_losses
 from grace_store.store.opened import Store
@@ -136,8 +136,8 @@ def test_mistakes_are_sentences(home, tmp_path):
 
 
 def test_progress_is_a_line_now_and_then(monkeypatch, capsys):
-    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.0)
-    with console.ProgressDisplay() as display:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    with progress.ProgressDisplay() as display:
         for step in (1, 2):
             display(StepTaken(step, 4, 2.5, 1e-4, 100))
         display(HeldOutMeasured(2, 2.25))

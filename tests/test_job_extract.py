@@ -16,7 +16,7 @@ import pytest
 from grace_store.base.errors import Interrupted, ResumeMismatch, SettingError, StoreBusy, WorkerDied
 from grace_store.base.events import Event, Note, Rated, Started, UnitCommitted, Warned
 from grace_store.base.settings import ExtractRequest, RunOptions
-from grace_store.cli.console import ProgressDisplay
+from grace_store.cli.progress import ProgressDisplay
 from grace_store.run.extract import ExtractJob, extract, missing_units
 from grace_store.run.plan import plan
 from grace_store.run.status import status

@@ -24,7 +24,6 @@ from grace_store.run.open_signal import choose_signals, name_signals
 from grace_store.run.status import status
 from grace_store.run.verify import repair, verify, verify_against_model
 from grace_store.run.warmup import warmup
-from grace_store.store.layout import unit_range
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal
 from tests import fake_model, warmups
@@ -82,7 +81,7 @@ def test_vectors_are_read_as_they_were_written(tmp_path, storage, normalise):
     complete_signal(view)
     assert list(verify(view.store, deep=True)) == []
     for unit, signals in enumerate(written):
-        start, stop = unit_range(view.store.plan, unit)
+        start, stop = view.store.plan.unit_range(unit)
         found, scale = view.sample_vectors(unit), np.abs(signals.sample_vector).max()
         assert found.shape == (stop - start, 90)
         tolerance = {"float32": 0, "float16": 1e-3, "int8": 8e-3, "int4": 0.3}[storage]

@@ -30,7 +30,6 @@ from grace_store.curate.influence import InfluenceScoring
 from grace_store.curate.score import ScoreRequest, replay, score
 from grace_store.curate.select import RankRequest, rank_samples, select
 from grace_store.curate.targets import Targets
-from grace_store.read import vectors as vector_blocks
 from grace_store.read.vectors import VectorReader
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
@@ -212,7 +211,7 @@ def test_cadc_with_one_checkpoint_has_no_stages(folder):
 @pytest.mark.parametrize("method", ["random", "longest", "stepmax", "loss", "perplexity"])
 def test_heuristics_need_no_steps_vectors(tmp_path, folder, method, monkeypatch):
     pool, _ = stores(folder, "int8")
-    monkeypatch.setattr("grace_store.store.SignalView.sample_vectors", None)  # what is not read cannot fail
+    monkeypatch.setattr(SignalView, "decode", None)  # what is not read cannot fail
     place = np.arange(NUM_POOL)
     loss = place % 5 / 4
     known = {"longest": place % 7 + 3, "stepmax": [len(record(f"p{i}")["steps"]) for i in place], "loss": loss,
@@ -266,7 +265,7 @@ def test_a_chunk_of_another_unit_is_not_scored(tmp_path, array):
 def test_the_table_is_the_same_with_any_number_of_threads(tmp_path, folder, monkeypatch):
     pool, targets = stores(folder, "int8")
     # Blocks of one unit each, so that there is something to share.
-    for module in ("curate.influence", "read.vectors", "read.blocks"):
+    for module in ("curate.influence", "read.blocks"):
         monkeypatch.setattr(f"grace_store.{module}.SAMPLES_PER_CHUNK", UNIT)
     for spec, signals in ((LESS, CHECKPOINTS), (ICONS, "ck1"), (CADC, CHECKPOINTS)):
         written = []
@@ -298,7 +297,7 @@ def test_one_unit_of_one_signal_is_in_memory_at_a_time(folder, monkeypatch):
 
     def counted(self, signal, unit):
         found = real(self, signal, unit)
-        alive.append(found.vectors.nbytes)
+        alive.append(found.decoded().nbytes)
         return found
 
     monkeypatch.setattr(VectorReader, "read", counted)
@@ -306,15 +305,6 @@ def test_one_unit_of_one_signal_is_in_memory_at_a_time(folder, monkeypatch):
     assert max(alive) == UNIT * DIMENSION * 4
     num_reads = len(CHECKPOINTS) * (pool.plan.num_units + targets.open().plan.num_units)
     assert len(alive) == num_reads  # every vector of both stores is read once
-
-
-def test_large_units_leave_room_for_fewer_threads(folder, monkeypatch):
-    reader = VectorReader(stores(folder)[0], ("ck1",))
-    assert reader.threads(6) == 6
-    monkeypatch.setattr(vector_blocks, "MAX_BYTES_AT_ONCE", UNIT * DIMENSION * 8 * 3)
-    assert reader.threads(6) == 3
-    monkeypatch.setattr(vector_blocks, "MAX_BYTES_AT_ONCE", 1)
-    assert reader.threads(6) == 1
 
 
 def test_samples_that_a_checkpoint_lacks_or_that_have_no_direction_are_flagged(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from grace_store.base.errors import DatasetChanged, NotAStore, NothingUsable, ResumeMismatch, SettingError, StoreBusy
 from grace_store.base.events import Event, Scanned
 from grace_store.base.settings import DataRequest
-from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.plan import plan
 from grace_store.run.status import set_aside_rows, status
 from grace_store.store.backend import open_backend
@@ -56,88 +54,6 @@ def test_a_plan_does_not_depend_on_where_the_store_lies(tmp_path: Path) -> None:
     planned(tmp_path)
     plan([tmp_path / "traces.jsonl"], tmp_path / "elsewhere.zarr", REQUEST, samples_per_unit=4)
     assert content(tmp_path / "store.zarr") == content(tmp_path / "elsewhere.zarr")
-
-
-def test_samples_come_back_as_they_were(tmp_path: Path) -> None:
-    store = planned(tmp_path)
-    with open_dataset(store) as dataset:
-        loader = UnitLoader(store, dataset)
-        samples = [sample for unit in range(NUM_UNITS) for sample in loader.load(unit).samples]
-    assert [sample.sample_id for sample in samples] == [f"case-{i}" for i in range(NUM_USABLE)]
-    assert samples[3].response == "\n".join([*record(3)["steps"], record(3)["answer"]])
-
-
-def test_several_files_with_the_same_name_keep_their_records_apart(tmp_path: Path) -> None:
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        entry = {key: value for key, value in record(1).items() if key != "id"}
-        (tmp_path / folder / "traces.jsonl").write_text(json.dumps(entry) + "\n")
-    paths = [tmp_path / "a/traces.jsonl", tmp_path / "b/traces.jsonl"]
-    store = plan(paths, tmp_path / "store.zarr", REQUEST)
-    assert store.plan.num_samples == 2
-    with open_dataset(store) as dataset:
-        assert len(UnitLoader(store, dataset).load(0).samples) == 2
-
-
-def test_moved_data_is_found_with_its_new_path(tmp_path: Path) -> None:
-    store = planned(tmp_path)
-    moved = (tmp_path / "traces.jsonl").rename(tmp_path / "moved.jsonl")
-    with pytest.raises(DatasetChanged, match="no longer there"):
-        open_dataset(store)
-    with open_dataset(store, [moved]) as dataset:
-        assert UnitLoader(store, dataset).load(0).samples[0].sample_id == "case-0"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("case 23", "case XX", "changed records: row 26"),
-        ("What is 9 + 1?", "What is 9 + 2?", "changed records: row 12"),
-        ("{not json", "{not jso", "planned 27 records, now 27"),
-    ],
-)
-def test_a_changed_record_is_refused_and_named(tmp_path: Path, old: str, new: str, message: str) -> None:
-    store = planned(tmp_path)
-    data = tmp_path / "traces.jsonl"
-    data.write_text(data.read_text().replace(old, new))
-    with pytest.raises(DatasetChanged, match=message):
-        open_dataset(store)
-    with pytest.raises(DatasetChanged, match="choose a new --store"):
-        plan([data], tmp_path / "store.zarr")
-
-
-def test_a_record_changed_behind_our_back_is_refused_when_read(tmp_path: Path) -> None:
-    store = planned(tmp_path)
-    with open_dataset(store) as dataset:
-        data = tmp_path / "traces.jsonl"
-        data.write_text(data.read_text().replace("case 23", "case XX"))
-        with pytest.raises(DatasetChanged, match="Row 26"):
-            UnitLoader(store, dataset).load(NUM_UNITS - 1)
-
-
-def test_without_reading_all_of_it_only_sizes_are_compared_and_records_when_they_are_read(tmp_path: Path) -> None:
-    store = planned(tmp_path)
-    data = tmp_path / "traces.jsonl"
-    data.write_text(data.read_text().replace("case 23", "case XX"))
-    with open_dataset(store, by_content=False) as dataset:
-        loader = UnitLoader(store, dataset)
-        assert loader.load(0).samples[0].sample_id == "case-0"
-        with pytest.raises(DatasetChanged, match="Row 26"):
-            loader.load(NUM_UNITS - 1)
-    data.write_text(data.read_text() + "\n")
-    with pytest.raises(DatasetChanged, match="changed records: row 26"):
-        open_dataset(store, by_content=False)
-
-
-def test_changes_are_named_in_the_file_they_are_in(tmp_path: Path) -> None:
-    """Rows of the plan count over all files, those of a message in their own."""
-    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
-    for number, path in enumerate(paths):
-        path.write_text("".join(json.dumps(record(10 * number + i)) + "\n" for i in range(6)))
-    store = plan(paths, tmp_path / "store.zarr", REQUEST)
-    paths[1].write_text(paths[1].read_text().replace("case 13", "case XX"))
-    with pytest.raises(DatasetChanged, match=r"b\.jsonl: .*changed records: row 3\n"):
-        open_dataset(store)
 
 
 def test_another_number_of_files_is_refused(tmp_path: Path) -> None:
@@ -198,16 +114,6 @@ def test_a_folder_of_somebody_else_keeps_its_empty_folders_when_planning_fails(t
     with pytest.raises(NotAStore, match="not empty and not a grace-store store"):
         plan([odd], project)
     assert [path.name for path in sorted(project.rglob("*"))] == [".git", "refs"]
-
-
-def test_compressed_files_plan_to_the_same_samples(tmp_path: Path) -> None:
-    store = planned(tmp_path)
-    packed = tmp_path / "traces.jsonl.gz"
-    packed.write_bytes(gzip.compress((tmp_path / "traces.jsonl").read_bytes(), mtime=0))
-    other = plan([packed], tmp_path / "packed.zarr", REQUEST, samples_per_unit=4)
-    assert (other.column("sample_digest") == store.column("sample_digest")).all()
-    with open_dataset(other) as dataset:
-        assert UnitLoader(other, dataset).load(2).samples[0].sample_id == "case-8"
 
 
 def test_progress_is_told(tmp_path: Path) -> None:

@@ -137,7 +137,11 @@ def test_no_public_name_means_two_things() -> None:
     ("code", "forbidden"),
     [
         ("import grace_store.cli.main", "torch transformers faiss zarr pyarrow rich"),
-        ("from grace_store.cli import main; main(['score', '--help'], standalone_mode=False)", "torch transformers"),
+        ("from grace_store.cli import main; main(['--help'], standalone_mode=False)", "torch faiss zarr pyarrow rich"),
+        (
+            "from grace_store.cli.main import COMMANDS; print([COMMANDS[name].help for name in COMMANDS])",
+            "torch transformers faiss zarr pyarrow",
+        ),
         (
             "import grace_store.curate.score, grace_store.curate.select, grace_store.run.status",
             "torch transformers PIL",

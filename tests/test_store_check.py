@@ -23,7 +23,7 @@ from grace_store.store import check, encode, layout
 from grace_store.store.backend import LocalBackend
 from grace_store.store.check import Problem, check_plan, check_signal, check_strays
 from grace_store.store.encode import ArrayEncoder
-from grace_store.store.layout import COMMITS, COMPLETIONS, LEDGER, LOCKS, RUNS, TMP
+from grace_store.store.layout import COMMITS, COMPLETIONS, LEDGER_GROUP, LOCKS, RUNS, TMP
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.sealed import group_bytes, seal, to_bytes
 from grace_store.store.unit_writer import (
@@ -223,7 +223,7 @@ def test_a_commit_that_vouches_for_an_unreadable_chunk_is_noticed(tmp_path: Path
     view.store.backend.write(f"{view.key}/{key}", b"not a chunk")
     commit = view.commit(1)
     put_commit(view, commit.model_copy(update={"chunks": {**commit.chunks, key: digest_of(b"not a chunk")}}))
-    assert [(p.unit, "cannot be read" in p.text) for p in found(view.store)] == [(1, True)]
+    assert [(p.unit, "cannot be decoded" in p.text) for p in found(view.store)] == [(1, True)]
 
 
 def test_a_commit_of_a_unit_that_the_plan_does_not_have(tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ STRAYS = [
     f"{COMMITS}/base/3.json",
     f"{COMMITS}/base/00000001.json.tmp",
     f"{COMPLETIONS}/base.json~",
-    f"{LEDGER}/anything",
+    f"{LEDGER_GROUP}/anything",
     f"{TMP}/killed.0-of-1/abcdef",
 ]
 

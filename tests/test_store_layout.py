@@ -17,7 +17,6 @@ from grace_store.base.metadata import Plan
 from grace_store.base.settings import DataSpec, Per, Storage
 from grace_store.base.states import STATE_CODES, Reason
 from grace_store.store import layout
-from grace_store.store.layout import unit_range
 from grace_store.store.opened import Store
 from tests.stores import STORAGES, make_spec, write_plan
 
@@ -36,7 +35,7 @@ def planned(num_steps: list[int], samples_per_unit: int) -> tuple[Plan, np.ndarr
 @given(step_counts, unit_sizes)
 def test_units_cover_every_sample_once_and_share_nothing(num_steps: list[int], samples_per_unit: int) -> None:
     plan, segment_start, gram_start = planned(num_steps, samples_per_unit)
-    ranges = [unit_range(plan, unit) for unit in range(plan.num_units)]
+    ranges = [plan.unit_range(unit) for unit in range(plan.num_units)]
     assert [sample for start, stop in ranges for sample in range(start, stop)] == list(range(len(num_steps)))
     assert all(start < stop for start, stop in ranges)
     rows: set[int] = set()

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import model_validator
 
 from grace_store.artifacts.notes import PointsNote
-from grace_store.base.documents import Number
+from grace_store.base.documents import Count, Number
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import Frozen
 from grace_store.likeness.coverage import RandomInterval
@@ -28,18 +28,18 @@ class SubsetDiversity(Frozen):
     """How diverse one subset is. What cannot be said is NaN."""
 
     name: str
-    num_samples: int
-    num_without_direction: int
+    num_samples: Count
+    num_without_direction: Count
     """Samples whose vector is zero: they are in no cluster and have no neighbour."""
     mean_value: Number
-    num_touched: int
+    num_touched: Count
     """Clusters that have at least one of its samples."""
     share_touched: Number
     entropy: Number
     """Of how the samples fall into clusters, over log K: 1 if evenly."""
     vendi: Number
     """Effective number of different samples."""
-    vendi_num_samples: int
+    vendi_num_samples: Count
     """How many samples the Vendi score is taken over: all, or some drawn at random."""
     nearest_distance: Number
     """Mean of 1 - cos to the nearest other of the subset."""
@@ -50,12 +50,12 @@ class SubsetDiversity(Frozen):
 class ClusterShare(Frozen):
     """One cluster: its samples' values, and how many of them each subset has."""
 
-    cluster: int
-    num_samples: int
+    cluster: Count
+    num_samples: Count
     mean_value: Number
     example: str
     """Id of the sample nearest to the cluster's centre."""
-    num_chosen: tuple[int, ...]
+    num_chosen: tuple[Count, ...]
     representation: tuple[Number, ...]
     """For each subset, the cluster's share of it over its share of the pool: 1 is as at random."""
 
@@ -77,7 +77,7 @@ class TradeCurve(Frozen):
     """Value lost against coverage gained at one budget."""
 
     ratio: str
-    num_samples: int
+    num_samples: Count
     best: TradePoint
     """By value alone."""
     random: TradePoint
@@ -92,12 +92,12 @@ class Diversity(PointsNote):
     maker: ClassVar[str] = "diversity"
 
     kind: Literal["diversity"] = "diversity"
-    num_samples: int
-    num_clusters: int
+    num_samples: Count
+    num_clusters: Count
     compared: tuple[str, ...]
     """Names of the subsets."""
     seed: int
-    num_random: int
+    num_random: Count
     pool: SubsetDiversity
     subsets: tuple[SubsetDiversity, ...]
     clusters: tuple[ClusterShare, ...]

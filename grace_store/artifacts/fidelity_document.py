@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from grace_store.base.documents import Document, Number
+from grace_store.base.documents import Count, Document, Number
 from grace_store.base.settings import Frozen
 from grace_store.values.agreement import Agreement
 from grace_store.values.survival import Survival
@@ -45,8 +45,8 @@ class FidelityDocument(Document):
     store: str
     plan_sha256: str
     signal: str
-    num_samples: int
-    num_steps: int
+    num_samples: Count
+    num_steps: Count
     ratio: str
     by_chance: Number
     """What two random choices of that size would share."""

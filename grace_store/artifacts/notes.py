@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
-from grace_store.base.documents import Document, Number
+from grace_store.base.documents import Count, Document, Number
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import Frozen
 from grace_store.likeness.duplicate_groups import Keep, check_thresholds
@@ -36,7 +36,7 @@ class SignalNote(Frozen):
     """A signal as it was read: its identity, and how many of its units were there."""
 
     sha256: str
-    num_units: int = Field(ge=0)
+    num_units: Count
 
 
 class ScoredSignal(SignalNote):
@@ -56,7 +56,7 @@ class StoreNote(Document):
 
     store: str
     plan_sha256: str
-    num_units: int = Field(ge=0)
+    num_units: Count
     """Units of the plan."""
     partial: bool
     """Whether signals were unfinished."""
@@ -76,7 +76,7 @@ class Subtask(Frozen):
     """One subtask of a target set."""
 
     name: str
-    num_samples: int
+    num_samples: Count
 
 
 class TargetsNote(Frozen):
@@ -89,8 +89,8 @@ class TargetsNote(Frozen):
     subtasks_by: str | None = None
     """The records' field; without it, files are subtasks."""
     subtasks: tuple[Subtask, ...]
-    num_set_aside: int
-    num_zero: int
+    num_set_aside: Count
+    num_zero: Count
     data: tuple[str, ...] = ()
     """Where the target set's files were, if they had to be given."""
 
@@ -189,9 +189,9 @@ class GroupSpec(Frozen):
 class RecallNote(Frozen):
     """What an approximate search found of what an exact one does."""
 
-    num_queries: int
-    num_true: int
-    num_found: int
+    num_queries: Count
+    num_true: Count
+    num_found: Count
     largest_error: float
     share: float | None = None
 
@@ -201,10 +201,10 @@ class SearchNote(Frozen):
 
     index: str
     seed: int
-    num_distinct: int
+    num_distinct: Count
     recall: RecallNote | None = None
-    num_cells: int | None = None
-    num_probed: int | None = None
+    num_cells: Count | None = None
+    num_probed: Count | None = None
 
 
 class DuplicatesNote(PointsNote):
@@ -215,8 +215,8 @@ class DuplicatesNote(PointsNote):
 
     kind: Literal["duplicates"] = "duplicates"
     spec: GroupSpec
-    num_samples: int
-    num_zero: int
+    num_samples: Count
+    num_zero: Count
     exact_by: Literal["text", "record"]
     search: SearchNote
     subset: str | None = None
@@ -268,11 +268,11 @@ class SubsetNote(Document):
     kind: Literal["subset"] = "subset"
     spec: SubsetSpec
     as_format: str = Field(alias="as")
-    num_samples: int
-    num_with_value: int
+    num_samples: Count
+    num_with_value: Count
     threshold: float | None = None
     smallest_value: Number
     scores: ScoresNote
     scores_path: str | None = None
-    rows: tuple[int, ...]
+    rows: tuple[Count, ...]
     """The chosen records' places in the dataset, ascending."""

@@ -28,6 +28,8 @@ FIRST_VERSION = "1.0"
 
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 """A number that may be unknown: NaN here, null in JSON."""
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+"""A number of things, or a place among them, that an array can hold."""
 
 
 class Document(Frozen):

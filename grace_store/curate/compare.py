@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.artifacts.subset_file import WrittenSubset, read_subset
 from grace_store.base.arrays import FloatArray, IntArray
+from grace_store.base.files import write_lines
 from grace_store.curate.select import RankRequest, rank_samples
 from grace_store.values.overlap import jaccard
 from grace_store.values.ranking import Ratio
@@ -82,6 +84,14 @@ def compare(a: str | Path, b: str | Path, *, ratio: Ratio | None = None) -> Comp
         entered=[_change(first, place_a.get(key), second, place_b[key], entered=True) for key in entered],
         left=[_change(first, place_a[key], second, place_b.get(key), entered=False) for key in left],
         notes=notes + first.notes + second.notes,
+    )
+
+
+def write_changes(found: Comparison, out: Path) -> None:
+    """Write every sample that entered or left, a JSON object a line."""
+    both = [("entered", found.entered), ("left", found.left)]
+    write_lines(
+        out, (json.dumps({"change": word, **asdict(change)}).encode() for word, some in both for change in some)
     )
 
 

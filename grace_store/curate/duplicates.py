@@ -22,8 +22,9 @@ from grace_store.curate.text_digests import sample_digests
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS, Keep, check_thresholds
 from grace_store.likeness.forest import Pairs, joined, nearest_in, parents_in, spanning_forest
 from grace_store.likeness.points import Descriptor
-from grace_store.read.blocks import BlockReader, Mapper, Threads, map_ordered
-from grace_store.read.descriptors import DescriptionReader, tell_oddities
+from grace_store.read.blocks import BlockReader
+from grace_store.read.descriptors import DescriptionReader, DescriptorSpec, tell_oddities
+from grace_store.read.parallel import Mapper, Threads, map_ordered
 from grace_store.store.opened import SignalView, Store
 
 if TYPE_CHECKING:
@@ -72,15 +73,11 @@ def duplicates(
     keep = _checked(request.keep, table)
     view = opened.signal(request.signal if table is None else table.signal_named(request.signal))
     named = isinstance(request.subset, (str, Path))
-    samples = samples_named(opened, request.subset) if isinstance(request.subset, (str, Path)) else request.subset
     reader = DescriptionReader.of(
         opened,
-        signal=view.name,
-        descriptor=descriptor,
+        DescriptorSpec(view.name, descriptor, request.dimension, request.seed),
         scores=table if descriptor == "weighted" else None,
-        samples=samples,
-        dimension=request.dimension,
-        seed=request.seed,
+        samples=samples_named(opened, request.subset) if isinstance(request.subset, (str, Path)) else request.subset,
         partial=request.partial,
         threads=threads,
     )

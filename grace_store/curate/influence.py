@@ -24,9 +24,10 @@ from grace_store.curate.scores_note import scores_note
 from grace_store.curate.signal_pairs import pair_signals
 from grace_store.curate.targets import Targets, TargetSet, find_subtasks, read_targets
 from grace_store.likeness.communities import find_communities
-from grace_store.read.blocks import Signals, Threads, map_ordered
+from grace_store.read.parallel import Threads, map_ordered
+from grace_store.read.signal_choice import Signals
 from grace_store.read.vectors import UnitVectors, VectorReader
-from grace_store.store.layout import SAMPLES_PER_CHUNK, unit_range
+from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.directions import combine_checkpoints, products
 from grace_store.values.flags import Flag
@@ -85,7 +86,7 @@ class PoolProducts:
 
     def _unit(self, unit: int) -> tuple[Array, ...]:
         """Return of all samples of a unit: is it done anywhere, tokens, influences, slope, flags."""
-        start, stop = unit_range(self.reader.store.plan, unit)
+        start, stop = self.reader.store.plan.unit_range(unit)
         num, num_directions = stop - start, self.directions.shape[1]
         parts = np.full((len(self.reader.names), num, num_directions), np.nan)
         squared = np.full((len(self.reader.names), num), np.nan)
@@ -107,7 +108,7 @@ class PoolProducts:
         return anywhere, tokens, influence, self_influence_slopes(squared), flags
 
     def _products(self, found: UnitVectors, number: int) -> tuple[FloatArray, FlagArray]:
-        vectors = found.vectors if found.done.all() else found.vectors[found.done]
+        vectors = found.decoded(slice(None) if found.done.all() else found.done)
         length = found.length[found.done].astype(np.float64) if self.restores_length else None
         return products(vectors, self.directions[number], length)
 

@@ -14,7 +14,7 @@ from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.text import counted
 from grace_store.likeness.nearest import Nearest
 from grace_store.likeness.points import Descriptor
-from grace_store.read.descriptors import DescriptionReader
+from grace_store.read.descriptors import DescriptionReader, DescriptorSpec
 from grace_store.store.opened import Store
 
 
@@ -78,16 +78,8 @@ def neighbours(
         raise SettingError("a seed is for the random projection of the descriptor projected: leave --seed out")
     opened = store if isinstance(store, Store) else Store.open(store)
     view = opened.signal(request.signal if scores is None else scores.signal_named(request.signal))
-    reader = DescriptionReader.of(
-        opened,
-        signal=view.name,
-        descriptor=request.descriptor,
-        scores=scores,
-        dimension=request.dimension,
-        seed=request.seed or 0,
-        partial=request.partial,
-        threads=threads,
-    )
+    spec = DescriptorSpec(view.name, request.descriptor, request.dimension, request.seed or 0)
+    reader = DescriptionReader.of(opened, spec, scores=scores, partial=request.partial, threads=threads)
     if isinstance(sample, str):
         place = opened.find(sample)
         query, name = _descriptor_of(reader, place), str(opened.column("sample_id", place, place + 1)[0])
@@ -129,7 +121,7 @@ def read_vectors(path: str | Path) -> Float32Array:
 
 
 def _descriptor_of(reader: DescriptionReader, place: int) -> Float32Array:
-    unit = place // reader.store.plan.samples_per_unit
+    unit = reader.store.plan.unit_of(place)
     if unit not in reader.units:
         raise Unfinished(
             f"{reader.store.location}: the sample is in unit {unit} of {reader.view.name}, which is not done yet. "

@@ -14,7 +14,7 @@ from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.text import counted
 from grace_store.likeness.points import descriptor_named
-from grace_store.read.descriptors import Descriptions, describe_samples
+from grace_store.read.descriptors import Descriptions, DescriptorSpec, describe_samples
 from grace_store.store.opened import Store
 
 
@@ -59,8 +59,8 @@ def open_pool(
     weights = scores.with_steps() if chosen == "weighted" and scores is not None else None
     num_samples = store.plan.num_samples if samples is None else len(samples)
     listener(Note(f"Reading the vectors of {counted(num_samples, 'sample')}, signal {view.name}."))
+    spec = DescriptorSpec(view.name, chosen)
     found = describe_samples(
-        store, signal=view.name, descriptor=chosen, scores=weights, samples=samples, partial=partial, threads=threads,
-        listener=listener,
-    )  # fmt: skip
+        store, spec, scores=weights, samples=samples, partial=partial, threads=threads, listener=listener
+    )
     return Pool(store, found)

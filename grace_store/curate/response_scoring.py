@@ -14,7 +14,8 @@ from grace_store.artifacts.score_table import ScoreRows
 from grace_store.base.arrays import BoolArray, FlagArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.curate.scores_note import scores_note
-from grace_store.read.blocks import SignalWeights, Threads, map_ordered
+from grace_store.read.parallel import Threads, map_ordered
+from grace_store.read.signal_choice import SignalWeights
 from grace_store.read.vectors import VectorReader
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store

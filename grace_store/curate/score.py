@@ -22,7 +22,9 @@ from grace_store.curate.influence import prepare_influence
 from grace_store.curate.response_scoring import ResponseScoring, are_whole_responses, heuristic_flags
 from grace_store.curate.scores_note import scores_note
 from grace_store.curate.targets import Targets
-from grace_store.read.blocks import BlockReader, SampleBlock, Signals, SignalWeights, Threads, resolve_signals
+from grace_store.read.blocks import BlockReader, SampleBlock
+from grace_store.read.parallel import Threads
+from grace_store.read.signal_choice import Signals, SignalWeights, resolve_signals
 from grace_store.store.opened import Store
 from grace_store.values.combine import combine_scores, combine_signals, placed
 from grace_store.values.flags import Flag, flag_names

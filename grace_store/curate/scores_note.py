@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from grace_store.artifacts.notes import ScoredSignal, ScoresNote
-from grace_store.read.blocks import CommittedSignals, SignalWeights
+from grace_store.read.blocks import CommittedSignals
+from grace_store.read.signal_choice import SignalWeights
 from grace_store.values.methods.method_spec import MethodSpec
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from grace_store.artifacts.notes import WeightsFrom
 from grace_store.base.errors import SettingError, TargetMismatch, UnknownName
 from grace_store.base.settings import ExtractSpec, ModelIdentity, short
-from grace_store.read.blocks import Signals, SignalWeights, name_and_weight, resolve_signals
+from grace_store.read.signal_choice import Signals, SignalWeights, name_and_weight, resolve_signals
 from grace_store.store.opened import SignalView, Store
 from grace_store.values.methods.method import InfluenceMethod
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 
@@ -14,10 +13,11 @@ from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import SettingError, UnknownName
 from grace_store.base.settings import Storage
 from grace_store.curate.score import ScoreRequest, score
-from grace_store.read.blocks import map_ordered
-from grace_store.store.layout import unit_range
+from grace_store.read.parallel import map_ordered
+from grace_store.read.vectors import VectorReader
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.vectors import packed_grams, stored_form
+from grace_store.store.packed_grams import packed_grams
+from grace_store.store.storages import STORAGES, stored_form
 from grace_store.values.methods.grace import score_ragged
 from grace_store.values.overlap import jaccard_by_chance
 from grace_store.values.ranking import Ratio, budget
@@ -126,10 +126,12 @@ def _by_storage(
     view: SignalView, table: ScoreTable, request: StabilityRequest, threads: int | None
 ) -> dict[str, Survival]:
     """Score from vectors as they are stored, and as they would be with less precision."""
-    order: tuple[Storage, ...] = get_args(Storage)
+    order = tuple(STORAGES)
     storages = order[order.index(view.signal.spec.storage) :]
-    units = _spread(view)
-    found = list(map_ordered(lambda unit: _unit_values(view, unit, request.spec, storages), units, threads))
+    reader, spec = VectorReader(view.store, (view.name,)), request.spec
+    found = list(
+        map_ordered(lambda unit: _unit_values(reader, unit, spec, storages), _spread(view), reader.threads(threads))
+    )
     rows = np.concatenate([row for row, _ in found])
     values = np.concatenate([value for _, value in found], axis=1)
     _, mine, theirs = np.intersect1d(table.row, rows, assume_unique=True, return_indices=True)
@@ -146,14 +148,16 @@ def _spread(view: SignalView) -> list[int]:
 
 
 def _unit_values(
-    view: SignalView, unit: int, spec: ScoreSpec, storages: Sequence[Storage]
+    reader: VectorReader, unit: int, spec: ScoreSpec, storages: Sequence[Storage]
 ) -> tuple[IntArray, FloatArray]:
     """Return the rows of a unit's samples and, for each storage, their values from vectors so stored."""
-    start, stop = unit_range(view.store.plan, unit)
+    view, found = reader.views[0], reader.read(0, unit)
+    assert found is not None  # only committed units are asked for
+    start, stop = view.store.plan.unit_range(unit)
     num_steps = view.store.column("sample_num_steps", start, stop).astype(np.int64)
     total = int((num_steps + 1).sum())
-    vectors = view.unit_vectors(unit)[:total]
-    tokens = view.unit_array("segment_num_tokens", unit)[:total]
+    vectors = found.decoded(slice(total))
+    tokens = found.num_tokens[:total]
     values = []
     for storage in storages:
         # What is stored already loses nothing by being stored the same way: it is taken as it is.

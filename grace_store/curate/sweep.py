@@ -35,7 +35,8 @@ from grace_store.base.events import Listener, ignore
 from grace_store.base.files import whole_folder
 from grace_store.base.text import counted
 from grace_store.curate.sweep_settings import Setting, SettingValues, resolve_settings, short_labels
-from grace_store.read.blocks import BlockReader, Mapper, SampleBlock, Threads, map_ordered
+from grace_store.read.blocks import BlockReader, SampleBlock
+from grace_store.read.parallel import Mapper, Threads, map_ordered
 from grace_store.store.opened import Store
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import correlation, mean_ranks

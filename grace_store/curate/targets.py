@@ -15,7 +15,6 @@ from grace_store.base.text import one_line
 from grace_store.data.folders import name_files
 from grace_store.read.records import read_field
 from grace_store.read.vectors import VectorReader
-from grace_store.store.layout import unit_range
 from grace_store.store.opened import Store
 from grace_store.values.directions import ROWS_AT_ONCE, SubtaskMeans, unit_vectors
 from grace_store.values.flags import Flag
@@ -128,7 +127,7 @@ def read_targets(store: Store, signals: Sequence[str], subtasks: Subtasks, *, re
     """
     reader = VectorReader(store, tuple(signals))
     reader.check_complete(may_be_partial=False)
-    counted = [_done_in_all(reader, unit) for unit in range(store.plan.num_units)]
+    counted = [_done_in_all(reader, unit) for unit in store.plan.units]
     sizes = np.bincount(subtasks.of_sample[np.concatenate(counted)], minlength=len(subtasks.names))
     if not sizes.all():
         lost = [name for name, size in zip(subtasks.names, sizes.tolist(), strict=True) if not size]
@@ -160,11 +159,11 @@ def _add_unit(
     """Add a unit's gradients to their subtasks and return how many of them have no direction."""
     found = reader.read(number, unit)
     assert found is not None  # every unit is there: that was asked first
-    first, _ = unit_range(reader.store.plan, unit)
+    first, _ = reader.store.plan.unit_range(unit)
     counted, num_zero = np.flatnonzero(mine), 0
     for start in range(0, len(counted), ROWS_AT_ONCE):
         rows = counted[start : start + ROWS_AT_ONCE]
-        vectors, flags = unit_vectors(found.vectors[rows])
+        vectors, flags = unit_vectors(found.decoded(rows))
         length = found.length[rows].astype(np.float64)
         if (flags & np.uint8(Flag.NOT_FINITE)).any() or not np.isfinite(length).all():
             raise Corrupt(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from pydantic import field_validator
 
@@ -19,11 +17,9 @@ from grace_store.curate.select import Ranking
 from grace_store.likeness.clusters import Clusters
 from grace_store.likeness.coverage import expected_share_touched, occupancy_entropy, random_counts, share_touched
 from grace_store.values.diverse_orders import check_weight
-from grace_store.values.diversity_spec import DiversitySpec
+from grace_store.values.diversity_spec import DiversitySpec, Traded
 from grace_store.values.ranking import Ratio, budget
 
-Traded = Literal["clusters", "facility", "mmr"]
-"""The methods that have a weight."""
 NUM_RANDOM = 200
 """Random subsets that the mean entropy is taken over."""
 

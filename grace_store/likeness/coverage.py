@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, IntArray
-from grace_store.base.documents import Number
+from grace_store.base.documents import Count, Number
 from grace_store.base.settings import Frozen
 
 LOW, HIGH = 0.05, 0.95
@@ -24,7 +24,7 @@ class RandomInterval(Frozen):
     mean: Number
     low: Number
     high: Number
-    num_subsets: int
+    num_subsets: Count
 
     @classmethod
     def of(cls, found: Sequence[float] | FloatArray) -> RandomInterval:

@@ -20,7 +20,7 @@ from grace_store.curate.duplicates import DuplicatesRequest, duplicates
 from grace_store.likeness.nearest import Nearest
 from grace_store.pages import figures
 from grace_store.pages.sections import Cell, Section
-from grace_store.read.descriptors import Descriptions, describe_samples
+from grace_store.read.descriptors import Descriptions, DescriptorSpec, describe_samples
 from grace_store.store.opened import Store
 
 NUM_NEIGHBOURS_SHOWN = 5
@@ -62,7 +62,9 @@ def similarity_section(
     section = Section("similarity", "Similarity", "Which traces are alike, and how much of the pool a subset covers.")
     row = table.row[request.place]
     signal = next(iter(table.note.signals))
-    described = describe_samples(store, signal=signal, samples=store.positions_of(row), partial=request.partial)
+    described = describe_samples(
+        store, DescriptorSpec(signal), samples=store.positions_of(row), partial=request.partial
+    )
     group = _duplicates(section, store, table, request, signal, listener)
     _coverage(section, store, table, request, signal)
     return Similarity(section, _neighbours(described, row), group)

@@ -40,7 +40,7 @@ def _mean_segments(store: Store) -> float:
 
 def trial_rate(view: SignalView, loader: UnitLoader, extractor: Extractor, unit: int) -> Rated:
     """Time the first few samples of a unit."""
-    start = unit * view.store.plan.samples_per_unit
+    start, _ = view.store.plan.unit_range(unit)
     samples = loader.read(start, min(start + TRIAL_SAMPLES, view.store.plan.num_samples))
     began = time.perf_counter()
     signals = extractor.compute(extractor.prepare(samples)).result()

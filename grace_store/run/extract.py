@@ -194,7 +194,7 @@ def _completed(view: SignalView, listener: Listener) -> SignalView:
 def _started(view: SignalView, shard: Shard, units: Sequence[int]) -> Event:
     plan_ = view.store.plan
     mine = range(shard[0], plan_.num_units, shard[1])
-    samples = {unit: min(plan_.samples_per_unit, plan_.num_samples - unit * plan_.samples_per_unit) for unit in mine}
+    samples = {unit: len(range(*plan_.unit_range(unit))) for unit in mine}
     to_do = sum(samples[unit] for unit in units)
     return Started(
         signal=view.name,

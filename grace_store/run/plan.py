@@ -30,7 +30,7 @@ from grace_store.read.records import check_files
 from grace_store.run.scan import Understanding, Understood, Verdict, processes_for, understood
 from grace_store.run.seen_ids import SeenIds
 from grace_store.store.backend import is_url, open_backend
-from grace_store.store.layout import SAMPLES
+from grace_store.store.layout import SAMPLES_GROUP
 from grace_store.store.lock import Lease, hold
 from grace_store.store.opened import Store
 from grace_store.store.plan_writer import PlanWriter, check_claimable
@@ -151,7 +151,7 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
                 f"differently. Repair it with the version that made it ({plan.created_by}), or move the store away and "
                 "run `grace-store extract` into a new one."
             )
-        for key in again.walk(SAMPLES):
+        for key in again.walk(SAMPLES_GROUP):
             value = again.read(key)
             if value is not None and value != store.backend.read(key):
                 store.backend.write(key, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +24,11 @@ from grace_store.run.plan import rewrite_plan_arrays
 from grace_store.store.backend import Backend, open_backend
 from grace_store.store.check import Problem, check_plan, check_signal, check_strays, listed_sizes, remedy_of_lost
 from grace_store.store.copies import has_plan_copy, restore_documents
+from grace_store.store.layout import completion_key
 from grace_store.store.lock import hold, refuse_busy
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.plan_writer import plan_documents
+from grace_store.store.storages import stored_form
 from grace_store.store.unit_writer import rewrite_signal_metadata, withdraw_units
 
 REEXTRACTION_TOLERANCE = 1e-3
@@ -47,6 +49,63 @@ def verify(store: Store, *, deep: bool = False, signals: Sequence[str] | None = 
             continue
         yield from check_signal(view, deep=deep, sizes=sizes)
     yield from check_strays(store, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Reextraction:
+    """With which model a random few units are extracted again, to be compared with what is stored."""
+
+    model: str
+    num_units: int = 2
+    options: RunOptions = field(default_factory=RunOptions)
+    data: tuple[str, ...] = ()
+    """Where the dataset is now, if it moved."""
+    images: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a check found."""
+
+    problems: list[Problem]
+    units_to_do: list[Problem]
+    """Units that a signal lacks only because it is not finished: no problem, `extract` goes on with them."""
+
+
+def verify_store(
+    store: Store,
+    *,
+    deep: bool = False,
+    signal: str | None = None,
+    again: Reextraction | None = None,
+    listener: Listener = ignore,
+) -> Verified:
+    """Check a store, or one signal of it, and extract units again unless something is already found to be wrong."""
+    names = [store.signal(signal).name] if signal else store.signal_names
+    found = Verified([], [])
+    for problem in verify(store, deep=deep, signals=names):
+        (found.units_to_do if _is_to_do(store, problem) else found.problems).append(problem)
+    if again is not None and not found.problems:
+        for name in names:
+            found.problems.extend(
+                verify_against_model(
+                    store.signal(name),
+                    again.model,
+                    again.num_units,
+                    again.options,
+                    data=again.data or None,
+                    images=again.images,
+                    listener=listener,
+                )
+            )
+    return found
+
+
+def _is_to_do(store: Store, problem: Problem) -> bool:
+    """Whether a unit is missing from a signal without totals, which is one that never was finished."""
+    if problem.remedy != "extract" or problem.unit is None or problem.signal is None:
+        return False
+    return store.backend.size(completion_key(problem.signal)) is None
 
 
 def describe_problems(problems: Sequence[Problem]) -> Iterator[str]:
@@ -110,8 +169,8 @@ def _difference(view: SignalView, unit: int, signals: UnitOutcome) -> str:
 
 def _largest_turn(view: SignalView, unit: int, signals: SampleSignals) -> float:
     """Return the largest distance of a stored vector from a fresh one in the same stored form, relative to its norm."""
-    stored = view.sample_vectors(unit).astype(np.float64)
-    fresh = view.as_stored(signals.sample_vector).astype(np.float64)
+    stored = view.unit_vectors(unit).astype(np.float64)
+    fresh = stored_form(signals.sample_vector, view.signal.spec.storage).astype(np.float64)
     norm = np.maximum(np.linalg.norm(fresh, axis=1), np.linalg.norm(stored, axis=1))
     turn = np.linalg.norm(stored - fresh, axis=1) / np.where(norm > 0, norm, 1.0)
     known, now = view.unit_array("sample_norm", unit).astype(np.float64), signals.sample_norm.astype(np.float64)
@@ -121,9 +180,8 @@ def _largest_turn(view: SignalView, unit: int, signals: SampleSignals) -> float:
 
 def _largest_difference(view: SignalView, unit: int, vectors: Float32Array) -> float:
     """Return the largest difference between stored Grams and those of the vectors, relative to the norms."""
-    start = unit * view.store.plan.samples_per_unit
     worst, row = 0.0, 0
-    for sample in range(start, min(start + view.store.plan.samples_per_unit, view.store.plan.num_samples)):
+    for sample in range(*view.store.plan.unit_range(unit)):
         stored = view.gram(sample)
         m = len(stored)
         rows = vectors[row : row + m].astype(np.float64)

@@ -14,6 +14,8 @@ from grace_store.values.ranking import Balance
 
 DiversityMethod = Literal["dedup", "clusters", "facility", "mmr"]
 METHODS: tuple[DiversityMethod, ...] = get_args(DiversityMethod)
+Traded = Literal["clusters", "facility", "mmr"]
+"""The methods that have a weight."""
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "dedup": {},

@@ -124,7 +124,7 @@ class SweepSpec(Settings):
     def _texts(cls, value: Any) -> Any:
         if isinstance(value, (str, float, int)):
             value = [value]
-        return tuple(str(ratio) for ratio in value)
+        return tuple(str(ratio) for ratio in value) if isinstance(value, (list, tuple)) else value
 
     @field_validator("ratio", "grid")
     @classmethod

@@ -43,9 +43,9 @@ from grace_store.run.status import status
 from grace_store.run.verify import verify
 from grace_store.store.opened import Store
 from grace_store.store.sealed import BODY, SEAL
+from tests.format_examples import EXAMPLES
 from tests.scored_stores import known_store
 from tests.stores import SIGNAL, extract_store
-from tests.test_data_formats import EXAMPLES
 
 Run = Callable[[bytes, Path], str]
 

@@ -13,8 +13,8 @@ from grace_store.base.text import duration, size
 from grace_store.run.doctor.findings import DoctorJob, Finding, Seen, num_chars
 from grace_store.run.doctor.machine import Room, disk_room, main_memory, try_place, try_storage
 from grace_store.store.backend import is_url
+from grace_store.store.storages import storage_of
 
-VECTOR_BYTES: dict[str, float] = {"float32": 4, "float16": 2, "int8": 1, "int4": 0.5}
 SEGMENT_BYTES, SAMPLE_BYTES = 32, 128
 """What a segment and a sample take beside vectors and Gram: statistics, spans, ids."""
 
@@ -47,7 +47,7 @@ def check_disk(job: DoctorJob, seen: Seen) -> Finding | None:
     if job.store is None or is_url(job.store) or seen.spec is None or not seen.samples:
         return None
     segments = np.array([sample.num_segments for sample in seen.samples], dtype=np.float64)
-    per_vector = VECTOR_BYTES[seen.spec.storage] * seen.spec.model.hidden_size + SEGMENT_BYTES
+    per_vector = storage_of(seen.spec).bytes_per_vector + SEGMENT_BYTES
     per_sample = float((segments * per_vector + 2 * segments * (segments + 1) + SAMPLE_BYTES).mean())
     expected = int(per_sample * seen.num_expected)
     room = disk_room(Path(job.store).expanduser().absolute())

@@ -32,10 +32,16 @@ class MethodSpec(Settings):
 
 
 def parse_spec(settings: dict[str, Any]) -> MethodSpec:
-    """Return the spec of the method that settings name; raise SettingError for what is wrong with them."""
+    """Return the spec of the method that settings name, refusing those that it would ignore."""
     from grace_store.values.methods import METHODS
 
     name = settings.get("method", "grace")
     if name not in METHODS:
         raise SettingError(f"method {str(name)[:40]!r} is none of {', '.join(METHODS)}")
-    return METHODS[name].spec.parse(**settings)
+    kind = METHODS[name].spec
+    if foreign := [each for each in settings if each not in kind.model_fields]:
+        options = ", ".join(f"--{each.replace('_', '-')}" for each in foreign)
+        takers = [each for each, method in METHODS.items() if set(foreign) <= set(method.settings)]
+        hint = f"; it is for --method {' or '.join(takers)}" if takers else ""
+        raise SettingError(f"--method {name} has no use for {options}{hint}")
+    return kind.parse(**settings)
