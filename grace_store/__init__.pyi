@@ -45,6 +45,9 @@ from grace_store.curate.targets import Targets as Targets
 from grace_store.curate.trade_curve import TradeSpec as TradeSpec
 from grace_store.model.lora.recipe import WarmupOptions as WarmupOptions
 from grace_store.model.lora.recipe import WarmupRequest as WarmupRequest
+from grace_store.pages.report import Report as Report
+from grace_store.pages.report import ReportRequest as ReportRequest
+from grace_store.pages.report import report as report
 from grace_store.read.samples import open_store as open_store
 from grace_store.run.extract import ExtractJob as ExtractJob
 from grace_store.run.extract import extract as extract

@@ -115,8 +115,8 @@ def test_a_setting_says_which_command_scores_by_it(store, swept):
 def test_pictures_are_svg_with_a_cell_for_every_pair(swept):
     for name in ("overlap-0.2.svg", "overlap-0.5.svg", "rank_correlation.svg"):
         root = ElementTree.parse(swept.folder / name).getroot()
-        titles = root.findall(".//{http://www.w3.org/2000/svg}title")
-        assert len(titles) == len(swept.settings) ** 2
+        cells = root.findall(".//{http://www.w3.org/2000/svg}rect/{http://www.w3.org/2000/svg}title")
+        assert len(cells) == len(swept.settings) ** 2
 
 
 def test_xarray_takes_it(swept):

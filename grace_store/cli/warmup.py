@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from grace_store.base.text import counted
+from grace_store.base.text import counted, sparkline
 from grace_store.cli.config_files import config_option
 from grace_store.cli.console import print_json, stoppable
 from grace_store.cli.extract_options import data_options, model_option, reading_options
@@ -130,9 +130,9 @@ def warmup(
     adapter.
     """
     from grace_store.base.settings import DataRequest
-    from grace_store.pages.loss_curve import read_losses, sparkline, write_loss_svg
+    from grace_store.model.lora.loss_log import read_losses
     from grace_store.run.engines.choice import current_ranks
-    from grace_store.run.warmup import WarmupJob
+    from grace_store.run.warmup import WarmupJob, draw_losses
     from grace_store.run.warmup import warmup as run
 
     ranks = current_ranks()
@@ -152,7 +152,7 @@ def warmup(
         done = run(job, display, stop)
     if not ranks.is_first:
         return
-    picture = write_loss_svg(out)
+    picture = draw_losses(out)
     trained, heldout = read_losses(out)
     if as_json:
         losses = [{"step": step, "heldout_loss": loss} for step, loss in heldout]

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store.artifacts.heat_map import heat_map
 from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.notes import SignalNote, SweepNote
+from grace_store.artifacts.pictures.heat_map import draw_heat_map
 from grace_store.artifacts.sweep_table import (
     OVERLAP,
     SAMPLES_SCHEMA,
@@ -327,7 +327,7 @@ def _write_comparison(folder: Path, sweep: Sweep) -> None:
     note = f"{sweep.num_samples} samples of {sweep.note.store}"
     for r, ratio in enumerate(sweep.ratios):
         title = f"Overlap (Jaccard) of the best {ratio}"
-        (folder / f"overlap-{ratio}.svg").write_text(heat_map(sweep.jaccard[r], sweep.labels, title, note))
+        (folder / f"overlap-{ratio}.svg").write_text(draw_heat_map(sweep.jaccard[r], sweep.labels, title, note))
     ranked = f"{sweep.num_ranked} of {note}"
-    picture = heat_map(sweep.rank_correlation, sweep.labels, "Rank correlation (Spearman)", ranked)
+    picture = draw_heat_map(sweep.rank_correlation, sweep.labels, "Rank correlation (Spearman)", ranked)
     (folder / "rank_correlation.svg").write_text(picture)

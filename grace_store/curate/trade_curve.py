@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from pydantic import field_validator
 
-from grace_store.artifacts.curve_picture import Line, Panel, Point, curve_picture
 from grace_store.artifacts.diversity_document import TradeCurve, TradePoint
+from grace_store.artifacts.pictures.panels import Axis, Panel, Point, Series, draw_panels
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import Settings
@@ -50,12 +50,13 @@ class TradeSpec(Settings):
 def curve_svg(curve: TradeCurve, note: str = "") -> str:
     """Return the curve as SVG: coverage on the left, evenness on the right, each against the value lost."""
     methods = list(dict.fromkeys(point.method for point in curve.points))
+    lost = Axis("value lost (0: by value alone, 1: at random)")
     panels = []
     for name, label in (("share_touched", "share of clusters touched"), ("entropy", "evenness over clusters")):
-        lines = [Line(each, [_drawn(p, name) for p in curve.points if p.method == each]) for each in methods]
+        series = [Series(each, [_drawn(p, name) for p in curve.points if p.method == each]) for each in methods]
         marks = [_drawn(curve.best, name), _drawn(curve.random, name)]
-        panels.append(Panel("value lost (0: by value alone, 1: at random)", label, lines, marks))
-    return curve_picture(panels, f"What diversity costs, for {counted(curve.num_samples, 'sample')}", note)
+        panels.append(Panel(lost, Axis(label), series, marks, if_empty="nothing to trade"))
+    return draw_panels(panels, f"What diversity costs, for {counted(curve.num_samples, 'sample')}", note)
 
 
 def _drawn(point: TradePoint, name: str) -> Point:

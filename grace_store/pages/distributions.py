@@ -13,7 +13,7 @@ from grace_store.base.arrays import FloatArray
 from grace_store.curate.audit import audit
 from grace_store.curate.sweep import Sweep, read_sweep, sweep
 from grace_store.pages import figures
-from grace_store.pages.figures import MAX_POINTS, Points
+from grace_store.pages.figures import MAX_POINTS, PlottedSamples
 from grace_store.pages.sections import Cell, Section
 from grace_store.store.opened import Store
 from grace_store.values.grid import SweepSpec
@@ -27,7 +27,7 @@ MAX_BOXES = 60
 LENGTH_WORDS = {"step_length": "tokens in a step", "response_length": "tokens in the response", "num_steps": "steps K"}
 
 
-def values_section(table: ScoreTable, points: Points, chosen_name: str) -> Section:
+def values_section(table: ScoreTable, points: PlottedSamples, chosen_name: str) -> Section:
     """Return how values are spread, and the two alignments they are made of."""
     section = Section("values", "Values", "How values are spread, and what they are made of.")
     value = table.value
@@ -46,20 +46,25 @@ def values_section(table: ScoreTable, points: Points, chosen_name: str) -> Secti
         ]
     )
     section.figure(
-        "value-histogram", "Values", figures.value_histogram(value, points.chosen, chosen_name),
+        "value-histogram",
+        "Values",
+        figures.value_histogram(value, points.chosen, chosen_name),
         f"{len(finite):,} samples with a value; {int(points.chosen.sum()):,} of them are in {chosen_name}.",
-    )  # fmt: skip
+    )
     if table.has_step_scores:
         section.figure(
-            "answer-against-history", "Answer against history",
+            "answer-against-history",
+            "Answer against history",
             figures.alignment_scatter(_means(table, "answer_alignment"), _means(table, "history_alignment"), points),
-            f"Each point is a trace, its alignments averaged over steps. {drawn(len(finite))} Click one to read it.",
-        )  # fmt: skip
+            f"Each point is a trace, its alignments averaged over steps. Click one to read it. {_thinned(len(finite))}",
+        )
         section.figure(
-            "step-profile", "Step profile",
+            "step-profile",
+            "Step profile",
             figures.step_profile(table.flat("step_score"), table.offsets, points.chosen),
-            f"Step scores by position, over {int(table.num_steps.sum()):,} steps.", wide=True,
-        )  # fmt: skip
+            f"Step scores by position, over {int(table.num_steps.sum()):,} steps.",
+            wide=True,
+        )
     return section
 
 
@@ -71,8 +76,8 @@ def flag_counts(table: ScoreTable) -> dict[str, int]:
     return counts
 
 
-def drawn(num: int) -> str:
-    """Say how many of so many points a scatter shows."""
+def _thinned(num: int) -> str:
+    """Say how many of the points a scatter shows, unless it shows them all."""
     return f"{MAX_POINTS:,} of {num:,} points are drawn, at random." if num > MAX_POINTS else ""
 
 
@@ -89,7 +94,7 @@ def _means(table: ScoreTable, name: str) -> FloatArray:
 # ---------------------------------------------------------------- length
 
 
-def length_section(table: ScoreTable, points: Points, ratio: str) -> Section:
+def length_section(table: ScoreTable, points: PlottedSamples, ratio: str) -> Section:
     """Return how values go with length: pictures of all samples, and the audit's numbers."""
     section = Section("length", "Length", "Does the score just like long (or short) traces?")
     found = audit(table, ratio=ratio)
@@ -104,17 +109,24 @@ def length_section(table: ScoreTable, points: Points, ratio: str) -> Section:
             caption = "Median, quartiles, and whiskers at 5 % and 95 %."
         else:
             picture = figures.length_scatter(length, points, words)
-            caption = f"The line and band are of all samples. {drawn(found.num_samples)}"
+            caption = f"The line and band are of all samples. {_thinned(found.num_samples)}"
         section.figure(f"value-against-{name.replace('_', '-')}", f"Value and {words}", picture, caption)
     return section
 
 
 def _audit(section: Section, audit: LengthAudit) -> None:
-    rows: list[list[Cell]] = [
-        [LENGTH_WORDS[name], bias.pearson, bias.spearman, bias.partial, bias.spearman_after_control, bias.kept_over_all,
-         bias.kept_over_all_after_control]
+    rows: list[dict[str, Cell]] = [
+        {
+            "value and": LENGTH_WORDS[name],
+            "Pearson (log)": bias.pearson,
+            "Spearman": bias.spearman,
+            "partial": bias.partial,
+            "Spearman, controlled": bias.spearman_after_control,
+            "kept / all": bias.kept_over_all,
+            "kept / all, controlled": bias.kept_over_all_after_control,
+        }
         for name, bias in audit.lengths.items()
-    ]  # fmt: skip
+    ]
     steps = audit.steps
     within = (
         f" Within one trace, longer steps and their scores correlate at {steps.within_sample:.3f} "
@@ -124,14 +136,12 @@ def _audit(section: Section, audit: LengthAudit) -> None:
     )
     explained = audit.variance_explained
     share = f"Length explains {100 * explained:.1f} % of the variance of values." if explained == explained else ""
-    section.table(
+    section.records(
         "Value and length",
-        ["value and", "Pearson (log)", "Spearman", "partial", "Spearman, controlled", "kept / all",
-         "kept / all, controlled"],
         rows,
-        caption=f"{share}{within} Partial: after the other two lengths are taken out. Controlled: after all three are "
-        f"taken out of the value, as `select --control length` does. Kept: mean length of the best {audit.ratio:g}.",
-    )  # fmt: skip
+        f"{share}{within} Partial: after the other two lengths are taken out. Controlled: after all three are taken "
+        f"out of the value, as `select --control length` does. Kept: mean length of the best {audit.ratio:g}.",
+    )
 
 
 # ---------------------------------------------------------------- settings and signals
@@ -194,15 +204,17 @@ def _overlap(section: Section, sweep: Sweep) -> None:
     labels = _short(sweep.labels)
     for index, ratio in enumerate(sweep.ratios):
         section.figure(
-            f"setting-overlap-{ratio}", f"Overlap of the best {ratio}",
+            f"setting-overlap-{ratio}",
+            f"Overlap of the best {ratio}",
             figures.matrix_map(sweep.jaccard[index], labels, "Jaccard"),
             "Samples that two settings both choose, over those that either does.",
-        )  # fmt: skip
+        )
     section.figure(
-        "setting-rank-correlation", "Rank correlation",
+        "setting-rank-correlation",
+        "Rank correlation",
         figures.matrix_map(sweep.rank_correlation, labels, "Spearman", lowest=-1.0),
         f"Over {sweep.num_ranked:,} of {sweep.num_samples:,} samples.",
-    )  # fmt: skip
+    )
 
 
 def _boxes(section: Section, name: str, title: str, sweep: Sweep, what: str) -> None:
@@ -210,6 +222,9 @@ def _boxes(section: Section, name: str, title: str, sweep: Sweep, what: str) -> 
     shown = range(min(len(sweep.settings), MAX_BOXES))
     more = f" The first {MAX_BOXES} of {len(sweep.settings)} settings." if len(sweep.settings) > MAX_BOXES else ""
     section.figure(
-        name, title, figures.value_boxes([labels[i] for i in shown], [sweep.value(i) for i in shown], what),
-        f"Median, quartiles, and whiskers at 5 % and 95 %.{more}", wide=True,
-    )  # fmt: skip
+        name,
+        title,
+        figures.value_boxes([labels[i] for i in shown], [sweep.value(i) for i in shown], what),
+        f"Median, quartiles, and whiskers at 5 % and 95 %.{more}",
+        wide=True,
+    )

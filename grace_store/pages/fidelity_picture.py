@@ -1,14 +1,16 @@
-"""The fidelity audit as a picture, and beside it as a document."""
+"""The fidelity audit as files: every number behind it, and a picture."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from grace_store.artifacts.scatter import Panel, scatter
+from grace_store.artifacts.pictures.panels import Axis, Panel, Point, Series, draw_panels
 from grace_store.base.documents import write_document
 from grace_store.base.files import write_text
 from grace_store.curate.fidelity import Fidelity
 from grace_store.values.agreement import Agreement
+
+SIDE = 260
 
 
 def write_fidelity(found: Fidelity, out: Path | None = None, figure: Path | None = None) -> None:
@@ -21,19 +23,27 @@ def write_fidelity(found: Fidelity, out: Path | None = None, figure: Path | None
 
 def picture(found: Fidelity) -> str:
     """Return an SVG: alignment with the answer, with history, and values, the proxy's against the gradients'."""
-    proxy, true = found.scores["proxy"], found.scores["representation"]
-    space = found.document.spaces["representation"]
-    kinds = (
-        ("answer_alignment", "Answer alignment of steps", "steps"),
-        ("history_alignment", "History alignment of steps", "steps"),
-        ("value", "Value of samples", "samples"),
-    )
-    panels = []
-    for name, title, what in kinds:
-        each: Agreement = getattr(space, name)
-        note = f"rank correlation {each.correlation:.2f}, {each.num_pairs} {what}"
-        panels.append(Panel(title, note, getattr(proxy, name), getattr(true, name)))
+    panels = [
+        _panel(found, "answer_alignment", "Answer alignment of steps", "steps"),
+        _panel(found, "history_alignment", "History alignment of steps", "steps"),
+        _panel(found, "value", "Value of samples", "samples"),
+    ]
     title = (
         f"The proxy against parameter gradients ({found.document.num_samples} samples, signal {found.document.signal})"
     )
-    return scatter(panels, title, "proxy", "whole gradient")
+    return draw_panels(panels, title, "Dashed: where both are equal.")
+
+
+def _panel(found: Fidelity, name: str, title: str, what: str) -> Panel:
+    proxy, gradient = (getattr(found.scores[space], name).tolist() for space in ("proxy", "representation"))
+    each: Agreement = getattr(found.document.spaces["representation"], name)
+    return Panel(
+        Axis("proxy"),
+        Axis("whole gradient"),
+        [Series("", [Point(*pair) for pair in zip(proxy, gradient, strict=True)], "dots")],
+        title=title,
+        note=f"rank correlation {each.correlation:.2f}, {each.num_pairs} {what}",
+        width=SIDE,
+        height=SIDE,
+        equal_axes=True,
+    )

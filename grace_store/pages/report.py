@@ -23,10 +23,10 @@ from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.select import select
 from grace_store.pages.distributions import length_section, settings_section, stepwise_signals, values_section
 from grace_store.pages.figure_files import write_figures
-from grace_store.pages.figures import Points
+from grace_store.pages.figures import PlottedSamples
 from grace_store.pages.groups import Compared, GroupsRequest, groups_section
 from grace_store.pages.html import html_parts
-from grace_store.pages.methods import methods_section, name_methods
+from grace_store.pages.method_comparison import methods_section, name_methods
 from grace_store.pages.overview import overview_section
 from grace_store.pages.sections import Figure, Section
 from grace_store.pages.shown_traces import choose_traces
@@ -75,10 +75,14 @@ class Report:
     notes: list[str]
 
 
-def write_report(
-    store: Store | str | Path, out: Path, request: ReportRequest, *, figures: Path | None = None,
+def report(
+    store: Store | str | Path,
+    out: Path,
+    request: ReportRequest,
+    *,
+    figures: Path | None = None,
     listener: Listener = ignore,
-) -> Report:  # fmt: skip
+) -> Report:
     """Write a store's report to one HTML file that needs nothing else, and its figures to a folder if one is given."""
     plotly_js = load_plotly_js()
     opened = store if isinstance(store, Store) else Store.open(store)
@@ -118,8 +122,10 @@ def load_plotly_js() -> str:
 def _sources(request: ReportRequest) -> list[Source]:
     named = [(path, "the scores") for path in request.scores] + [(path, "a subset") for path in request.subsets]
     others = (
-        (request.duplicates, "the duplicates"), (request.diversity, "the diversity"), (request.sweep, "the sweep"),
-    )  # fmt: skip
+        (request.duplicates, "the duplicates"),
+        (request.diversity, "the diversity"),
+        (request.sweep, "the sweep"),
+    )
     return named + [(path, what) for path, what in others if path is not None]
 
 
@@ -153,7 +159,7 @@ class _Page:
         shown = choose_traces(table.value, table.row, chosen, request.max_traces)
         trace = np.full(len(table), -1, dtype=np.int64)
         trace[shown.place] = np.arange(len(shown.place))
-        points = Points(table.sample_id, table.value, chosen, trace)
+        points = PlottedSamples(table.sample_id, table.value, chosen, trace)
         counts = [(name, int(mask.sum())) for name, mask in subsets]
         sections = [overview_section(store, state, table, counts if request.subsets else [])]
         sections.append(values_section(table, points, subsets[0][0]))
@@ -168,9 +174,14 @@ class _Page:
         sections.append(methods_section(store, methods, state, request.ratio))
         listener(Note("Looking for neighbours."))
         likeness = SimilarityRequest(
-            shown.place, request.duplicates, request.diversity, request.subsets, request.ratio, request.data,
-            request.partial,
-        )  # fmt: skip
+            place=shown.place,
+            duplicates=request.duplicates,
+            diversity=request.diversity,
+            subsets=request.subsets,
+            ratio=request.ratio,
+            data=request.data,
+            partial=request.partial,
+        )
         similar = similarity_section(store, table, likeness, listener)
         sections.append(similar.section)
         wanted = TraceRequest(

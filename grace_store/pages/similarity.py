@@ -23,9 +23,9 @@ from grace_store.pages.sections import Cell, Section
 from grace_store.read.descriptors import Descriptions, DescriptorSpec, describe_samples
 from grace_store.store.opened import Store
 
-NUM_NEIGHBOURS = 5
-QUERIES_AT_ONCE = 256
-MAX_GROUPS, MAX_NAMED = 20, 6
+NUM_NEIGHBOURS_SHOWN = 5
+SEARCHED_AT_ONCE = 256
+MAX_LISTED_GROUPS, MAX_NAMED = 20, 6
 """Groups that are listed, and samples that are named in each."""
 NO_FAISS = "it is found by faiss, which is not installed (`pip install 'grace-store[faiss]'`)."
 MAX_POOL = 50_000
@@ -79,9 +79,9 @@ def _neighbours(described: Descriptions, row: IntArray) -> list[list[tuple[int, 
     alive = np.flatnonzero(~described.is_zero)
     vectors = np.asarray(described.vector[alive], dtype=np.float32)
     neighbours: list[list[tuple[int, float]]] = [[] for _ in row]
-    for start in range(0, len(alive), QUERIES_AT_ONCE):
-        mine = np.arange(start, min(start + QUERIES_AT_ONCE, len(alive)))
-        search = Nearest(vectors[mine], NUM_NEIGHBOURS)
+    for start in range(0, len(alive), SEARCHED_AT_ONCE):
+        mine = np.arange(start, min(start + SEARCHED_AT_ONCE, len(alive)))
+        search = Nearest(vectors[mine], NUM_NEIGHBOURS_SHOWN)
         search.add(np.arange(len(alive)), vectors, leave_out=mine)
         for i, points, cosines in zip(mine.tolist(), *search.found(), strict=True):
             found = zip(points.tolist(), cosines.tolist(), strict=True)
@@ -135,20 +135,21 @@ def _show_duplicates(section: Section, found: DuplicateTable, among: str) -> Non
     )
     similarity = found.similarity[np.isfinite(found.similarity)].astype(np.float64)
     section.figure(
-        "nearest-similarity", "Nearest neighbours", figures.similarity_histogram(similarity, found.threshold),
+        "nearest-similarity",
+        "Nearest neighbours",
+        figures.similarity_histogram(similarity, found.threshold),
         f"Cosine of each sample with its nearest, by the descriptor {found.note.descriptor} of signal "
         f"{found.note.signal.name}. From the dashed line on, samples are alike. {among}",
-    )  # fmt: skip
+    )
     counts = np.bincount(found.group[in_groups]) if in_groups.any() else np.zeros(0, np.int64)
-    rows: list[list[Cell]] = []
-    for group in np.argsort(-counts, kind="stable")[:MAX_GROUPS].tolist():
+    rows: list[dict[str, Cell]] = []
+    for group in np.argsort(-counts, kind="stable")[:MAX_LISTED_GROUPS].tolist():
         mine = np.flatnonzero(found.group == group)
         kept = [found.sample_id[i] for i in mine.tolist() if found.keep[i]]
         others = [found.sample_id[i] for i in mine.tolist() if not found.keep[i]]
         named = ", ".join(others[:MAX_NAMED]) + (f" and {len(others) - MAX_NAMED:,} more" * (len(others) > MAX_NAMED))
-        rows.append([str(group), int(counts[group]), ", ".join(kept), named])
-    if rows:
-        section.table("Largest groups of duplicates", ["group", "samples", "kept", "others"], rows)
+        rows.append({"group": str(group), "samples": int(counts[group]), "kept": ", ".join(kept), "others": named})
+    section.records("Largest groups of duplicates", rows)
 
 
 # ---------------------------------------------------------------- coverage
@@ -156,7 +157,8 @@ def _show_duplicates(section: Section, found: DuplicateTable, among: str) -> Non
 
 def _coverage(section: Section, store: Store, table: ScoreTable, request: SimilarityRequest, signal: str) -> None:
     if request.diversity is not None:
-        found = _read_diversity(store, request.diversity)
+        found = read_document(request.diversity, Diversity)
+        check_plan_of(found, store, f"measure of diversity {request.diversity}")
     elif not np.isfinite(table.value).any():
         section.text("Coverage is not shown: no sample has a value, so there is no subset.", kind="note")
         return
@@ -166,8 +168,9 @@ def _coverage(section: Section, store: Store, table: ScoreTable, request: Simila
     elif len(table) > MAX_POOL:
         section.text(
             f"Coverage is not shown: {len(table):,} samples are too many to be clustered for a page. Run "
-            "`grace-store diversity --out FILE` and give that with `--diversity`.", kind="note",
-        )  # fmt: skip
+            "`grace-store diversity --out FILE` and give that with `--diversity`.",
+            kind="note",
+        )
         return
     else:
         from grace_store.curate.diversity import DiversityRequest, diversity
@@ -183,30 +186,14 @@ def _coverage(section: Section, store: Store, table: ScoreTable, request: Simila
     _show_coverage(section, found)
 
 
-def _read_diversity(store: Store, path: Path) -> Diversity:
-    found = read_document(path, Diversity)
-    check_plan_of(found, store, f"measure of diversity {path}")
-    return found
-
-
 def _show_coverage(section: Section, found: Diversity) -> None:
-    section.table(
+    section.records(
         "Coverage",
-        [
-            "subset",
-            "samples",
-            "mean value",
-            "clusters touched",
-            "random subsets",
-            "entropy",
-            "Vendi",
-            "nearest distance",
-        ],
         [_coverage_row(each) for each in (found.pool, *found.subsets)],
-        caption=f"Of {found.num_clusters:,} clusters of the pool, by the descriptor {found.descriptor}. Random "
-        "subsets: the mean share that subsets of the same size touch, and what 5 % are below and above. Entropy: 1 if "
-        "clusters are filled evenly. Vendi: effective number of different samples. Nearest distance: mean of 1 - cos "
-        "to the nearest other sample of the subset.",
+        f"Of {found.num_clusters:,} clusters of the pool, by the descriptor {found.descriptor}. Random subsets: the "
+        "mean share that subsets of the same size touch, and what 5 % are below and above. Entropy: 1 if clusters are "
+        "filled evenly. Vendi: effective number of different samples. Nearest distance: mean of 1 - cos to the nearest "
+        "other sample of the subset.",
     )
     if not found.subsets:
         return
@@ -234,11 +221,18 @@ def _show_coverage(section: Section, found: Diversity) -> None:
     )
 
 
-def _coverage_row(each: SubsetDiversity) -> list[Cell]:
+def _coverage_row(each: SubsetDiversity) -> dict[str, Cell]:
     mean, low, high = _interval(each.random)
-    random = None if each.random is None else f"{mean:.3f} ({low:.3f} to {high:.3f})"
-    numbers: list[Cell] = [each.entropy, each.vendi, each.nearest_distance]
-    return [Path(each.name).name, each.num_samples, each.mean_value, each.share_touched, random, *numbers]
+    return {
+        "subset": Path(each.name).name,
+        "samples": each.num_samples,
+        "mean value": each.mean_value,
+        "clusters touched": each.share_touched,
+        "random subsets": None if each.random is None else f"{mean:.3f} ({low:.3f} to {high:.3f})",
+        "entropy": each.entropy,
+        "Vendi": each.vendi,
+        "nearest distance": each.nearest_distance,
+    }
 
 
 def _interval(random: RandomSubsets | None) -> tuple[float, float, float]:

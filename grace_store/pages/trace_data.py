@@ -15,6 +15,7 @@ from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import Array, Float32Array, IntArray
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, Note
+from grace_store.base.text import counted
 from grace_store.data.sample import ImageRef, Sample
 from grace_store.pages.distributions import stepwise_signals
 from grace_store.pages.plain_text import shortened
@@ -66,7 +67,7 @@ def gather_traces(store: Store, table: ScoreTable, request: TraceRequest, listen
     found = TraceData(index)
     positions = store.positions_of(shown.row)
     steps = _step_details(store, shown, positions)
-    listener(Note(f"Reading {len(place):,} traces."))
+    listener(Note(f"Reading {counted(len(place), 'trace')}."))
     for number, (sample, pictures) in enumerate(_texts(store, shown, positions, request, found, listener)):
         if number % BLOCK_TRACES == 0:
             found.blocks.append([])
@@ -176,7 +177,7 @@ def _texts(
             if start and start % (8 * READ_AT_ONCE) == 0:
                 listener(Note(f"{start:,} of {len(positions):,} traces read."))
         if pictures is not None and pictures.num_missing:
-            found.notes.append(f"{pictures.num_missing:,} images could not be shown; each trace says why.")
+            found.notes.append(f"{counted(pictures.num_missing, 'image')} could not be shown; each trace says why.")
 
 
 def _trace(

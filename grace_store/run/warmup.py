@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grace_store.artifacts.pictures.panels import Axis, Panel, Point, Series, draw_panels
 from grace_store.base.errors import NothingUsable, SettingError, StoreBusy
 from grace_store.base.events import Listener, Note, Warned, ignore
 from grace_store.base.settings import DataRequest, Frozen, said
@@ -21,6 +22,7 @@ from grace_store.data.folders import default_image_folder
 from grace_store.data.sample import Sample
 from grace_store.model.load.adapter_folder import STATE, TENSORS, require_peft
 from grace_store.model.load.model_folder import read_object
+from grace_store.model.lora.loss_log import read_losses
 from grace_store.model.lora.recipe import (
     DONE,
     SUBSET,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from grace_store.model.lora.trainer import TrainingSample, TrainingSet, Warmup
 
 PLAN = "plan.zarr"
+LOSS_PICTURE = "loss.svg"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,3 +251,16 @@ def _held(out: Path) -> Iterator[None]:
         except OSError:
             raise StoreBusy(f"Another warm-up is writing to {out}. Wait for it, or choose a new --out.") from None
         yield
+
+
+def draw_losses(out: Path) -> Path:
+    """Draw the losses of the warm-up in a folder over its steps, and return where the picture is."""
+    trained, heldout = read_losses(out)
+    series = [
+        Series("training", [Point(*each) for each in trained], "line"),
+        Series("held out", [Point(step, loss, f"step {step}: {loss:.4f}") for step, loss in heldout]),
+    ]
+    panel = Panel(Axis("step"), Axis("loss"), [each for each in series if each.points], width=640)
+    path = out / LOSS_PICTURE
+    path.write_text(draw_panels([panel], "Loss of the warm-up"), encoding="utf-8")
+    return path

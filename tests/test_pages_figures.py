@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from grace_store.base.errors import MissingExtra
 from grace_store.pages import figures
-from grace_store.pages.figure_files import write_figures
-from grace_store.pages.figures import MAX_POINTS, Points
-from grace_store.pages.sections import FIGURE_HEIGHT, Figure
+from grace_store.pages.figures import MAX_POINTS, PlottedSamples
+from grace_store.pages.sections import Figure
 
 RNG = np.random.default_rng(5)
 NUM = 400
@@ -25,7 +21,7 @@ STEPS = RNG.integers(1, 9, NUM)
 LENGTH = RNG.lognormal(4, 1, NUM)
 OFFSETS = np.concatenate([[0], np.cumsum(STEPS)])
 STEP_SCORE = RNG.normal(size=OFFSETS[-1])
-POINTS = Points([f"<b>{i}</b>" for i in range(NUM)], VALUE, CHOSEN, np.arange(NUM))
+POINTS = PlottedSamples([f"<b>{i}</b>" for i in range(NUM)], VALUE, CHOSEN, np.arange(NUM))
 MATRIX = np.array([[1.0, 0.25, np.nan], [0.25, 1.0, -0.5], [np.nan, -0.5, 1.0]])
 NAMES = ["<script>a", "b & c", "d"]
 RANDOM = np.array([[0.5, 0.4, 0.6], [0.2, 0.1, 0.3], [np.nan] * 3])
@@ -65,7 +61,7 @@ def test_plotly_knows_every_property_and_no_label_is_markup(name: str) -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_nothing_is_drawn_of_nothing_without_complaint(name: str) -> None:
     none, zero = np.zeros(0), np.zeros(0, dtype=np.int64)
-    points = Points([], none, np.zeros(0, dtype=np.bool_), zero)
+    points = PlottedSamples([], none, np.zeros(0, dtype=np.bool_), zero)
     empty: dict[str, Callable[[], Figure]] = {
         "histogram": lambda: figures.value_histogram(none, points.chosen, "x"),
         "boxes": lambda: figures.value_boxes([], [], "setting"),
@@ -111,7 +107,7 @@ def test_the_step_profile_is_the_median_of_each_position() -> None:
 def test_a_scatter_of_many_is_thinned_and_its_line_is_not() -> None:
     num = 3 * MAX_POINTS
     value, length = RNG.normal(size=num), RNG.lognormal(4, 1, num)
-    points = Points(list(map(str, range(num))), value, value > 1, np.arange(num))
+    points = PlottedSamples(list(map(str, range(num))), value, value > 1, np.arange(num))
     data = figures.length_scatter(length, points, "tokens")["data"]
     shown = [trace for trace in data if trace["mode"] == "markers"]
     assert sum(len(trace["x"]) for trace in shown) == MAX_POINTS
@@ -135,30 +131,7 @@ def test_the_value_of_each_number_of_steps_is_boxed_and_the_longest_share_one() 
 @pytest.mark.parametrize(("low", "high"), [(3.0, 9.0), (40.0, 900.0), (1.0, 100_000.0), (26.0, 27.0)])
 def test_a_log_axis_has_a_few_round_ticks(low: float, high: float) -> None:
     value = np.zeros(2)
-    points = Points(["a", "b"], value, value > 0, np.arange(2))
+    points = PlottedSamples(["a", "b"], value, value > 0, np.arange(2))
     axis = figures.length_scatter(np.array([low, high]), points, "tokens")["layout"]["xaxis"]
     assert 2 <= len(axis["tickvals"]) <= 8
     assert all(low * 0.9 <= tick <= high * 1.1 for tick in axis["tickvals"])
-
-
-def test_figures_are_drawn_as_svg_and_png_for_papers(tmp_path: Path) -> None:
-    figure = EVERY["overlap"]()
-    figure["layout"].setdefault("height", FIGURE_HEIGHT)
-    svg, png = write_figures({"overlap": figure}, tmp_path / "figures")
-    text = "".join(ElementTree.parse(svg).getroot().itertext())
-    assert "<script>a" in text  # as text
-    assert "0.25" in text
-    assert png.read_bytes().startswith(b"\x89PNG")
-    assert "font" not in figure["layout"]  # what the page shows stays as it was
-
-
-def test_without_a_browser_figures_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import choreographer.browsers.chromium as browsers
-
-    monkeypatch.setattr(browsers.Chromium, "find_browser", classmethod(lambda cls, **_: None))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("BROWSER_PATH", raising=False)
-    figure = EVERY["overlap"]()
-    figure["layout"].setdefault("height", FIGURE_HEIGHT)
-    with pytest.raises(MissingExtra, match="apt-get install chromium"):
-        write_figures({"overlap": figure}, tmp_path / "figures")
