@@ -27,6 +27,12 @@ IMAGES = (".png", ".svg", ".jpg")
 
 _LINK = re.compile(r"(?<=\]\()([^)#\s]+)")
 _FOLDER_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)\)")
+_PACKAGE = """::: grace_store
+    options:
+      members: false
+      show_root_heading: false
+      show_root_toc_entry: false
+"""
 _CODE = re.compile(r"^```.*?^```|^    .*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
@@ -123,7 +129,7 @@ def _outside_code(pattern: re.Pattern[str], change: Callable[[re.Match[str]], st
 
 
 def api_reference() -> str:
-    """Return mkdocstrings' directives for every public name of the package: functions first, then classes."""
+    """Return mkdocstrings' directives for the package and every public name of it, functions first."""
     sys.path.insert(0, str(REPOSITORY))
     import grace_store
 
@@ -132,9 +138,8 @@ def api_reference() -> str:
     classes = {name: thing for name, thing in public.items() if inspect.isclass(thing)}
     if others := public.keys() - functions.keys() - classes.keys():
         raise TypeError(f"public names that are neither functions nor classes: {', '.join(sorted(others))}")
-    return "\n".join(
-        ["## Functions\n", *map(_directive, functions.items()), "## Classes\n", *map(_directive, classes.items())]
-    )
+    parts = ["## An example\n", _PACKAGE, "## Functions\n", *map(_directive, functions.items())]
+    return "\n".join([*parts, "## Classes\n", *map(_directive, classes.items())])
 
 
 def _directive(item: tuple[str, Any]) -> str:
