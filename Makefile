@@ -30,7 +30,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 docs: $(READY)
-	$(BIN)/python -m mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
+	$(BIN)/python -m mkdocs build --strict --config-file docs/site/mkdocs.yml
 
 tools:
 	.ci/tools
