@@ -135,6 +135,6 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
     assert names == {name for name in grace_store.__all__ if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_site_has_every_commands_help(site: Path, command: str) -> None:
-    assert f"Usage: grace-store {command} " in (site / "commands.html").read_text()
+def test_the_site_has_every_commands_help(site: Path) -> None:
+    page = (site / "commands.html").read_text()
+    assert not [command for command in COMMANDS if f"Usage: grace-store {command} " not in page]
