@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from grace_store.base.errors import DataError
 from grace_store.cli import main
-from grace_store.curate import relative_average
 from grace_store.curate.benchmark_results import Entry, Results, read_results
+from grace_store.curate.relative_average import relative_average
 
 TABLE = """\
 run,Hallusion,SQA,MMBench,MME-P,MME-C,MMT-SI,MMT-MI,MathVista,MathVision-MINI,MathVision

@@ -17,7 +17,7 @@ from grace_store.base.errors import ResumeMismatch, SettingError
 from grace_store.base.events import Note, UnitCommitted, Warned
 from grace_store.base.settings import ExtractRequest, ExtractSpec, GradientRequest, GradientSpec, RunOptions
 from grace_store.cli import main
-from grace_store.curate.score import score_samples
+from grace_store.curate.score import score
 from grace_store.run.estimate import expected_bytes
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.open_signal import choose_signals, name_signals
@@ -244,7 +244,7 @@ def test_nothing_is_planned_for_gradients_of_nothing(tmp_path):
 
 def test_steps_that_are_not_there_are_not_scored(finished):
     with pytest.raises(SettingError, match=r"has one vector a sample, so there are no steps to compare.* less, icons"):
-        score_samples(finished)
+        score(finished)
 
 
 def test_what_will_be_written_is_told_before(finished):
@@ -382,7 +382,7 @@ def test_gradients_of_steps_are_scored_like_proxies(warmed, tmp_path):
     assert list(json.loads(done.stdout)["signals"]) == [f"{checkpoint.name}-gradient-segment"]
     scored = CliRunner().invoke(main, ["score", str(store), "--out", str(tmp_path / "scores.parquet")])
     assert scored.exit_code == 0, scored.output
-    table = score_samples(store)
+    table = score(store)
     extractor = open_gradient(warmed / "model", checkpoint, dimension=4)
     truth = TrueGradients(warmed / "model", checkpoint, extractor)
     from grace_store.read.records import UnitLoader, open_dataset

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from grace_store.artifacts.score_table import read_scores
 from grace_store.base.errors import SettingError, StorageError, StoreBusy
 from grace_store.cli import main
-from grace_store.curate.score import write_score_table
+from grace_store.curate.score import score
 from grace_store.run.doctor.findings import DoctorJob, Seen
 from grace_store.run.doctor.machine_checks import check_place
 from grace_store.run.extract import ExtractJob, extract
@@ -267,7 +267,7 @@ def test_results_are_not_written_to_a_url(
     assert result.exit_code == 2
     assert "s3://bucket/scores.parquet is in a bucket, and only stores can be there" in result.stderr
     with pytest.raises(SettingError, match=r"scores.parquet cannot be written to a bucket"):
-        write_score_table(stored, None, Path("s3://bucket/scores.parquet"))
+        score(stored, out=Path("s3://bucket/scores.parquet"))
     assert list(tmp_path.iterdir()) == []
 
 

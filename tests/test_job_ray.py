@@ -19,9 +19,9 @@ from grace_store.base.errors import Interrupted, SettingError, WorkerDied
 from grace_store.base.events import Event, Note, UnitCommitted, Warned
 from grace_store.base.settings import RunOptions
 from grace_store.cli.main import main
-from grace_store.curate.duplicates import find_duplicates
-from grace_store.curate.score import write_score_table
-from grace_store.curate.sweep import sweep_settings
+from grace_store.curate.duplicates import DuplicatesRequest, duplicates
+from grace_store.curate.score import score
+from grace_store.curate.sweep import sweep
 from grace_store.run.engines.ray_engine import RayOptions
 from grace_store.run.engines.ray_tasks import ray_tasks
 from grace_store.run.extract import ExtractJob, extract, missing_units
@@ -259,9 +259,9 @@ def test_tables_and_sweeps_made_by_tasks_have_the_bytes_of_those_made_here(nodes
         for name, threads in (("here", None), ("there", tasks)):
             folder = tmp_path / name
             folder.mkdir()
-            write_score_table(large_store, None, folder / "scores.parquet", threads=threads)
-            sweep_settings(large_store, grid, folder / "sweep", threads=threads)
-            find_duplicates(planted, threads=threads, threshold=0.97).write(folder / "duplicates.parquet")
+            score(large_store, out=folder / "scores.parquet", threads=threads)
+            sweep(large_store, grid, out=folder / "sweep", threads=threads)
+            duplicates(planted, DuplicatesRequest(threshold=0.97), threads=threads).write(folder / "duplicates.parquet")
             files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
             made[name] = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
     assert made["here"].keys() >= {"scores.parquet", "duplicates.parquet", "sweep/values.parquet"}

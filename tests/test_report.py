@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from grace_store.artifacts.score_table import read_scores
 from grace_store.base.errors import DataError, MissingExtra, ResumeMismatch, SettingError
 from grace_store.cli import main
-from grace_store.curate.duplicates import find_duplicates
-from grace_store.curate.exports.export import export_subset
-from grace_store.curate.score import score_samples, write_score_table
-from grace_store.curate.select import select_samples
-from grace_store.curate.sweep import sweep_settings
+from grace_store.curate.duplicates import DuplicatesRequest, duplicates
+from grace_store.curate.export import ExportRequest, export
+from grace_store.curate.score import ScoreRequest, score
+from grace_store.curate.select import select
+from grace_store.curate.sweep import sweep
 from grace_store.curate.targets import Targets
 from grace_store.pages import report as writing
 from grace_store.pages.costs import cost_of, seconds_by_signal
@@ -34,9 +34,9 @@ from grace_store.pages.shown_traces import choose_traces
 from grace_store.run.status import status
 from grace_store.store.opened import Store
 from grace_store.values.grid import SweepSpec
-from grace_store.values.heuristics import HeuristicSpec
-from grace_store.values.influence.influence_spec import InfluenceSpec
 from grace_store.values.length_bias import rank_correlation
+from grace_store.values.methods.heuristic_spec import HeuristicSpec
+from grace_store.values.methods.influence_spec import InfluenceSpec
 from tests.gradient_stores import DIMENSION, add_gradients, gradient_spec, plan_store, record
 from tests.reports import HOSTILE_ID, NUM_TRACES, SCRIPT, make_store
 from tests.scored_stores import known_store
@@ -168,10 +168,10 @@ def test_a_report_carries_all_traces_with_their_numbers(tmp_path: Path, store: S
         NUM_SHOWN, NUM_SHOWN, ["1 images could not be shown; each trace says why."],
     )  # fmt: skip
     page = read_page(out)
-    index, table = page.document("trace-index"), score_samples(store)
+    index, table = page.document("trace-index"), score(store)
     assert index["id"] == table.sample_id
     np.testing.assert_allclose(index["value"], table.value, atol=1e-6)
-    best = {table.sample_id[i] for i in select_samples(table, ratio="0.2").ranked}
+    best = {table.sample_id[i] for i in select(table, ratio="0.2").ranked}
     assert {name for name, bits in zip(index["id"], index["chosen"], strict=True) if bits & 1} == best
     blocks = [trace for number in range(3) for trace in page.document(f"traces-{number}")]
     assert len(blocks) == NUM_SHOWN
@@ -217,7 +217,7 @@ def test_signals_are_compared_and_one_must_be_meant(tmp_path: Path, known: Store
     boxes = page.document("figure-value-by-signal")["data"][0]
     assert boxes["y"] == ["first", "second"]
     for name, median in zip(boxes["y"], boxes["median"], strict=True):
-        assert median == pytest.approx(np.median(score_samples(known, signals=name).value), rel=1e-4)
+        assert median == pytest.approx(np.median(score(known, ScoreRequest(signals=name)).value), rel=1e-4)
     with pytest.raises(LookupError, match="say which signal is meant"):
         write_report(known, out, ReportRequest())
 
@@ -245,10 +245,10 @@ def test_less_is_held_against_others_without_any_step_scores(tmp_path: Path) -> 
             each, "ck", rng.normal(size=(each.plan.num_samples, DIMENSION)), gradient_spec(learning_rate=1e-5)
         )
     less, out = tmp_path / "less.parquet", tmp_path / "report.html"
-    write_score_table(pool, InfluenceSpec(method="less"), less, targets=Targets(targets))
+    score(pool, ScoreRequest(spec=InfluenceSpec(method="less"), targets=Targets(targets)), out=less)
     write_report(pool, out, ReportRequest(scores=(less,)))
     page = read_page(out)
-    table = score_samples(pool, InfluenceSpec(method="less"), targets=Targets(targets))
+    table = score(pool, ScoreRequest(spec=InfluenceSpec(method="less"), targets=Targets(targets)))
     np.testing.assert_allclose(page.document("trace-index")["value"], table.value, atol=1e-6)
     assert "cosines" not in page.document("traces-0")[0]
     took = next(block for section in page.document("page")["sections"] for block in section["blocks"]
@@ -259,10 +259,10 @@ def test_less_is_held_against_others_without_any_step_scores(tmp_path: Path) -> 
 
 def test_what_other_commands_made_is_used(tmp_path: Path, store: Store) -> None:
     scores, subset, out = tmp_path / "scores.parquet", tmp_path / "subset.txt", tmp_path / "report.html"
-    write_score_table(store, None, scores)
-    export_subset(select_samples(scores, ratio="0.1"), subset, "ids")
-    sweep_settings(store, SweepSpec.parse(ratio=["0.1"], grid=[{"alpha": (0.2, 0.9)}]), tmp_path / "sweep")
-    find_duplicates(store, threshold=0.99).write(tmp_path / "duplicates.parquet")
+    score(store, out=scores)
+    export(select(scores, ratio="0.1"), subset, ExportRequest(as_format="ids"))
+    sweep(store, SweepSpec.parse(ratio=["0.1"], grid=[{"alpha": (0.2, 0.9)}]), out=tmp_path / "sweep")
+    duplicates(store, DuplicatesRequest(threshold=0.99)).write(tmp_path / "duplicates.parquet")
     request = ReportRequest(
         scores=(scores,), subsets=(subset,), sweep=tmp_path / "sweep", duplicates=tmp_path / "duplicates.parquet"
     )
@@ -277,8 +277,8 @@ def test_what_other_commands_made_is_used(tmp_path: Path, store: Store) -> None:
 
 def test_kinds_of_traces_are_held_against_values(tmp_path: Path, store: Store) -> None:
     grace, longest, out = tmp_path / "grace.parquet", tmp_path / "longest.parquet", tmp_path / "report.html"
-    write_score_table(store, None, grace)
-    write_score_table(store, HeuristicSpec(method="longest"), longest)
+    score(store, out=grace)
+    score(store, HeuristicSpec(method="longest"), out=longest)
     write_report(store, out, ReportRequest(scores=(grace, longest), by=("kind", "about.number")))
     section = next(each for each in read_page(out).document("page")["sections"] if each["key"] == "groups")
     by_kind, _, by_method, by_number = section["blocks"]
@@ -291,7 +291,7 @@ def test_kinds_of_traces_are_held_against_values(tmp_path: Path, store: Store) -
     assert set(rows) == {"even", SCRIPT, "(none)"}
     assert rows["even"][0] == even.sum()
     assert rows["even"][4] == pytest.approx(brute)
-    chosen = np.isin(table.row, select_samples(grace, ratio="0.2").row)
+    chosen = np.isin(table.row, select(grace, ratio="0.2").row)
     assert rows["even"][3] == pytest.approx(chosen[even].mean() / chosen.mean())
     assert {row[0]: row[1] for row in by_method["rows"]}["even"] == pytest.approx(brute)
     assert len(by_method["rows"][0]) == 3
@@ -308,16 +308,16 @@ def test_a_field_that_no_record_has_is_said(tmp_path: Path, store: Store) -> Non
 
 def test_another_stores_tables_are_refused(tmp_path: Path, store: Store, known: Store) -> None:
     scores, subset, out = tmp_path / "scores.parquet", tmp_path / "subset.txt", tmp_path / "report.html"
-    write_score_table(known, None, scores, signals="first")
+    score(known, ScoreRequest(signals="first"), out=scores)
     with pytest.raises(ResumeMismatch, match="another plan"):
         write_report(store, out, ReportRequest(scores=(scores,)))
-    sweep_settings(known, SweepSpec.parse(grid=[{"signal": "first"}]), tmp_path / "sweep")
+    sweep(known, SweepSpec.parse(grid=[{"signal": "first"}]), out=tmp_path / "sweep")
     with pytest.raises(ResumeMismatch, match="another plan"):
         write_report(store, out, ReportRequest(sweep=tmp_path / "sweep"))
-    find_duplicates(known, signal="first").write(tmp_path / "duplicates.parquet")
+    duplicates(known, DuplicatesRequest(signal="first")).write(tmp_path / "duplicates.parquet")
     with pytest.raises(ResumeMismatch, match="another plan"):
         write_report(store, out, ReportRequest(duplicates=tmp_path / "duplicates.parquet"))
-    export_subset(select_samples(scores, ratio="0.5"), subset, "ids", store=known.location)
+    export(select(scores, ratio="0.5"), subset, ExportRequest(as_format="ids", store=known.location))
     with pytest.raises(ResumeMismatch, match="another plan"):
         write_report(store, out, ReportRequest(subsets=(subset,)))
     (tmp_path / "bare.txt").write_text("s1\n")
@@ -328,14 +328,14 @@ def test_another_stores_tables_are_refused(tmp_path: Path, store: Store, known: 
 
 def test_a_signal_beside_a_table_of_step_scores_is_refused_not_ignored(tmp_path: Path, known: Store) -> None:
     scores = tmp_path / "scores.parquet"
-    write_score_table(known, None, scores, signals="first")
+    score(known, ScoreRequest(signals="first"), out=scores)
     with pytest.raises(SettingError, match="leave --signal out"):
         write_report(known, tmp_path / "report.html", ReportRequest(scores=(scores,), signals=("second",)))
 
 
 def test_a_report_is_never_written_over_what_it_is_made_from(tmp_path: Path, store: Store) -> None:
     scores = tmp_path / "scores.parquet"
-    write_score_table(store, None, scores)
+    score(store, out=scores)
     before = scores.read_bytes()
     for out in (scores, Path(store.plan.files[0].path), Path(store.location) / "report.html"):
         with pytest.raises(SettingError, match="would replace or change"):
@@ -368,7 +368,7 @@ def test_signals_that_differ_in_how_gradients_are_made_do_not_look_alike(known: 
     add_gradients(known, "plain", gradients, gradient_spec())
     add_gradients(known, "adam", gradients, gradient_spec(preconditioner="adam", moments="m", projection="sparse"))
     known = Store.open(known.location)
-    table = score_samples(known, signals="first")
+    table = score(known, ScoreRequest(signals="first"))
     section = overview_section(known, status(known), table, [("subset.jsonl", 3)])
     signals = next(block for block in section.blocks if block.get("title") == "Signals")
     assert signals["columns"][:5] == ["signal", "kind", "per", "preconditioner", "projection"]
@@ -387,7 +387,7 @@ def test_signals_that_differ_in_how_gradients_are_made_do_not_look_alike(known: 
 def test_costs_come_from_specs_and_run_logs(store: Store) -> None:
     state = status(store).signals
     grace, random, loss = (
-        cost_of(score_samples(store, spec).made_by, store, state)
+        cost_of(score(store, spec).made_by, store, state)
         for spec in (None, HeuristicSpec(method="random"), HeuristicSpec(method="loss"))
     )
     assert (grace.num_forward, grace.num_backward) == (NUM_SHOWN, 0)

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from grace_store.curate.exports.export import export_subset
-from grace_store.curate.score import score_samples, write_score_table
-from grace_store.curate.select import select_samples
+from grace_store.curate.export import ExportRequest, export
+from grace_store.curate.score import score
+from grace_store.curate.select import select
 from grace_store.pages.report import ReportRequest, write_report
 from grace_store.store.opened import Store
-from grace_store.values.heuristics import HeuristicSpec
 from grace_store.values.length_bias import rank_correlation
+from grace_store.values.methods.heuristic_spec import HeuristicSpec
 from tests.reports import HOSTILE_ID, IMAGE, NUM_TRACES, chromium, make_store
 
 NUM_SHOWN = NUM_TRACES + 4
@@ -47,10 +47,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("report")
     store = make_store(folder)
     scores, random = folder / "scores.parquet", folder / "random.parquet"
-    write_score_table(store, None, scores)
-    write_score_table(store, HeuristicSpec(method="random"), random)
+    score(store, out=scores)
+    score(store, HeuristicSpec(method="random"), out=random)
     subset = folder / SUBSET
-    export_subset(select_samples(scores, ratio="0.2"), subset, "ids")
+    export(select(scores, ratio="0.2"), subset, ExportRequest(as_format="ids"))
     out = folder / "report.html"
     write_report(store, out, ReportRequest(scores=(scores, random), subsets=(subset,)))
     return Made(out, store)
@@ -143,8 +143,8 @@ def test_the_overview_counts_add_up(watched: Watched, made: Made) -> None:
 def test_methods_are_held_against_each_other(watched: Watched, made: Made) -> None:
     page = watched.open(made.url("methods"))
     figure = json.loads(page.locator("#figure-method-rank-correlation").text_content() or "")
-    scores = score_samples(made.store)
-    random = score_samples(made.store, HeuristicSpec(method="random"))
+    scores = score(made.store)
+    random = score(made.store, HeuristicSpec(method="random"))
     assert figure["data"][0]["z"][0][1] == pytest.approx(rank_correlation(scores.value, random.value), abs=1e-3)
     row = page.locator("#view-methods tbody tr", has_text="random")
     assert row.locator("td").all_inner_texts()[5:7] == ["0", "0"]  # forward and backward passes
@@ -171,7 +171,7 @@ def test_searching_finds_ids_and_words_in_steps(watched: Watched, made: Made) ->
 def test_sorting_is_that_of_the_table(watched: Watched, made: Made, sort: str, column: str, falling: bool) -> None:
     page = watched.open(made.url("traces"))
     page.get_by_label("Sort").select_option(sort)
-    table = score_samples(made.store)
+    table = score(made.store)
     keys = table.table[column].to_pylist()
     order = sorted(range(len(keys)), key=lambda i: (-keys[i] if falling else keys[i], table.row[i]))
     ids = table.sample_id
@@ -187,7 +187,7 @@ def test_pages_show_every_trace_once(watched: Watched, made: Made) -> None:
         expect(page.locator("#page-words")).to_have_text(f"Page {number} of 3")
         seen += listed(page)
     expect(page.get_by_role("button", name="Next")).to_be_disabled()
-    assert sorted(seen) == sorted(score_samples(made.store).sample_id)
+    assert sorted(seen) == sorted(score(made.store).sample_id)
 
 
 def test_filters_tell_chosen_and_duplicate_traces_apart(watched: Watched, made: Made) -> None:
@@ -208,7 +208,7 @@ def test_filters_tell_chosen_and_duplicate_traces_apart(watched: Watched, made: 
 
 def test_steps_are_coloured_by_their_scores_and_say_them(watched: Watched, made: Made) -> None:
     page = watched.open(made.url("sample=trace-0011"))
-    table = score_samples(made.store)
+    table = score(made.store)
     scores = table.table["step_score"][table.sample_id.index("trace-0011")].as_py()
     steps = page.locator(".step:not(.answer)")
     assert [text.replace("−", "-") for text in steps.locator(".gutter b").all_inner_texts()] == [

@@ -11,7 +11,7 @@ import pytest
 
 from grace_store.base.errors import StoreError
 from grace_store.base.settings import ExtractRequest, GradientRequest, RunOptions
-from grace_store.curate.score import score_samples
+from grace_store.curate.score import ScoreRequest, score
 from grace_store.run.extract import ExtractJob, extract, missing_units
 from grace_store.run.verify import repair, verify
 from grace_store.store.opened import Store
@@ -59,7 +59,7 @@ def test_it_is_who_it_was(store, version):
 
 def test_it_scores_as_it_did(store, version):
     for name, signal in expected(version)["signals"].items():
-        table = score_samples(store, signals=name)
+        table = score(store, ScoreRequest(signals=name))
         assert list(table.sample_id) == list(signal["value"])
         np.testing.assert_allclose(table.value, list(signal["value"].values()), rtol=1e-12)
 

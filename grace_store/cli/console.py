@@ -67,7 +67,7 @@ def told() -> Iterator[None]:
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", []))
         raise click.ClickException(harmless(f"{error}{notes}")) from None
     except ValidationError as error:
-        from grace_store.values.score_spec import one_sentence
+        from grace_store.base.settings import one_sentence
 
         raise click.ClickException(one_sentence(error)) from None
     except ModuleNotFoundError as error:

@@ -15,8 +15,8 @@ from grace_store.cli.options import LocalPath, as_json, engine_options, spread, 
 
 if TYPE_CHECKING:
     from grace_store.curate.targets import Targets
-    from grace_store.values.heuristics import HeuristicSpec
-    from grace_store.values.influence.influence_spec import InfluenceSpec
+    from grace_store.values.methods.heuristic_spec import HeuristicSpec
+    from grace_store.values.methods.influence_spec import InfluenceSpec
     from grace_store.values.score_spec import ScoreSpec
 
 EPILOG = """\b
@@ -172,8 +172,8 @@ def _first_few(texts: list[str]) -> str:
 
 def _spec(settings: dict[str, Any]) -> ScoreSpec | HeuristicSpec | InfluenceSpec:
     """Return the spec of the options given, refusing those that the method would ignore."""
-    from grace_store.values.heuristics import HeuristicSpec
-    from grace_store.values.influence.influence_spec import InfluenceSpec
+    from grace_store.values.methods.heuristic_spec import HeuristicSpec
+    from grace_store.values.methods.influence_spec import InfluenceSpec
     from grace_store.values.score_spec import ScoreSpec
 
     method = settings["method"]

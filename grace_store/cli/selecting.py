@@ -84,7 +84,7 @@ def select(
     is valuable and covers samples not yet covered, or is unlike what is chosen.
     """
     from grace_store.artifacts.outputs import check_outputs
-    from grace_store.curate.exports.export import export_subset
+    from grace_store.curate.exports.export_kind import export_subset
     from grace_store.curate.select import rank_samples
 
     if sum(map(bool, (ratio, count, threshold is not None))) > 1:

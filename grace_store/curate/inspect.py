@@ -8,8 +8,8 @@ from typing import Any
 from grace_store.base.errors import DataError
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.store.opened import SignalView
-from grace_store.values.grace import score_block
 from grace_store.values.gram import pack
+from grace_store.values.methods.grace import score_block
 from grace_store.values.score_spec import ScoreSpec
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
+from grace_store.artifacts.notes import PointsNote
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.base.errors import DataError
@@ -29,8 +30,9 @@ class Pool:
         return cast(Float32Array, self.described.vector)
 
     @property
-    def made_by(self) -> dict[str, Any]:
-        return self.described.made_by
+    def note(self) -> PointsNote:
+        """Which vectors these are."""
+        return PointsNote(**self.described.made_by)
 
     def __len__(self) -> int:
         return len(self.described)
@@ -42,7 +44,7 @@ class Pool:
         if missing.any():
             raise DataError(
                 f"{int(missing.sum())} of the {len(row)} samples of {what} have no vector in signal "
-                f"{self.made_by['signal']['name']!r} of {self.store.location}. Name another --signal, or extract them."
+                f"{self.note.signal.name!r} of {self.store.location}. Name another --signal, or extract them."
             )
         return place
 

@@ -18,8 +18,8 @@ from grace_store.store.gram_reader import SampleGrams
 from grace_store.store.opened import Store
 from grace_store.values.alignment import Target
 from grace_store.values.combine import combine_signals, placed
-from grace_store.values.grace import AlignmentMeans, alignment_means, score_ragged
 from grace_store.values.grid import SweepSpec
+from grace_store.values.methods.grace import AlignmentMeans, alignment_means, score_ragged
 from grace_store.values.score_spec import ScoreSpec
 
 MAX_SETTINGS = 2000

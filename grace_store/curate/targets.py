@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from grace_store.artifacts.notes import NamedSignal, Subtask, TargetsNote
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.errors import Corrupt, SettingError
 from grace_store.base.text import one_line
@@ -17,8 +17,8 @@ from grace_store.read.records import read_field
 from grace_store.read.vectors import VectorReader
 from grace_store.store.layout import unit_range
 from grace_store.store.opened import Store
-from grace_store.values.grace import Flag
-from grace_store.values.influence.directions import ROWS_AT_ONCE, SubtaskMeans, unit_vectors
+from grace_store.values.directions import ROWS_AT_ONCE, SubtaskMeans, unit_vectors
+from grace_store.values.flags import Flag
 
 NAMED_IN_A_SENTENCE = 3
 
@@ -65,24 +65,25 @@ class TargetSet:
     means: FloatArray
     """(checkpoints, subtasks, D): of directions, or of gradients as long as they were."""
 
-    def describe(self, names: Sequence[str]) -> dict[str, Any]:
+    def describe(self, names: Sequence[str], data: Sequence[str]) -> TargetsNote:
         """Return what a table says of its target set; names are the pool's signals."""
         store = self.reader.store
-        return {
-            "store": store.location,
-            "plan_sha256": store.plan.digest(),
-            "signals": {
-                name: {"name": view.name, "sha256": view.signal.identity(), "num_units": len(units)}
+        return TargetsNote(
+            store=store.location,
+            plan_sha256=store.plan.digest(),
+            signals={
+                name: NamedSignal(name=view.name, sha256=view.signal.identity(), num_units=len(units))
                 for name, view, units in zip(names, self.reader.views, self.reader.committed, strict=True)
             },
-            "subtasks_by": self.subtasks.by,
-            "subtasks": [
-                {"name": name, "num_samples": size}
+            subtasks_by=self.subtasks.by,
+            subtasks=tuple(
+                Subtask(name=name, num_samples=size)
                 for name, size in zip(self.subtasks.names, self.sizes.tolist(), strict=True)
-            ],
-            "num_set_aside": self.num_set_aside,
-            "num_zero": self.num_zero,
-        }
+            ),
+            num_set_aside=self.num_set_aside,
+            num_zero=self.num_zero,
+            data=tuple(data),
+        )
 
 
 def find_subtasks(targets: Targets, store: Store) -> Subtasks:

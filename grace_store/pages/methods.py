@@ -11,7 +11,7 @@ from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import FloatArray
 from grace_store.base.text import duration, size
-from grace_store.curate.select import select_samples
+from grace_store.curate.select import select
 from grace_store.pages.costs import cost_of
 from grace_store.pages.figures import matrix_map
 from grace_store.pages.sections import Cell, Section
@@ -33,7 +33,7 @@ class Method:
     @property
     def settings(self) -> str:
         """What the table's settings are, in words."""
-        spec = self.table.made_by["spec"]
+        spec = self.table.note.spec.model_dump(mode="json")
         return ", ".join(f"{key} {value}" for key, value in spec.items() if value not in (None, False, [], ""))
 
 
@@ -57,7 +57,7 @@ def overlaps(methods: Sequence[Method], ratio: str) -> tuple[FloatArray, list[in
 def _chosen_rows(table: ScoreTable, ratio: str) -> set[int]:
     if not np.isfinite(table.value).any():
         return set()
-    rows: list[int] = select_samples(table, ratio=ratio).row.tolist()
+    rows: list[int] = select(table, ratio=ratio).row.tolist()
     return set(rows)
 
 
@@ -78,14 +78,14 @@ def methods_section(store: Store, methods: Sequence[Method], status: Status, rat
     """Return the part of the page that holds methods against each other; one method alone has its cost only."""
     section = Section("methods", "Methods", "What each way of scoring chooses, and what it takes.")
     for method in methods:
-        check_plan_of(method.table.made_by, store)
+        check_plan_of(method.table.note, store)
     overlap, num_chosen = overlaps(methods, ratio)
     rows: list[list[Cell]] = []
     for method, count in zip(methods, num_chosen, strict=True):
-        cost = cost_of(method.table.made_by, store, status.signals)
+        cost = cost_of(method.table.note, store, status.signals)
         seconds = "not logged" if cost.seconds is None else duration(cost.seconds)
         num_valued = int(np.isfinite(method.table.value).sum())
-        signals = ", ".join(method.table.made_by["signals"])
+        signals = ", ".join(method.table.note.signals)
         rows.append(
             [method.name, method.settings, signals, num_valued, count, cost.num_forward, cost.num_backward,
              size(cost.num_bytes), seconds]

@@ -27,13 +27,13 @@ def overview_section(store: Store, status: Status, table: ScoreTable, subsets: l
         ordered = sorted(status.set_aside.items(), key=lambda item: -item[1])
         section.table("Set aside, and why", ["reason", "records"], [[*item] for item in ordered], bar=1)
     _made_from(section, store)
-    made_by = table.made_by
-    signals = made_by["signals"].items()
+    note = table.note
+    settings = note.spec.model_dump(mode="json")
     section.facts(
         "The scores",
         [
-            *((name, str(value)) for name, value in made_by["spec"].items() if value not in (None, False, "")),
-            ("signals", ", ".join(f"{name} × {each['weight']:g}" for name, each in signals)),
+            *((name, str(value)) for name, value in settings.items() if value not in (None, False, "")),
+            ("signals", ", ".join(f"{name} × {each.weight:g}" for name, each in note.signals.items())),
             ("table", str(table.path) if table.path else "made for this page"),
             *((name, f"a subset of {count:,} samples") for name, count in subsets),
         ],

@@ -19,8 +19,8 @@ from grace_store.base.errors import DataError, MissingExtra, SettingError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.files import sidecar_of, whole_file
 from grace_store.base.text import counted
-from grace_store.curate.score import score_samples
-from grace_store.curate.select import select_samples
+from grace_store.curate.score import ScoreRequest, score
+from grace_store.curate.select import select
 from grace_store.pages.distributions import length_section, settings_section, stepwise_signals, values_section
 from grace_store.pages.figure_files import write_figures
 from grace_store.pages.figures import Points
@@ -194,7 +194,7 @@ class _Page:
                     "shown": self.shown,
                     "notes": self.traces.notes,
                     "scale": self._scale(),
-                    "signal": next(iter(self.table.made_by["signals"])),
+                    "signal": next(iter(self.table.note.signals)),
                 },
             },
             "trace-index": self.traces.index,
@@ -214,15 +214,15 @@ def _tables(store: Store, request: ReportRequest) -> list[ScoreTable]:
     """Return the tables given, after one made here if none of them has step scores."""
     tables = [read_scores(path) for path in request.scores]
     for table in tables:
-        check_plan_of(table.made_by, store)
+        check_plan_of(table.note, store, table.what)
     if request.signals and any(table.has_step_scores for table in tables):
         raise SettingError("--scores says by which signals it was scored: leave --signal out")
     if not any(table.has_step_scores for table in tables):
         stepwise = stepwise_signals(store)
         if stepwise or not tables:
-            meant = [name for table in tables for name in table.made_by["signals"] if name in stepwise] or stepwise
+            meant = [name for table in tables for name in table.note.signals if name in stepwise] or stepwise
             signals = request.signals or (meant[:1] if tables or len(meant) == 1 else None)
-            tables.insert(0, score_samples(store, signals=signals, partial=request.partial))
+            tables.insert(0, score(store, ScoreRequest(signals=signals, partial=request.partial)))
     return tables
 
 
@@ -231,7 +231,7 @@ def _subsets(store: Store, table: ScoreTable, request: ReportRequest) -> list[tu
     if not request.subsets:
         best = np.zeros(len(table), dtype=np.bool_)
         if np.isfinite(table.value).any():
-            best[select_samples(table, ratio=request.ratio).ranked] = True
+            best[select(table, ratio=request.ratio).ranked] = True
         return [(f"the best {request.ratio}", best)]
     if len(request.subsets) > MAX_SUBSETS:
         raise DataError(f"{len(request.subsets)} subsets are given, a page shows at most {MAX_SUBSETS}.")

@@ -61,7 +61,7 @@ class TraceData:
 def gather_traces(store: Store, table: ScoreTable, request: TraceRequest, listener: Listener) -> TraceData:
     """Gather the shown samples' index and details. Without the dataset their texts are missing, and a note says so."""
     place = request.place
-    shown = ScoreTable(table.table.take(place), table.made_by, table.path)
+    shown = ScoreTable(table.table.take(place), table.note, table.path)
     index = _index(shown, request)
     found = TraceData(index)
     positions = store.positions_of(shown.row)
@@ -111,7 +111,7 @@ def _snippet(sample: Sample) -> str:
 
 def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> Iterator[dict[str, Any]]:
     """Yield each shown sample's alignments, losses and cosines, in order; every chunk of the store is read once."""
-    name = next((name for name in shown.made_by["signals"] if name in stepwise_signals(store)), None)
+    name = next((name for name in shown.note.signals if name in stepwise_signals(store)), None)
     if name is None:
         yield from ({} for _ in range(len(shown)))
         return
@@ -165,7 +165,7 @@ def _texts(
         yield from ((None, None) for _ in range(len(shown)))
         return
     with dataset:
-        view = store.signal(next(iter(shown.made_by["signals"])))
+        view = store.signal(next(iter(shown.note.signals)))
         loader = UnitLoader(store, dataset)
         pictures: Thumbnails | None = None
         for start in range(0, len(positions), READ_AT_ONCE):

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from grace_store import __version__
 from grace_store.artifacts.made_from import check_plan_of
+from grace_store.artifacts.notes import NamedSignal
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError, Unfinished
@@ -113,7 +113,7 @@ class DescriptionReader:
         if chosen == "weighted":
             assert scores is not None
             step_scores = _StepScores.of(scores, opened)
-            made_by["scores"] = scores.made_by
+            made_by["scores"] = scores.note
         return cls(
             view, chosen, units, wanted, made_by, threads, projection, step_scores,
             opened.column("sample_num_steps"), opened.column("sample_row").astype(np.int64),
@@ -272,7 +272,7 @@ def _resolved(
         raise SettingError("the descriptor weighted weighs steps by their scores: give a scores table")
     if not scores.has_step_scores:
         raise DataError(f"{scores.path or 'The table'} has no step scores to weigh steps by: score by --method grace.")
-    check_plan_of(scores.made_by, view.store, scores.what)
+    check_plan_of(scores.note, view.store, scores.what)
     return chosen
 
 
@@ -304,14 +304,13 @@ def _units(view: SignalView, wanted: BoolArray | None, *, partial: bool) -> list
 
 
 def _made_by(view: SignalView, descriptor: Descriptor | None) -> dict[str, Any]:
+    """Return the fields of a PointsNote."""
     num_units = len(view.committed_units())
     return {
-        "kind": "descriptors",
-        "made_by": f"grace-store {__version__}",
         "store": view.store.location,
         "plan_sha256": view.store.plan.digest(),
         "num_units": view.store.plan.num_units,
-        "signal": {"name": view.name, "sha256": view.signal.identity(), "num_units": num_units},
+        "signal": NamedSignal(name=view.name, sha256=view.signal.identity(), num_units=num_units),
         "partial": num_units < view.store.plan.num_units,
         "descriptor": descriptor or "sample",
     }

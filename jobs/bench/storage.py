@@ -16,9 +16,9 @@ from grace_store.store.layout import unit_range
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 from grace_store.store.vectors import packed_grams, stored_form
-from grace_store.values.grace import score_block
 from grace_store.values.gram import pack
 from grace_store.values.length_bias import rank_correlation
+from grace_store.values.methods.grace import score_block
 from grace_store.values.score_spec import ScoreSpec
 from jobs.bench.findings import Findings, Goal, Ratio
 from jobs.bench.stores import NUM_STEPS

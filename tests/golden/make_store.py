@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from grace_store.base.settings import DataRequest, ExtractRequest
-from grace_store.curate.score import score_samples
+from grace_store.curate.score import ScoreRequest, score
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import rewrite_signal_metadata
@@ -46,7 +46,7 @@ def main(folder: Path) -> None:
             "identity": store.signal(name).signal.identity(),
             "value": {
                 sample_id: value
-                for table in [score_samples(store, signals=name)]
+                for table in [score(store, ScoreRequest(signals=name))]
                 for sample_id, value in zip(table.sample_id, table.value.tolist(), strict=True)
             },
         }

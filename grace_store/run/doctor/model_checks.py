@@ -16,8 +16,8 @@ from grace_store.data.sample import Sample
 from grace_store.run.doctor.findings import DoctorJob, Finding, Seen, Vectors, Verdict, num_chars
 from grace_store.run.model_door import Extractor, model_door
 from grace_store.store.vectors import stored_form
-from grace_store.values.grace import score_block
 from grace_store.values.gram import pack
+from grace_store.values.methods.grace import score_block
 from grace_store.values.score_spec import ScoreSpec
 
 NUM_TRIAL, TRIAL_CHARS = 8, 16_000

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, Numbers
+from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.method import InfluenceMethod, Valued
 
 
 def strongest(influence: Numbers) -> FloatArray:
@@ -19,3 +21,13 @@ def strongest(influence: Numbers) -> FloatArray:
     """
     largest: FloatArray = influence.max(axis=1).astype(np.float64)
     return largest
+
+
+METHOD = InfluenceMethod(
+    name="less",
+    about="the most influence on the subtask of --targets that a sample helps most",
+    spec=InfluenceSpec,
+    reads="gradients",
+    columns={"influence": "list<float32>"},
+    values=lambda _, found: Valued(value=strongest(found.influence)),
+)

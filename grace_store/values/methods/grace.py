@@ -9,39 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntFlag
 
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, FlagArray, FloatArray, IntArray, Numbers
 from grace_store.values.aggregation import aggregate, parse_aggregation
 from grace_store.values.alignment import Cosines, Target, history_cosines, target_cosines
+from grace_store.values.flags import Flag
 from grace_store.values.gram import num_entries, offsets_of
 from grace_store.values.gram_columns import Block, GramColumns
 from grace_store.values.history import History
+from grace_store.values.methods.method import Method
 from grace_store.values.score_spec import ScoreSpec, check_alpha
-
-
-class Flag(IntFlag):
-    """What to know of a sample's value, as bits of a uint8."""
-
-    ZERO_VECTOR = 1
-    """A segment, target or history has no direction; the cosines with it count as 0."""
-    NOT_FINITE = 2
-    """The Gram holds NaN or infinity; everything about the sample is NaN."""
-    NO_VALUE = 4
-    """The settings define no value for the sample, which is NaN: it has no step, or token, that they count."""
-    MISSING_SIGNAL = 8
-    """One of the signals scored together does not have the sample, so it has no value."""
-
-
-def flag_names(flags: int) -> list[str]:
-    """Return the names of the bits that are set.
-
-    >>> flag_names(3)
-    ['zero_vector', 'not_finite']
-    """
-    return [flag.name.lower() for flag in Flag if flags & flag and flag.name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,3 +243,12 @@ def _block_shape(packed: Numbers, num_tokens: Numbers) -> tuple[tuple[int, int],
     if packed.shape != (num_samples, num_entries(num_segments)):
         raise ValueError(f"Grams of shape {packed.shape} do not fit token counts of shape {num_tokens.shape}")
     return (num_samples, num_segments - 1), np.full(num_samples, num_segments - 1)
+
+
+METHOD = Method(
+    name="grace",
+    about="steps that push the model the way the answer and the steps before them do",
+    spec=ScoreSpec,
+    settings=tuple(name for name in ScoreSpec.model_fields if name != "method"),
+    reads="grams",
+)

@@ -12,7 +12,7 @@ import numpy as np
 
 from grace_store.base.arrays import FlagArray, FloatArray, IntArray, Numbers
 from grace_store.values.combine import combine_signals
-from grace_store.values.grace import Flag
+from grace_store.values.flags import Flag
 
 ROWS_AT_ONCE = 256
 """Vectors that are held as float64 at a time."""

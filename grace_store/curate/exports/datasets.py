@@ -12,7 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from grace_store.artifacts.notes import SubsetNote
+from grace_store.base.documents import find_document
 from grace_store.base.errors import DataError
+from grace_store.base.files import sidecar_of, whole_folder
+from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
 
 Records = Callable[[], Iterator[dict[str, Any]]]
 """Goes through the records once more every time it is called."""
@@ -98,3 +102,30 @@ def _with_bytes(value: Any) -> Any:
                 return value
         return {key: _with_bytes(inner) for key, inner in value.items()}
     return [_with_bytes(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _write(chosen: ChosenRecords, exported: Exported) -> None:
+    def records() -> Iterator[dict[str, Any]]:
+        return (json.loads(raw) for raw in chosen.raw(one_line=False))
+
+    with whole_folder(exported.out, lambda _: _is_ours(exported.out)) as folder:
+        write_datasets_folder(folder, records, _fingerprint(chosen.store.plan.digest()))
+
+
+def _is_ours(out: Path) -> bool:
+    """Return whether the note beside a datasets folder says that we made it, and it has not been saved to since."""
+    note = find_document(sidecar_of(out), SubsetNote)
+    if note is None or note.as_format != "datasets":
+        return False
+    try:
+        state = json.loads((out / STATE).read_text(encoding="utf-8"))
+        return bool(state["_fingerprint"] == _fingerprint(note.scores.plan_sha256))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _fingerprint(plan_sha256: str) -> str:
+    return plan_sha256[:16]
+
+
+EXPORT = Export(about="a folder as Hugging Face datasets saves it", write=_write)

@@ -13,6 +13,8 @@ import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
 from grace_store.values.length_bias import mean_ranks
+from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.method import InfluenceMethod, Influences, Valued
 
 
 def vote_thresholds(influence: Numbers, vote_percent: float) -> FloatArray:
@@ -70,3 +72,24 @@ def icons_values(votes: IntArray, rank_shares: FloatArray) -> FloatArray:
 
 def _usable(influence: Numbers) -> BoolArray:
     return np.asarray(np.isfinite(influence).all(axis=1))
+
+
+def _values(spec: InfluenceSpec, found: Influences) -> Valued:
+    thresholds = vote_thresholds(found.influence, spec.vote_percent)
+    votes = count_votes(found.influence, thresholds)
+    value = icons_values(votes, mean_rank_shares(found.influence))
+    return Valued(value=value, columns={"votes": votes}, thresholds=thresholds)
+
+
+METHOD = InfluenceMethod(
+    name="icons",
+    about="the most votes of the subtasks of --targets",
+    spec=InfluenceSpec,
+    settings=("vote_percent",),
+    reads="gradients",
+    columns={"influence": "list<float32>", "votes": "int32"},
+    values=_values,
+    needs_whole_pool=True,
+    max_checkpoints=1,
+    takes_preconditioned=False,
+)

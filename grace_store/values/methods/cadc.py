@@ -19,7 +19,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, IntArray
-from grace_store.values.influence.directions import unit_vectors
+from grace_store.values.directions import unit_vectors
+from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.less import strongest
+from grace_store.values.methods.method import InfluenceMethod, Influences, Valued
 
 
 def trajectories(means: FloatArray, weights: Sequence[float]) -> FloatArray:
@@ -63,3 +66,23 @@ def self_influence_slopes(squared_length: FloatArray) -> FloatArray:
     for at, squared in zip(place.tolist(), squared_length, strict=True):
         total += at * squared
     return total / float(place @ place)
+
+
+def _values(_: InfluenceSpec, found: Influences) -> Valued:
+    value = strongest(found.influence)
+    capability = np.where(np.isfinite(value)[:, None], found.influence, 0).argmax(axis=1)
+    return Valued(value=value, columns={"capability": capability, "stage": found.slope})
+
+
+METHOD = InfluenceMethod(
+    name="cadc",
+    about="the most influence on each capability of --targets, in equal numbers; a reconstruction",
+    spec=InfluenceSpec,
+    settings=("join_cosine", "seed"),
+    reads="gradients",
+    columns={"influence": "list<float32>", "capability": "int32", "stage": "float64"},
+    is_reconstruction=True,
+    values=_values,
+    restores_length=True,
+    joins_subtasks=True,
+)
