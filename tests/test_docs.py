@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -42,6 +43,12 @@ def name_of(path: Path) -> str:
 
 def test_the_readme_is_short() -> None:
     assert (REPOSITORY / "README.md").stat().st_size <= 9000
+
+
+def test_the_readme_has_every_extra_that_users_install() -> None:
+    extras = set(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    readme = (REPOSITORY / "README.md").read_text()
+    assert not [extra for extra in extras - {"dev", "docs", "fuzz"} if f"`{extra}`" not in readme]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
