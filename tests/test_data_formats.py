@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from grace_store.base.errors import SettingError, UnknownFormat, Unusable
+from grace_store.base.errors import SettingError, UnknownFormat
+from grace_store.base.states import Unusable
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import Reason
 from grace_store.data.formats import FORMATS

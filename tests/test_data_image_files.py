@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grace_store.base.errors import SettingError, Unusable
+from grace_store.base.errors import SettingError
+from grace_store.base.states import Unusable
 from grace_store.base.states import Reason
 from grace_store.data import image_files
 from grace_store.data.folders import default_image_folder

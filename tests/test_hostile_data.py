@@ -18,7 +18,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_store.base.errors import DataError, NothingUsable, SettingError, UnknownFormat, Unusable
+from grace_store.base.errors import DataError, NothingUsable, SettingError, UnknownFormat
+from grace_store.base.states import Unusable
 from grace_store.base.settings import DataRequest, DataSpec
 from grace_store.base.states import Reason
 from grace_store.data import tables

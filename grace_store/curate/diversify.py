@@ -66,7 +66,7 @@ def diversify(
     at = pool.places_of(row, "the table")
     choice = ChosenDiversity(**spec.model_dump() | {"descriptor": pool.note.descriptor})
     listener(Note(f"Ordering {len(at)} samples by {spec.method}."))
-    return _ranked(ranking, pool_orders(pool, at, [spec], threads=threads)[0], choice)
+    return _ranked(ranking, pool_orders(pool.vector, at, [spec], threads=threads)[0], choice)
 
 
 def _given_table(path: str | Path, store: Store, spec: DiversitySpec) -> DuplicateTable:

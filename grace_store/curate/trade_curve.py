@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from pydantic import field_validator
 
@@ -11,7 +13,6 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import Settings
 from grace_store.base.text import counted
-from grace_store.curate.pool import Pool
 from grace_store.curate.pool_orders import pool_orders
 from grace_store.curate.select import Ranking
 from grace_store.likeness.clusters import Clusters
@@ -19,6 +20,9 @@ from grace_store.likeness.coverage import expected_share_touched, occupancy_entr
 from grace_store.values.diverse_orders import check_weight
 from grace_store.values.diversity_spec import DiversitySpec, Traded
 from grace_store.values.ranking import Ratio, budget
+
+if TYPE_CHECKING:
+    from grace_store.curate.pool import Pool
 
 NUM_RANDOM = 200
 """Random subsets that the mean entropy is taken over."""
@@ -90,7 +94,7 @@ def trade_curve(
         )
 
     specs = spec.specs()
-    orders = pool_orders(pool, at, specs, threads=threads)
+    orders = pool_orders(pool.vector, at, specs, threads=threads)
     drawn = min(count, int(size.sum()))
     counts = random_counts(size, drawn, NUM_RANDOM, np.random.default_rng([spec.seed, drawn]))
     evenness = float(np.mean([occupancy_entropy(each) for each in counts]))

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from grace_store.base.errors import SettingError, Unusable
-from grace_store.base.states import Reason
+from grace_store.base.errors import SettingError
+from grace_store.base.states import Reason, Unusable
 from grace_store.data.sample import ImageRef
 
 MAX_IMAGE_BYTES = 2**27

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from grace_store.base.arrays import Int32Array, IntArray
-from grace_store.base.errors import DataError, DatasetChanged, Unusable
+from grace_store.base.errors import DataError, DatasetChanged
 from grace_store.base.fingerprint import file_sha256
+from grace_store.base.states import Unusable
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder, name_files
 from grace_store.data.record import Record

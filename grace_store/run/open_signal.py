@@ -25,7 +25,7 @@ from grace_store.model.load.adapter_folder import find_adapters
 from grace_store.model.lora.recipe import WarmupSpec
 from grace_store.run.model_door import ModelDoor
 from grace_store.store.backend import open_backend
-from grace_store.store.layout import check_signal_name
+from grace_store.store.keys import check_signal_name
 from grace_store.store.lock import hold
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import check_kind, create_signal

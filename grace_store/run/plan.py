@@ -15,12 +15,11 @@ from grace_store.base.errors import (
     SettingError,
     StoreError,
     UnknownFormat,
-    Unusable,
 )
 from grace_store.base.events import Listener, Scanned, Warned, ignore
 from grace_store.base.files import refuse_file_above
 from grace_store.base.settings import DataRequest, DataSpec, said
-from grace_store.base.states import Reason, SetAside
+from grace_store.base.states import Reason, SetAside, Unusable
 from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import name_files
@@ -30,7 +29,7 @@ from grace_store.read.records import check_files
 from grace_store.run.scan import RecordOutcome, Understanding, Understood, processes_for, understood
 from grace_store.run.seen_ids import SeenIds
 from grace_store.store.backend import is_url, open_backend
-from grace_store.store.layout import SAMPLES_GROUP
+from grace_store.store.keys import SAMPLES_GROUP
 from grace_store.store.lock import Lease, hold
 from grace_store.store.opened import Store
 from grace_store.store.plan_writer import PlanWriter, check_claimable

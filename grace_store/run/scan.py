@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grace_store.base.child_process import die_with_parent
-from grace_store.base.errors import GraceStoreError, Unusable
+from grace_store.base.errors import GraceStoreError
 from grace_store.base.settings import DataSpec, default_threads
-from grace_store.base.states import SetAside
+from grace_store.base.states import SetAside, Unusable
 from grace_store.data.images import is_missing
 from grace_store.data.record import Record
 from grace_store.data.understand import understand

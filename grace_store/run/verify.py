@@ -19,7 +19,7 @@ from grace_store.read.records import UnitLoader, image_folder, open_dataset
 from grace_store.run.model_door import PROXY, model_door
 from grace_store.run.open_signal import check_same
 from grace_store.store.check import Problem, check_plan, check_signal, check_strays, listed_sizes, remedy_of_lost
-from grace_store.store.layout import completion_key
+from grace_store.store.keys import completion_key
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.storages import stored_form
 

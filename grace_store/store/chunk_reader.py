@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import numpy as np
@@ -23,9 +23,11 @@ from zarr.storage import MemoryStore
 
 from grace_store.base.arrays import Array
 from grace_store.base.errors import Corrupt
-from grace_store.store import layout
-from grace_store.store.array_group import ArrayGroup
+from grace_store.store import keys, layout
 from grace_store.store.sealed import BODY, from_bytes, sealed_body
+
+if TYPE_CHECKING:
+    from grace_store.store.array_group import ArrayGroup
 
 _CRC_BYTES = 4
 _LEFT_OUT = 2**64 - 1
@@ -45,11 +47,11 @@ class ChunkReader:
 
     def digests(self, units: Sequence[int]) -> dict[int, Digests]:
         """Return what the commits of units say of their chunks. Only their seals are checked; verify does more."""
-        raws = self._group.backend.read_all(layout.commit_key(self._signal, unit) for unit in units)
+        raws = self._group.backend.read_all(keys.commit_key(self._signal, unit) for unit in units)
         return {unit: self._digests(unit, raw) for unit, raw in zip(units, raws, strict=True)}
 
     def _digests(self, unit: int, raw: bytes | None) -> Digests:
-        key = layout.commit_key(self._signal, unit)
+        key = keys.commit_key(self._signal, unit)
         try:
             commit = from_bytes(raw, key)
             sealed_body(commit, key)
@@ -60,11 +62,10 @@ class ChunkReader:
     def read(self, wanted: Sequence[tuple[str, int]], digests: Mapping[int, Digests]) -> Iterator[Array]:
         """Yield the chunk of each (array, unit), padding included; several are read at a time where that helps."""
         specs = [self._group.specs[name] for name, _ in wanted]
-        keys = [
-            layout.chunk_key(spec.name, len(spec.dims), unit) for spec, (_, unit) in zip(specs, wanted, strict=True)
-        ]
-        raws = self._group.backend.read_all(f"{self._group.path}/{key}" for key in keys)
-        for spec, (_, unit), key, raw in zip(specs, wanted, keys, raws, strict=True):
+        both = zip(specs, wanted, strict=True)
+        chunks = [keys.chunk_key(spec.name, len(spec.dims), unit) for spec, (_, unit) in both]
+        raws = self._group.backend.read_all(f"{self._group.path}/{key}" for key in chunks)
+        for spec, (_, unit), key, raw in zip(specs, wanted, chunks, raws, strict=True):
             yield self._chunk(spec, unit, key, raw, digests[unit].get(key, {}))
 
     def _chunk(

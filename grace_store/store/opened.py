@@ -17,11 +17,11 @@ from grace_store.base.errors import Corrupt, GraceStoreError, NotAStore, Unfinis
 from grace_store.base.metadata import Commit, Completion, Plan, Signal
 from grace_store.base.states import STATE_CODES
 from grace_store.base.text import counted
-from grace_store.store import layout
+from grace_store.store import keys, layout
 from grace_store.store.array_group import ArrayGroup
 from grace_store.store.backend import Backend, LocalBackend, open_backend
 from grace_store.store.chunk_reader import ChunkReader
-from grace_store.store.layout import SAMPLES_GROUP, SIGNALS_GROUP
+from grace_store.store.keys import SAMPLES_GROUP, SIGNALS_GROUP
 from grace_store.store.sealed import from_bytes, group_document, sealed_body, unseal
 from grace_store.store.storages import VectorStorage, storage_of
 from grace_store.store.version import check_version
@@ -68,7 +68,7 @@ class Store:
         try:
             return cls(backend, _plan_document(raw, backend.location))
         except (Corrupt, NotAStore) as error:
-            if backend.size(layout.PLAN_COPY) is not None:
+            if backend.size(keys.PLAN_COPY) is not None:
                 error.add_note("There is a copy of the plan, which `grace-store repair` puts back.")
             raise
 
@@ -93,7 +93,7 @@ class Store:
     def signal_names(self) -> list[str]:
         """Names of the signals, sorted. A signal exists when its group's metadata does."""
         names = [name for name in self.backend.names(SIGNALS_GROUP) if name != "zarr.json"]
-        documents = self.backend.read_all(f"{layout.signal_key(name)}/zarr.json" for name in names)
+        documents = self.backend.read_all(f"{keys.signal_key(name)}/zarr.json" for name in names)
         return [name for name, document in zip(names, documents, strict=True) if document is not None]
 
     def signal(self, name: str | None = None) -> SignalView:
@@ -113,7 +113,7 @@ class Store:
         return SignalView(self, name)
 
     def _has_signal(self, name: str) -> bool:
-        return self.backend.size(f"{layout.signal_key(name)}/zarr.json") is not None
+        return self.backend.size(f"{keys.signal_key(name)}/zarr.json") is not None
 
     def samples(self, start: int, stop: int) -> SampleRows:
         """Return the plan's rows for samples start..stop."""
@@ -174,7 +174,7 @@ class SignalView:
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
         self.name = name
-        self.key = layout.signal_key(name)
+        self.key = keys.signal_key(name)
         where = f"{store.location}/{self.key}/zarr.json"
         self.signal = group_document(store.backend.read(f"{self.key}/zarr.json"), Signal, where)
         if self.signal.name != name:
@@ -227,21 +227,21 @@ class SignalView:
 
     def committed_units(self) -> list[int]:
         """Return the units whose commit exists, in order; one listing, no reads."""
-        names = self.store.backend.names(f"{layout.COMMITS}/{self.name}")
+        names = self.store.backend.names(f"{keys.COMMITS}/{self.name}")
         return [int(name[:-5]) for name in names if is_commit_name(name)]
 
     def commit(self, unit: int) -> Commit:
         """Return a unit's commit; Corrupt if it is missing, damaged or another signal's."""
-        return self.parsed_commit(unit, self.store.backend.read(layout.commit_key(self.name, unit)))
+        return self.parsed_commit(unit, self.store.backend.read(keys.commit_key(self.name, unit)))
 
     def commits(self, units: Sequence[int]) -> Iterator[Commit]:
         """Yield the commits of units as commit does, several being read at a time."""
-        keys = [layout.commit_key(self.name, unit) for unit in units]
-        return map(self.parsed_commit, units, self.store.backend.read_all(keys))
+        found = self.store.backend.read_all([keys.commit_key(self.name, unit) for unit in units])
+        return map(self.parsed_commit, units, found)
 
     def parsed_commit(self, unit: int, raw: bytes | None) -> Commit:
         """Return the commit of a unit from what lies at its key; Corrupt if that is none of its."""
-        key = layout.commit_key(self.name, unit)
+        key = keys.commit_key(self.name, unit)
         commit = unseal(from_bytes(raw, key), Commit, key)
         if commit.unit != unit or commit.signal_sha256 != self.identity:
             raise Corrupt(f"{key} belongs to another unit or signal.")
@@ -249,7 +249,7 @@ class SignalView:
 
     def completion(self) -> Completion | None:
         """Return the totals if every unit was committed when they were written."""
-        key = layout.completion_key(self.name)
+        key = keys.completion_key(self.name)
         raw = self.store.backend.read(key)
         return None if raw is None else unseal(from_bytes(raw, key), Completion, key)
 
@@ -368,4 +368,4 @@ def is_commit_name(name: str) -> bool:
 
 def is_committed(view: SignalView, unit: int) -> bool:
     """Return whether a unit is done."""
-    return view.store.backend.size(layout.commit_key(view.name, unit)) is not None
+    return view.store.backend.size(keys.commit_key(view.name, unit)) is not None

@@ -15,11 +15,12 @@ from grace_store.base.errors import NotAStore
 from grace_store.base.metadata import DataFile, Plan
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import STATE_CODES, Reason
-from grace_store.store import layout
+from grace_store.store import keys, layout
 from grace_store.store.backend import Backend
 from grace_store.store.copies import write_copy
 from grace_store.store.encode import ArrayEncoder
-from grace_store.store.layout import COMMITS, LEDGER_GROUP, SAMPLES_GROUP, SIGNALS_GROUP, sample_arrays
+from grace_store.store.keys import COMMITS, LEDGER_GROUP, SAMPLES_GROUP, SIGNALS_GROUP
+from grace_store.store.layout import sample_arrays
 from grace_store.store.packed_grams import num_packed
 from grace_store.store.sealed import group_bytes
 
@@ -88,7 +89,7 @@ class PlanWriter:
         """Leave nothing of a plan that will not be, or that was cut short."""
         for group in (SAMPLES_GROUP, SIGNALS_GROUP):
             self._backend.delete_tree(group)
-        self._backend.delete(layout.PLAN_COPY)
+        self._backend.delete(keys.PLAN_COPY)
 
     def finish(self, spec: DataSpec, files: Iterable[DataFile], samples_per_unit: int | None, created_by: str) -> Plan:
         """Write what is left and, last of all, the plan itself."""
@@ -212,7 +213,7 @@ def plan_documents(plan: Plan) -> dict[str, bytes]:
     """Return {key: bytes} of all metadata that follows from a plan, its own in zarr.json last."""
     arrays = sample_arrays(plan.num_samples, sum(plan.set_aside.values()))
     documents = {f"{SAMPLES_GROUP}/{key}": value for key, value in ArrayEncoder(arrays).metadata.items()}
-    documents |= {f"{group}/zarr.json": group_bytes() for group in layout.GROUPS}
+    documents |= {f"{group}/zarr.json": group_bytes() for group in keys.GROUPS}
     return documents | {"zarr.json": group_bytes(plan)}
 
 
@@ -221,7 +222,7 @@ def check_claimable(backend: Backend) -> None:
     arrays = "|".join(spec.name for spec in sample_arrays(1, 1))
     samples = rf"{SAMPLES_GROUP}/(({arrays})/(zarr\.json|c/[0-9/]+)|zarr\.json)"
     ours = re.compile(rf"{samples}|{SIGNALS_GROUP}/zarr\.json|{LEDGER_GROUP}/.*")
-    strangers = [name for name in backend.names("") if name not in layout.GROUPS]
+    strangers = [name for name in backend.names("") if name not in keys.GROUPS]
     if not strangers:
         if backend.names(COMMITS):
             raise NotAStore(

@@ -13,7 +13,7 @@ from grace_store.base.metadata import KIND_VERSIONS, ChunkDigest, Commit, Comple
 from grace_store.base.settings import Kind
 from grace_store.base.states import STATE_CODES, STATE_DONE
 from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
-from grace_store.store import layout
+from grace_store.store import keys, layout
 from grace_store.store.copies import write_copy
 from grace_store.store.encode import ArrayEncoder
 from grace_store.store.opened import SignalView, Store
@@ -29,11 +29,11 @@ Regions = dict[str, tuple[int, Array]]
 
 def create_signal(store: Store, signal: Signal) -> SignalView:
     """Write the empty arrays of a signal and, last, the metadata that makes it exist."""
-    layout.check_signal_name(signal.name)
+    keys.check_signal_name(signal.name)
     check_kind(store, signal.spec.kind)
     write_copy(store.backend, signal)
     _write_metadata(store, signal)
-    store.backend.write(f"{layout.signal_key(signal.name)}/zarr.json", group_bytes(signal))
+    store.backend.write(f"{keys.signal_key(signal.name)}/zarr.json", group_bytes(signal))
     store.backend.flush()
     return store.signal(signal.name)
 
@@ -60,7 +60,7 @@ def _write_metadata(store: Store, signal: Signal) -> None:
     constants = {each.name: (0, each.values) for each in storage_of(signal.spec).constants()}
     encoder = ArrayEncoder(arrays)
     documents = encoder.metadata | encoder.encode(constants)
-    store.backend.write_all({f"{layout.signal_key(signal.name)}/{name}": value for name, value in documents.items()})
+    store.backend.write_all({f"{keys.signal_key(signal.name)}/{name}": value for name, value in documents.items()})
     store.backend.flush()
 
 
@@ -101,7 +101,7 @@ class UnitWriter:
             ),
             chunks={name: digest_of(value) for name, value in chunks.items()},
         )
-        backend.write(layout.commit_key(self._view.name, unit), to_bytes(seal(commit)))
+        backend.write(keys.commit_key(self._view.name, unit), to_bytes(seal(commit)))
         backend.flush()
         return commit
 
@@ -165,7 +165,7 @@ def complete_signal(view: SignalView) -> Completion:
     if units != list(view.store.plan.units):
         raise Corrupt(f"{view.name} has {len(units)} of {view.store.plan.num_units} units; it is not complete.")
     completion = Totals(view.commits(units)).completion(view.signal)
-    view.store.backend.write(layout.completion_key(view.name), to_bytes(seal(completion)))
+    view.store.backend.write(keys.completion_key(view.name), to_bytes(seal(completion)))
     view.store.backend.flush()
     return completion
 
@@ -173,6 +173,6 @@ def complete_signal(view: SignalView) -> Completion:
 def withdraw_units(view: SignalView, units: Sequence[int]) -> None:
     """Undo commits, so that the next run computes those units again."""
     backend = view.store.backend
-    backend.delete(layout.completion_key(view.name))
-    backend.delete(*(layout.commit_key(view.name, unit) for unit in units))
+    backend.delete(keys.completion_key(view.name))
+    backend.delete(*(keys.commit_key(view.name, unit) for unit in units))
     backend.flush()

@@ -21,7 +21,7 @@ from grace_store.base.unit import UnitSignals
 from grace_store.run.scan import RECORDS_PER_BLOCK
 from grace_store.run.seen_ids import SeenIds
 from grace_store.store.backend import open_backend
-from grace_store.store.layout import chunk_key, commit_key
+from grace_store.store.keys import chunk_key, commit_key
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.plan_writer import PlannedSample, PlanWriter
 from grace_store.store.sealed import seal, to_bytes

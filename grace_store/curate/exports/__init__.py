@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from grace_store.base.registry import Registry
-from grace_store.curate.exports.export_kind import Export
+
+if TYPE_CHECKING:
+    from grace_store.curate.exports.export_kind import Export
 
 EXPORTS: Registry[Export] = Registry(
     __name__, "EXPORT", ("source", "ms-swift", "llama-factory", "datasets", "steps", "ids")

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grace_store.base.errors import DataError, Unusable
-from grace_store.curate.select import Subset
+from grace_store.base.errors import DataError
+from grace_store.base.states import Unusable
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import name_files
 from grace_store.data.record import Record
@@ -21,6 +22,9 @@ from grace_store.data.sample import Sample
 from grace_store.data.understand import understand
 from grace_store.read.records import image_folder
 from grace_store.store.opened import Store
+
+if TYPE_CHECKING:
+    from grace_store.curate.select import Subset
 
 
 @dataclass(slots=True)

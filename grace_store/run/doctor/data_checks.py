@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from itertools import islice
 
-from grace_store.base.errors import StorageError, Unusable
+from grace_store.base.errors import StorageError
 from grace_store.base.settings import DataSpec, said
-from grace_store.base.states import Reason
+from grace_store.base.states import Reason, Unusable
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
 from grace_store.data.image_files import ImageFolder
