@@ -14,6 +14,7 @@ from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.read.blocks import BlockReader
 from grace_store.read.records import UnitLoader, image_folder, open_dataset
+from grace_store.read.samples import samples_at
 from grace_store.run.model_door import PROXY, model_door
 from grace_store.run.open_signal import check_same
 from grace_store.store.opened import SignalView, Store
@@ -76,8 +77,8 @@ def measure_fidelity(
     found = _gradients(
         view, model, chosen, num_layer_groups, lora, options or RunOptions(), data, adapter, images, listener
     )  # fmt: skip
-    proxy = [view.gram(int(position)) for position in found.positions]
-    tokens = [view.segments("segment_num_tokens", int(position)) for position in found.positions]
+    samples = samples_at(view, found.positions)
+    proxy, tokens = [each.gram for each in samples], [each.num_tokens for each in samples]
     spec = spec or ScoreSpec()
     scores = {"proxy": scores_of(proxy, tokens, spec)}
     scores |= {space: scores_of(grams, tokens, spec) for space, grams in found.grams.items()}
@@ -89,7 +90,7 @@ def measure_fidelity(
         ratio=str(ratio),
         by_chance=jaccard_by_chance(len(proxy), count),
         spaces={space: _compare(scores["proxy"], scores[space], ratio, draws, seed) for space in found.grams},
-        sample_id=[str(opened.column("sample_id", int(p), int(p) + 1)[0]) for p in found.positions],
+        sample_id=[each.sample_id for each in samples],
         scores=scores,
     )
 
