@@ -114,7 +114,7 @@ def test_no_file_name_means_two_things() -> None:
             places.setdefault(path.stem, []).append(path.relative_to(ROOT).as_posix())
     jobs = {name: [each for each in found if not each.startswith("cli/")] for name, found in places.items()}
     assert {name: found for name, found in jobs.items() if len(found) > 1} == {}
-    packages = {path.name for path in ROOT.rglob("*") if path.is_dir() and path.name != "__pycache__"}
+    packages = {path.parent.name for path in ROOT.rglob("*/__init__.py")}
     commands = {path.stem for path in (ROOT / "cli").glob("*.py")}
     assert packages & (set(places) - commands) == set()
 

@@ -190,7 +190,7 @@ def test_blocks_are_the_whole_and_threads_change_nothing(store):
 
 def test_units_are_decoded_a_bounded_number_of_rows_at_a_time(store, monkeypatch):
     whole = {name: describe_samples(store, DescriptorSpec(descriptor=name)).vector for name in ("answer", "steps")}
-    monkeypatch.setattr("grace_store.read.descriptors.ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("grace_store.read.descriptors.DECODED_ROWS", 3)
     for name, vector in whole.items():
         assert np.array_equal(describe_samples(store, DescriptorSpec(descriptor=name)).vector, vector)
 
@@ -204,7 +204,7 @@ def test_a_signal_with_one_vector_a_sample_has_that_as_its_descriptor(tmp_path):
         writer.write(number, random_vectors(view, number, set_aside=[1] if number == 0 else []), NO_SPANS)
     complete_signal(view)
     found = describe_samples(store)
-    vectors = np.concatenate([view.sample_vectors(number) for number in range(3)])[found.sample]
+    vectors = np.concatenate([view.unit_vectors(number) for number in range(3)])[found.sample]
     assert 1 not in found.sample.tolist()
     np.testing.assert_allclose(found.vector, [unit(vector) for vector in vectors], atol=1e-6)
     assert found.made_by["descriptor"] == "sample"

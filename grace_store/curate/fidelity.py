@@ -21,6 +21,7 @@ from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.read.blocks import BlockReader
 from grace_store.read.records import UnitLoader, image_folder, open_dataset
+from grace_store.read.samples import samples_at
 from grace_store.run.model_door import PROXY, model_door
 from grace_store.run.open_signal import check_same
 from grace_store.store.opened import SignalView, Store
@@ -104,8 +105,8 @@ def fidelity(
     ratio = request.ratio
     budget(ratio, 0)  # says so if it is no ratio
     found = _gradients(view, _choose(view, request.num_samples, request.seed), request, listener)
-    proxy = [view.gram(int(position)) for position in found.positions]
-    tokens = [view.segments("segment_num_tokens", int(position)) for position in found.positions]
+    samples = samples_at(view, found.positions)
+    proxy, tokens = [each.gram for each in samples], [each.num_tokens for each in samples]
     scores = {"proxy": scores_of(proxy, tokens, request.spec)}
     scores |= {space: scores_of(grams, tokens, request.spec) for space, grams in found.grams.items()}
     document = FidelityDocument(
@@ -118,8 +119,7 @@ def fidelity(
         by_chance=jaccard_by_chance(len(proxy), budget(ratio, len(proxy))),
         spaces={space: _compare(scores["proxy"], scores[space], request) for space in found.grams},
     )
-    ids = [str(opened.column("sample_id", int(p), int(p) + 1)[0]) for p in found.positions]
-    return Fidelity(document, ids, scores)
+    return Fidelity(document, [each.sample_id for each in samples], scores)
 
 
 def _choose(view: SignalView, num_samples: int, seed: int) -> list[int]:

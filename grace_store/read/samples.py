@@ -56,14 +56,21 @@ def read_sample(
 ) -> StoredSample:
     """Return one done sample of a signal by its id, or by ``#row`` for its row in the dataset."""
     opened = store if isinstance(store, Store) else Store.open(store)
-    view, position = opened.signal(signal), opened.find(sample)
-    view.require_unit_of(position)
-    if (state := view.state(position)) != "done":
-        raise DataError(f"Sample {sample!r} has no vectors in signal {view.name!r}: it was set aside ({state}).")
-    rows = opened.samples(position, position + 1)
-    return StoredSample(
-        rows.sample_id[0], int(rows.row[0]), position, int(rows.num_steps[0]), view, _Texts(opened, data)
-    )
+    return samples_at(opened.signal(signal), [opened.find(sample)], data)[0]
+
+
+def samples_at(view: SignalView, positions: Sequence[int], data: Sequence[str] | None = None) -> list[StoredSample]:
+    """Return the samples at some positions in the plan, all of which the signal must have."""
+    store, texts, found = view.store, _Texts(view.store, data), []
+    for position in positions:
+        rows = store.samples(position, position + 1)
+        view.require_unit_of(position)
+        if (state := view.state(position)) != "done":
+            who = f"Sample {rows.sample_id[0]!r} has no vectors in signal {view.name!r}"
+            raise DataError(f"{who}: it was set aside ({state}).")
+        known = rows.sample_id[0], int(rows.row[0]), position, int(rows.num_steps[0])
+        found.append(StoredSample(*known, view, texts))
+    return found
 
 
 @dataclass(frozen=True, eq=False, repr=False)
