@@ -7,8 +7,8 @@
     table.value, table.to_pandas()                      # NumPy, Arrow (table.table) or pandas
     subset = gs.select(table, ratio="0.2")
     gs.export(subset, "subset.jsonl", gs.ExportRequest(as_format="ms-swift"))
-    for sample in gs.samples(store):                    # ids, Grams, token counts; vectors and texts when asked for
-        sample.sample_id, sample.gram.shape
+    for sample in gs.iter_samples(store):               # what is not asked for is not read
+        sample.sample_id, sample.gram.shape, sample.vectors.shape, sample.segments
 
 The functions are the command line's verbs. All public names are listed in ``__init__.pyi``, and looked up when they
 are first used: importing the package loads nothing else.

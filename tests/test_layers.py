@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent / "grace_store"
 
 LAYERS = [
-    "base", "store", "data", "model", "values", "likeness", "artifacts", "read", "run", "curate", "pages", "example",
+    "base", "store", "data", "model", "values", "likeness", "read", "artifacts", "run", "curate", "pages", "example",
     "cli",
 ]  # fmt: skip
 """Lowest first. A room may import those before it, and its own modules."""
@@ -41,7 +41,7 @@ SIDEWAYS = {
     "model": {"store"},
     "values": {"store", "data", "model"},
     "likeness": {"store", "data", "model"},
-    "example": {"store", "data", "model", "values", "likeness", "artifacts", "read", "run", "curate", "pages"},
+    "example": {"store", "data", "model", "values", "likeness", "read", "artifacts", "run", "curate", "pages"},
 }
 """Rooms that could import these by their height, and must not."""
 

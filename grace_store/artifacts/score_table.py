@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,8 @@ from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import whole_file
 from grace_store.base.text import counted
+from grace_store.read.records import columns_of_rows
+from grace_store.store.opened import Store
 from grace_store.values.flags import flag_names
 from grace_store.values.gram import offsets_of
 from grace_store.values.length_bias import Length, lengths_of, step_token_totals
@@ -171,9 +173,15 @@ class ScoreTable:
     def _ints(self, name: str) -> IntArray:
         return np.asarray(self.table[name].to_numpy(zero_copy_only=False), dtype=np.int64)
 
-    def to_pandas(self) -> Any:
-        """Return a pandas DataFrame; pandas must be installed."""
-        return self.table.to_pandas()
+    def to_pandas(self, fields: Sequence[str] = (), data: Sequence[str] | None = None) -> Any:
+        """Return a pandas DataFrame, with fields of the records as further columns; pandas must be installed.
+
+        data says where the dataset is now, if it moved.
+        """
+        frame = self.table.to_pandas()
+        if not fields:
+            return frame
+        return frame.assign(**columns_of_rows(Store.open(self.note.store), self.row, fields, data))
 
 
 # ---------------------------------------------------------------- writing

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import Float32Array
 from grace_store.base.errors import DataError, SettingError, Unfinished
@@ -77,6 +78,8 @@ def neighbours(
     if request.seed is not None and request.descriptor != "projected":
         raise SettingError("a seed is for the random projection of the descriptor projected: leave --seed out")
     opened = store if isinstance(store, Store) else Store.open(store)
+    if scores is not None:
+        check_plan_of(scores.note, opened, scores.what)
     view = opened.signal(request.signal if scores is None else scores.signal_named(request.signal))
     spec = DescriptorSpec(view.name, request.descriptor, request.dimension, request.seed or 0)
     reader = DescriptionReader.of(opened, spec, scores=scores, partial=request.partial, threads=threads)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.artifacts.made_from import check_plan_of
-from grace_store.artifacts.notes import NamedSignal
-from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError, Unfinished
 from grace_store.base.events import Listener, Warned, ignore
@@ -36,6 +33,26 @@ VectorType = Literal["float32", "float16"]
 
 DECODED_ROWS = 4096
 """Segment vectors that are decoded together: a unit may hold ten times as many."""
+
+
+class StepScored(Protocol):
+    """Scores of steps, as a table of scores has them."""
+
+    @property
+    def row(self) -> IntArray: ...
+
+    @property
+    def num_steps(self) -> IntArray: ...
+
+    @property
+    def has_step_scores(self) -> bool: ...
+
+    @property
+    def what(self) -> str:
+        """What it is and where, for a sentence."""
+
+    def flat(self, name: str) -> Array:
+        """Return a column of one entry a step as one array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +98,7 @@ def describe_samples(
     store: Store | str | Path,
     spec: DescriptorSpec | None = None,
     *,
-    scores: ScoreTable | None = None,
+    scores: StepScored | None = None,
     samples: IntArray | None = None,
     dtype: VectorType = "float32",
     partial: bool = False,
@@ -121,7 +138,7 @@ class DescriptionReader:
         store: Store | str | Path,
         spec: DescriptorSpec | None = None,
         *,
-        scores: ScoreTable | None = None,
+        scores: StepScored | None = None,
         samples: IntArray | None = None,
         partial: bool = False,
         threads: Threads = None,
@@ -142,7 +159,6 @@ class DescriptionReader:
         if chosen == "weighted":
             assert scores is not None
             step_scores = _StepScores.of(scores, opened)
-            made_by["scores"] = scores.note
         return cls(
             vectors=vectors,
             descriptor=chosen,
@@ -273,7 +289,7 @@ class _StepScores:
     """(N,) where each planned sample's scores begin in the flat column; -1 where the table has none."""
 
     @classmethod
-    def of(cls, scores: ScoreTable, store: Store) -> _StepScores:
+    def of(cls, scores: StepScored, store: Store) -> _StepScores:
         first = np.full(store.plan.num_samples, -1, dtype=np.int64)
         places = np.searchsorted(store.column("sample_row"), scores.row)
         first[places] = offsets_of(scores.num_steps)[:-1]
@@ -285,7 +301,7 @@ class _StepScores:
         return np.where(np.repeat(first < 0, num_steps), 0.0, found)
 
 
-def _resolved(view: SignalView, spec: DescriptorSpec, scores: ScoreTable | None) -> Descriptor | None:
+def _resolved(view: SignalView, spec: DescriptorSpec, scores: StepScored | None) -> Descriptor | None:
     """Return the descriptor meant, or say why there is none such."""
     named = None if spec.descriptor is None else descriptor_named(spec.descriptor)
     if view.per_sample:
@@ -302,8 +318,7 @@ def _resolved(view: SignalView, spec: DescriptorSpec, scores: ScoreTable | None)
     if scores is None:
         raise SettingError("the descriptor weighted weighs steps by their scores: give a scores table")
     if not scores.has_step_scores:
-        raise DataError(f"{scores.path or 'The table'} has no step scores to weigh steps by: score by --method grace.")
-    check_plan_of(scores.note, view.store, scores.what)
+        raise DataError(f"The {scores.what} has no step scores to weigh steps by: score by --method grace.")
     return chosen
 
 
@@ -338,7 +353,7 @@ def _made_by(vectors: VectorReader, descriptor: Descriptor | None) -> dict[str, 
         "store": view.store.location,
         "plan_sha256": view.store.plan.digest(),
         "num_units": view.store.plan.num_units,
-        "signal": NamedSignal(name=view.name, sha256=view.signal.identity(), num_units=num_units),
+        "signal": {"name": view.name, "sha256": view.signal.identity(), "num_units": num_units},
         "partial": num_units < view.store.plan.num_units,
         "descriptor": descriptor or "sample",
     }
