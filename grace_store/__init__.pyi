@@ -49,8 +49,8 @@ from grace_store.curate.trade_curve import TradeSpec as TradeSpec
 from grace_store.model.lora.recipe import WarmupOptions as WarmupOptions
 from grace_store.model.lora.recipe import WarmupRequest as WarmupRequest
 from grace_store.pages.report import Report as Report
-from grace_store.pages.report import ReportRequest as ReportRequest
 from grace_store.pages.report import report as report
+from grace_store.pages.report_inputs import ReportRequest as ReportRequest
 from grace_store.read.descriptors import Descriptions as Descriptions
 from grace_store.read.descriptors import DescriptorSpec as DescriptorSpec
 from grace_store.read.descriptors import describe_samples as describe_samples

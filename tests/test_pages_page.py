@@ -14,7 +14,8 @@ from playwright.sync_api import Browser, Page, expect
 from grace_store.curate.export import ExportRequest, export
 from grace_store.curate.score import score
 from grace_store.curate.select import select
-from grace_store.pages.report import ReportRequest, report
+from grace_store.pages.report import report
+from grace_store.pages.report_inputs import ReportRequest
 from grace_store.store.opened import Store
 from grace_store.values.length_bias import rank_correlation
 from grace_store.values.methods.heuristic_spec import HeuristicSpec

@@ -21,7 +21,8 @@ from grace_store.curate.select import select
 from grace_store.curate.sweep import sweep
 from grace_store.curate.targets import Targets
 from grace_store.pages import report as report_module
-from grace_store.pages.report import ReportRequest, report
+from grace_store.pages.report import report
+from grace_store.pages.report_inputs import ReportRequest
 from grace_store.store.opened import Store
 from grace_store.values.grid import SweepSpec
 from grace_store.values.methods.influence_spec import InfluenceSpec

@@ -92,8 +92,8 @@ def report(store: str, out: Path, data: tuple[str, ...], figures: Path | None, *
     The page needs no network: it loads nothing and runs nothing but its own scripts. Texts and images come from the
     dataset, if it can be read; whatever they contain is shown as text.
     """
-    from grace_store.pages.report import ReportRequest
     from grace_store.pages.report import report as run
+    from grace_store.pages.report_inputs import ReportRequest
 
     with ProgressDisplay(quiet=as_json) as display:
         request = ReportRequest(**wishes, data=data or None)

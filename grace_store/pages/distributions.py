@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,11 @@ import numpy as np
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import FloatArray
 from grace_store.curate.audit import audit
-from grace_store.curate.sweep import Sweep, read_sweep, sweep
+from grace_store.curate.sweep import Sweep, sweep
 from grace_store.pages import figures
 from grace_store.pages.figures import MAX_POINTS, PlottedSamples
 from grace_store.pages.sections import Cell, Section
+from grace_store.read.signal_choice import stepwise_signals
 from grace_store.store.opened import Store
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import LengthAudit, step_token_totals
@@ -147,7 +147,7 @@ def _audit(section: Section, audit: LengthAudit) -> None:
 # ---------------------------------------------------------------- settings and signals
 
 
-def settings_section(store: Store, table: ScoreTable, folder: Path | None, ratio: str, *, partial: bool) -> Section:
+def settings_section(store: Store, table: ScoreTable, given: Sweep | None, ratio: str, *, partial: bool) -> Section:
     """Return how settings and signals spread values and overlap in what they choose: of a sweep, or a small one."""
     section = Section("settings", "Settings", "What other settings would choose.")
     scored = {name: each for name, each in table.note.signals.items() if name in stepwise_signals(store)}
@@ -155,13 +155,12 @@ def settings_section(store: Store, table: ScoreTable, folder: Path | None, ratio
         section.text("The signals of this table have one vector a sample, so there are no settings to vary.")
         return section
     together = ",".join(f"{name}={each.weight:g}" for name, each in scored.items())
-    if folder is None:
+    if given is None:
         spec = SweepSpec.parse(ratio=ratio, grid=[DEFAULT_GRID | {"signal": (together,)}])
         swept = sweep(store, spec, partial=partial)
         made = "A small sweep made for this page; `grace-store sweep` makes larger ones."
     else:
-        swept = read_sweep(store, folder)
-        made = f"The sweep in {folder.name}."
+        swept, made = given, f"The sweep in {given.folder.name if given.folder else 'memory'}."
     section.text(f"{made} {len(swept.settings)} settings over {swept.num_samples:,} samples.")
     _overlap(section, swept)
     _boxes(section, "value-by-setting", "Values by setting", swept, "setting")
@@ -176,11 +175,6 @@ def settings_section(store: Store, table: ScoreTable, folder: Path | None, ratio
             "The same settings with each signal alone.",
         )
     return section
-
-
-def stepwise_signals(store: Store) -> tuple[str, ...]:
-    """Return the signals that have vectors for steps, and so Grams."""
-    return tuple(name for name in store.signal_names if not store.signal(name).signal.spec.is_per_sample)
 
 
 def _same_settings(table: ScoreTable) -> dict[str, Any]:

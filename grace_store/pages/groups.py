@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +13,13 @@ from grace_store.base.arrays import BoolArray, FloatArray
 from grace_store.base.errors import DataError
 from grace_store.base.text import one_line
 from grace_store.pages.figures import value_boxes
-from grace_store.pages.method_comparison import NamedTable
 from grace_store.pages.sections import Cell, Section
 from grace_store.read.records import read_field
 from grace_store.store.opened import Store
 from grace_store.values.length_bias import mean_ranks, rank_correlation
+
+if TYPE_CHECKING:
+    from grace_store.pages.method_comparison import NamedTable
 
 MAX_FIELD_GROUPS = 24
 MISSING = "(none)"

@@ -10,13 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from grace_store.artifacts.diversity_document import Diversity, RandomSubsets, SubsetDiversity
-from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicates
-from grace_store.artifacts.made_from import check_plan_of
+from grace_store.artifacts.duplicate_table import DuplicateTable
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import IntArray
-from grace_store.base.documents import read_document
 from grace_store.base.events import Listener, ignore
-from grace_store.curate.duplicates import DuplicatesRequest, duplicates
 from grace_store.likeness.nearest import Nearest
 from grace_store.pages import figures
 from grace_store.pages.sections import Cell, Section
@@ -47,8 +44,8 @@ class SimilarityRequest:
 
     place: IntArray
     """Rows of the table that are shown, ascending."""
-    duplicates: Path | None = None
-    diversity: Path | None = None
+    duplicates: DuplicateTable | None = None
+    diversity: Diversity | None = None
     subsets: Sequence[Path] = ()
     ratio: str = "0.2"
     data: Sequence[str] | None = None
@@ -101,13 +98,14 @@ def _duplicates(
         section.text("No sample is done yet.", kind="note")
         return []
     if request.duplicates is not None:
-        found = read_duplicates(request.duplicates)
-        check_plan_of(found.note, store, f"table of duplicates {request.duplicates}")
-        among = f"From {request.duplicates.name}."
+        found = request.duplicates
+        among = f"From {found.path.name if found.path else 'a table in memory'}."
     elif find_spec("faiss") is None:
         section.text(f"Duplicates are not shown: {NO_FAISS}", kind="note")
         return [None] * len(row)
     else:
+        from grace_store.curate.duplicates import DuplicatesRequest, duplicates
+
         wanted = DuplicatesRequest(
             signal=signal,
             scores=table if np.isfinite(table.value).any() else None,
@@ -157,8 +155,7 @@ def _show_duplicates(section: Section, found: DuplicateTable, among: str) -> Non
 
 def _coverage(section: Section, store: Store, table: ScoreTable, request: SimilarityRequest, signal: str) -> None:
     if request.diversity is not None:
-        found = read_document(request.diversity, Diversity)
-        check_plan_of(found, store, f"measure of diversity {request.diversity}")
+        found = request.diversity
     elif not np.isfinite(table.value).any():
         section.text("Coverage is not shown: no sample has a value, so there is no subset.", kind="note")
         return

@@ -17,11 +17,11 @@ from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, Note
 from grace_store.base.text import counted
 from grace_store.data.sample import ImageRef, Sample
-from grace_store.pages.distributions import stepwise_signals
 from grace_store.pages.plain_text import shortened
 from grace_store.pages.thumbnails import Thumbnails
 from grace_store.read.blocks import BlockReader
 from grace_store.read.records import UnitLoader, image_folder, open_dataset
+from grace_store.read.signal_choice import stepwise_signals
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.gram import num_entries, unpack

@@ -67,3 +67,8 @@ def name_and_weight(store: Store, text: str) -> tuple[str, float | None]:
         return name, float(weight)
     except ValueError:
         return text, None
+
+
+def stepwise_signals(store: Store) -> tuple[str, ...]:
+    """Return the signals that have vectors for steps, and so Grams."""
+    return tuple(name for name in store.signal_names if not store.signal(name).signal.spec.is_per_sample)
