@@ -20,10 +20,10 @@ from grace_store.cli.main import COMMANDS
 from grace_store.run.extract import extract
 from grace_store.store.opened import Store
 from grace_store.values.score_spec import ScoreSpec
+from tests.brute_force import brute_force
 from tests.gradient_stores import DIMENSION, add_gradients
 from tests.jobs import NUM_USABLE, make_job
 from tests.scored_stores import known_store
-from tests.test_score_grace import brute_force
 
 COMMAND_NAMES = ["score", "audit", "sweep", "select", "compare"]
 

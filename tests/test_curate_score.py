@@ -21,8 +21,8 @@ from grace_store.values.history import history_weights
 from grace_store.values.methods.heuristic_spec import HeuristicSpec
 from grace_store.values.random_values import random_values
 from grace_store.values.score_spec import ScoreSpec
+from tests.brute_force import HISTORIES, TARGETS, brute_force
 from tests.scored_stores import NUM_STEPS, fill_signal, known_store
-from tests.test_score_grace import HISTORIES, TARGETS, brute_force
 
 CLOSE = {"rtol": 0, "atol": 1e-6}
 
