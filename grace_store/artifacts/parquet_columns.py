@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace_store.base.errors import DataError
+from grace_store.base.text import one_line
 
 
 def read_header(path: Path, maker: str) -> pa.Schema:
@@ -18,7 +19,7 @@ def read_header(path: Path, maker: str) -> pa.Schema:
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; `grace-store {maker}` makes it.") from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} is not a Parquet file ({error}).") from None
+        raise DataError(f"{path} is not a Parquet file ({told(error)}).") from None
 
 
 def read_columns(path: Path, kinds: Mapping[str, pa.DataType], needed: Collection[str], maker: str) -> pa.Table:
@@ -32,7 +33,7 @@ def read_columns(path: Path, kinds: Mapping[str, pa.DataType], needed: Collectio
     try:
         table = pq.read_table(path, columns=[name for name in kinds if name in there])
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} is damaged ({error}). Make it again with `grace-store {maker}`.") from None
+        raise DataError(f"{path} is damaged ({told(error)}). Make it again with `grace-store {maker}`.") from None
     try:
         for name in kinds:
             if name not in there:
@@ -42,8 +43,13 @@ def read_columns(path: Path, kinds: Mapping[str, pa.DataType], needed: Collectio
         table = table if table.schema.equals(wanted) else table.cast(wanted)
         table.validate(full=True)
     except (pa.ArrowException, KeyError) as error:
-        raise not_made_by(path, maker, str(error)) from None
+        raise not_made_by(path, maker, told(error)) from None
     return table
+
+
+def told(error: Exception) -> str:
+    """Return what Arrow says of a file, for a sentence."""
+    return one_line(str(error).strip().removesuffix("."))
 
 
 def not_made_by(path: Path, maker: str, why: str) -> DataError:
