@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace_store.base.errors import DataError
-from grace_store.base.text import one_line
 
 
 def read_header(path: Path, maker: str) -> pa.Schema:
@@ -49,7 +48,7 @@ def read_columns(path: Path, kinds: Mapping[str, pa.DataType], needed: Collectio
 
 def told(error: Exception) -> str:
     """Return what Arrow says of a file, for a sentence."""
-    return one_line(str(error).strip().removesuffix("."))
+    return " ".join(str(error).split()).removesuffix(".")
 
 
 def not_made_by(path: Path, maker: str, why: str) -> DataError:
