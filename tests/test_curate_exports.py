@@ -11,9 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from grace_store.artifacts.notes import SubsetNote
 from grace_store.artifacts.score_table import read_scores
-from grace_store.base.errors import DataError, SettingError
+from grace_store.base.documents import read_document
+from grace_store.base.errors import DataError, DatasetChanged, SettingError
 from grace_store.curate.export import ExportRequest, export
+from grace_store.curate.exports import EXPORTS
+from grace_store.curate.exports.export_kind import Export
 from grace_store.curate.score import score
 from grace_store.curate.select import RankRequest, select
 from grace_store.data.dataset import Dataset
@@ -26,6 +30,60 @@ from tests.jobs import make_job
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory):
     return scored_store(tmp_path_factory.mktemp("scored"))
+
+
+# ---------------------------------------------------------------- what every export promises
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_says_in_a_line_what_it_writes(name):
+    kind = EXPORTS[name]
+    assert isinstance(kind, Export)
+    assert kind.about
+    assert "\n" not in kind.about
+    assert not kind.about.endswith(".")
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_writes_what_it_says_and_nothing_else(scored, tmp_path, name):
+    subset = select(scored / "scores.parquet", ratio="0.2")
+    exported = export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
+    wanted = {"out.jsonl", *EXPORTS[name].also_writes, "out.jsonl.spec.json"}
+    assert {path.name for path in tmp_path.iterdir()} == wanted
+    assert {path.name for path in exported.files} == wanted
+    assert exported.files[0] == exported.out == tmp_path / "out.jsonl"
+    assert (exported.as_format, exported.num_samples) == (name, 3)
+    assert read_document(tmp_path / "out.jsonl.spec.json", SubsetNote).as_format == name
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_without_the_dataset_is_refused_unless_it_needs_none(tmp_path, name):
+    folder = scored_store(tmp_path)
+    subset = select(folder / "scores.parquet", ratio="0.2")
+    (folder / "traces.jsonl").unlink()
+    if not EXPORTS[name].needs_dataset:
+        export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
+        return
+    with pytest.raises(DatasetChanged, match="no longer there"):
+        export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
+    assert not list(tmp_path.glob("*out.jsonl*"))
+
+
+def test_an_export_that_is_none_is_refused_with_those_there_are(scored, tmp_path):
+    with pytest.raises(SettingError, match=f"--as csv is none of {', '.join(EXPORTS)}"):
+        export(select(scored / "scores.parquet"), tmp_path / "a.csv", ExportRequest(as_format="csv"))
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_twice_is_the_same(scored, tmp_path, name):
+    subset = select(scored / "scores.parquet", ratio="0.2")
+    export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
+    before = everything(tmp_path)
+    export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
+    assert everything(tmp_path) == before
+
+
+# ---------------------------------------------------------------- one by one
 
 
 def test_the_original_records_come_back_byte_for_byte(scored, tmp_path):
@@ -61,6 +119,15 @@ def test_llama_factory_gets_its_dataset_info_beside_others(scored, tmp_path):
     assert info["best"]["file_name"] == "best.jsonl"
     assert info["best"]["columns"] == {"messages": "messages", "images": "images"}
     assert [path.name for path in exported.files] == ["best.jsonl", "dataset_info.json", "best.jsonl.spec.json"]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "\0", "[" * 100_000])
+def test_a_dataset_info_that_cannot_be_added_to_is_left_alone(scored, tmp_path, content):
+    (tmp_path / "dataset_info.json").write_text(content)
+    subset = select(scored / "scores.parquet", ratio="0.2")
+    with pytest.raises(DataError, match=r"dataset_info\.json .* cannot be added to it"):
+        export(subset, tmp_path / "best.jsonl", ExportRequest(as_format="llama-factory"))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"dataset_info.json": content}
 
 
 def test_a_datasets_folder_is_read_back(scored, tmp_path):
