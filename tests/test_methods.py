@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
-from grace_store.base.errors import SettingError
 from grace_store.values.heuristics import HeuristicSpec
 from grace_store.values.influence.influence_spec import InfluenceSpec
+
+from grace_store.base.errors import SettingError
 from grace_store.values.methods import METHODS, spec_by_name
 from grace_store.values.score_spec import ScoreSpec
 

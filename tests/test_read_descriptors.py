@@ -6,6 +6,7 @@ import hashlib
 
 import numpy as np
 import pytest
+from grace_store.values.heuristics import HeuristicSpec
 
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished
 from grace_store.curate.score import score_samples
@@ -13,7 +14,6 @@ from grace_store.likeness.points import DESCRIPTORS, Projection, describe, proje
 from grace_store.read.descriptors import DescriptionReader, DescriptorSpec, describe_samples
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal
-from grace_store.values.heuristics import HeuristicSpec
 from tests.gradient_stores import NO_SPANS
 from tests.stores import STORAGES, add_signal, random_vectors, write_plan
 from tests.vector_stores import traces, vector_store

@@ -22,6 +22,7 @@ from grace_store.values.diverse_orders import (
 )
 from grace_store.values.diversity_spec import METHODS, DiversitySpec
 from grace_store.values.ranking import balanced_order, stratified_rank
+from tests.naive_orders import NAIVE
 
 WEIGHTS = (0.0, 0.1, 0.5, 0.9, 1.0)
 
@@ -46,29 +47,6 @@ def facility_value(similarity: np.ndarray, chosen: list[int], weight: float) -> 
     return (1 - weight) * sum(utility[j] for j in chosen) + weight * coverage(similarity, chosen)
 
 
-def naive_facility(similarity: np.ndarray, utility: np.ndarray, weight: float) -> tuple[list[int], list[float]]:
-    """Look at every sample's gain every time."""
-    covered, left, order, gains = np.zeros(len(similarity)), list(range(len(similarity))), [], []
-    while left:
-        found = [(1 - weight) * utility[j] + weight * np.maximum(similarity[j] - covered, 0).sum() for j in left]
-        best = int(np.argmax(found))
-        gains.append(found[best])
-        order.append(left.pop(best))
-        covered = np.maximum(covered, similarity[order[-1]])
-    return order, gains
-
-
-def naive_mmr(similarity: np.ndarray, utility: np.ndarray, weight: float) -> tuple[list[int], list[float]]:
-    left, order, gains = list(range(len(similarity))), [], []
-    while left:
-        found = [(1 - weight) * utility[j] - weight * max((similarity[i, j] for i in order), default=0.0) for j in left]
-        best = int(np.argmax(found))
-        gains.append(found[best])
-        order.append(left.pop(best))
-    return order, gains
-
-
-NAIVE = {"facility": naive_facility, "mmr": naive_mmr}
 cases = st.tuples(st.integers(0, 10_000), st.integers(1, 24), st.booleans(), st.sampled_from(WEIGHTS))
 
 

@@ -8,35 +8,38 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xarray as xr
 
 from grace_store.artifacts import sweep_table
-from grace_store.artifacts.sweep_table import SweepValues
-from grace_store.base.errors import SettingError, Unfinished
+from grace_store.artifacts.sweep_table import FolderTables
+from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished
 from grace_store.curate import sweep as sweeping
 from grace_store.curate.score import ScoreRequest, score
-from grace_store.curate.sweep import sweep
-from grace_store.curate.sweep_settings import load_grid, resolve_settings, short_labels
+from grace_store.curate.sweep import read_sweep, sweep
+from grace_store.curate.sweep_settings import resolve_settings
 from grace_store.read import blocks
+from grace_store.store.opened import Store
 from grace_store.values.grid import Grid, SweepSpec
 from grace_store.values.ranking import budget, top
-from grace_store.values.score_spec import ScoreSpec
-from tests.scored_stores import known_store
+from tests.scored_stores import fill_signal, known_store
 
 EVERYTHING = SweepSpec(
     about="all at once",
     ratio=("0.2", "0.5"),
     grid=(
         Grid(
-            alpha="0:1:0.25", history="uniform,window:2,ema:0.8", target="answer,suffix",
+            alpha="0:1:0.25",
+            history="uniform,window:2,ema:0.8",
+            target="answer,suffix",
             signal=("early", "early,late=3"),
         ),
         Grid(aggregation="mean,min,quantile:0.5", signal=("each",)),
         Grid(without_answer=True, history="uniform,window:3", signal=("all",)),
     ),
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +73,7 @@ def test_values_are_tidy_and_one_setting_is_read_alone(store, swept):
     by_alpha = frame[(frame.signals == "early") & (frame.target == "answer")].groupby("alpha").value.mean()
     assert by_alpha.index.tolist() == [0, 0.25, 0.5, 0.7, 0.75, 1]
     one = pq.read_table(swept.folder / "values.parquet", filters=[("setting", "=", swept.settings[3])])
-    np.testing.assert_array_equal(one["value"].to_numpy(), SweepValues(swept.folder).read(3))
+    np.testing.assert_array_equal(one["value"].to_numpy(), FolderTables(swept.folder).values(3))
 
 
 def test_overlap_is_that_of_sets_and_ranks_correlate_as_pandas_says(swept):
@@ -146,7 +149,7 @@ def test_an_unfinished_store_is_swept_only_if_asked(tmp_path):
         sweep(store, SweepSpec(), out=tmp_path / "sweep")
     assert not list(tmp_path.glob("sweep*"))
     found = sweep(store, SweepSpec(), out=tmp_path / "sweep", partial=True)
-    assert found.made_by["partial"]
+    assert found.note.partial
     assert found.num_samples == 4
 
 
@@ -161,74 +164,133 @@ def test_an_earlier_sweep_is_replaced_but_no_other_folder(store, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "sweep"]
 
 
-# ---------------------------------------------------------------- grids
+def same(found, expected):
+    """Two sweeps say the same, wherever their tables are."""
+    for name in ("settings", "labels", "ratios", "num_samples", "num_ranked", "note"):
+        assert getattr(found, name) == getattr(expected, name), name
+    for name in ("jaccard", "rank_correlation"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    pd.testing.assert_frame_equal(pd.DataFrame(found.summary), pd.DataFrame(expected.summary))
+    np.testing.assert_array_equal(found.values(), expected.values())
+    assert found.tables.samples().equals(expected.tables.samples())
 
 
-def test_a_setting_is_swept_once_and_labels_show_what_differs(store):
-    grid = Grid(alpha="0.5,0.5,0.7", signal="late")
-    settings = resolve_settings(store, SweepSpec(grid=[grid, Grid(signal="late")]))
-    assert short_labels(settings) == ["alpha=0.5", "alpha=0.7"]
-    assert short_labels(settings[:1]) == ["the only one"]
-    assert [setting.name for setting in settings] == [
-        "alpha=0.5 history=uniform target=answer signals=late",
-        "alpha=0.7 history=uniform target=answer signals=late",
-    ]
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_sweep_in_memory_is_the_sweep_in_a_folder(store, swept, monkeypatch, threads):
+    monkeypatch.setattr(blocks, "SAMPLES_PER_CHUNK", 4)
+    held = sweep(store, EVERYTHING, threads=threads)
+    assert held.folder is None
+    same(held, swept)
+    xr.testing.assert_identical(xr.Dataset.from_dict(held.to_dict()), xr.Dataset.from_dict(swept.to_dict()))
 
 
-def test_too_many_settings_are_refused(store):
-    spec = SweepSpec(grid=[Grid(alpha="0:1:0.001", target="answer,trace", signal="late")])
-    with pytest.raises(SettingError, match="the sweep has 2002 settings, at most 2000"):
-        resolve_settings(store, spec)
+def test_a_sweep_is_read_again_as_it_was(store, swept):
+    found = read_sweep(store, swept.folder)
+    assert found.folder == swept.folder
+    same(found, swept)
 
 
-PAPER = {"balance": 27, "windows": 8, "emas": 8, "ablations": 5, "aggregations": 5, "checkpoints": 5}
+def test_a_sweep_of_no_samples_is_one_too(tmp_path):
+    store = known_store(tmp_path, set_aside={"base": range(13)}).store
+    held = sweep(store, SweepSpec(grid=[Grid(alpha="0.1,0.9")]))
+    assert (held.num_samples, held.num_ranked, held.values().shape) == (0, 0, (2, 0))
+    written = sweep(store, SweepSpec(grid=[Grid(alpha="0.1,0.9")]), out=tmp_path / "sweep")
+    same(written, held)
+    same(read_sweep(store, tmp_path / "sweep"), held)
 
 
-def test_the_papers_grids_are_all_there(repository):
-    assert {path.stem for path in (repository / "jobs/sweeps").glob("*")} == set(PAPER)
+def rewrite(folder, name, change):
+    """Change one of a sweep's tables as another program would, keeping its note."""
+    table = pq.read_table(folder / name)
+    pq.write_table(change(table).replace_schema_metadata(table.schema.metadata), folder / name)
 
 
-@pytest.mark.parametrize("name", PAPER)
-def test_a_grid_of_the_paper_loads_and_runs(repository, tmp_path, name):
-    signals = ("a", "b", "c", "d") if name == "checkpoints" else ("base",)
-    store = known_store(tmp_path, signals, num_steps=[9, 8, 12, 10]).store
-    found = sweep(store, load_grid(repository / f"jobs/sweeps/{name}.toml"), out=tmp_path / "sweep")
-    assert len(found.settings) == PAPER[name]
-    assert len(set(found.labels)) == PAPER[name]
-    assert found.made_by["spec"]["about"]
+@pytest.fixture
+def own(store, tmp_path):
+    """A sweep of one's own to damage."""
+    return sweep(store, SweepSpec(grid=[Grid(signal="late", alpha="0.1,0.9")]), out=tmp_path / "sweep")
 
 
-def test_the_papers_ablations_are_single_commands(tmp_path, repository):
-    store = known_store(tmp_path, num_steps=[9, 8, 12, 10]).store
-    specs = [setting.spec for setting in resolve_settings(store, load_grid(repository / "jobs/sweeps/ablations.toml"))]
-    assert specs == [
-        ScoreSpec(),
-        ScoreSpec(target="trace"),
-        ScoreSpec(target="suffix"),
-        ScoreSpec(alpha=1),
-        ScoreSpec(without_answer=True),
-    ]
+def test_a_sweep_that_was_written_before_a_column_was_added_is_read(store, own):
+    rewrite(own.folder, "overlap.parquet", lambda table: table.drop_columns(["num_ranked"]))
+    found = read_sweep(store, own.folder)
+    assert found.num_ranked == own.num_samples  # all of them, as far as is known
+    np.testing.assert_array_equal(found.rank_correlation, own.rank_correlation)
+
+
+def test_signals_that_came_later_cost_the_labels_and_nothing_else(tmp_path):
+    known = known_store(tmp_path, ("early",))
+    spec = SweepSpec(grid=[Grid(alpha="0.1,0.9", signal="each")])
+    swept = sweep(known.store, spec, out=tmp_path / "sweep")
+    fill_signal(known, "late", np.random.default_rng(3), set(), range(4))
+    found = read_sweep(Store.open(known.store.location), swept.folder)
+    assert found.labels == found.settings == swept.settings
+    np.testing.assert_array_equal(found.values(), swept.values())
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("name", "change", "message"),
     [
-        ("alpha = ", "cannot be read as TOML"),
-        ("[[grid]]\nalpa = 1", "there is no such setting"),
-        ("[[grid]]\nalpha = 1.5", r"bad\.toml: alpha 1\.5 is not between"),
-        ("grid = []", "a sweep needs at least one grid"),
+        ("summary.parquet", lambda table: table.drop_columns(["signals"]), r"summary\.parquet .*no column signals"),
+        ("summary.parquet", lambda table: table.slice(1), "does not hold the 2 settings"),
+        ("summary.parquet", lambda table: table.take([1, 0]), "does not hold the 2 settings"),
+        ("overlap.parquet", lambda table: table.slice(1), "does not hold the 2 settings"),
+        ("overlap.parquet", lambda table: table.drop_columns(["jaccard_0.2"]), r"no column jaccard_0\.2"),
+        ("samples.parquet", lambda table: table.drop_columns(["row"]), r"samples\.parquet .*no column row"),
+        ("values.parquet", lambda table: table, "not the same samples for every setting"),
     ],
 )
-def test_a_bad_grid_file_is_refused_by_name(tmp_path, store, text, message):
-    path = tmp_path / "bad.toml"
-    path.write_text(text)
-    with pytest.raises(SettingError, match=message):
-        resolve_settings(store, load_grid(path))
-    with pytest.raises(SettingError, match=r"none\.toml does not exist"):
-        load_grid(tmp_path / "none.toml")
+def test_a_sweep_that_was_changed_is_refused_with_a_sentence(store, own, name, change, message):
+    rewrite(own.folder, name, change)
+    with pytest.raises(DataError, match=message):
+        read_sweep(store, own.folder)
+
+
+def test_text_where_numbers_should_be_is_refused(store, own):
+    def worded(table):
+        place = table.column_names.index("rank_correlation")
+        return table.set_column(place, "rank_correlation", pa.array(["high"] * len(table)))
+
+    rewrite(own.folder, "overlap.parquet", worded)
+    with pytest.raises(DataError, match=r"overlap\.parquet is not a table that `grace-store sweep` made"):
+        read_sweep(store, own.folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["sweep.json", "values.parquet", "samples.parquet", "summary.parquet", "overlap.parquet"]
+)
+def test_a_sweep_without_one_of_its_files_is_refused(store, own, name):
+    (own.folder / name).unlink()
+    with pytest.raises(DataError, match=rf"{name} does not exist; `grace-store sweep`"):
+        read_sweep(store, own.folder)
+
+
+def test_values_that_are_damaged_are_refused_when_they_are_read(store, own):
+    path = own.folder / "values.parquet"
+    start = pq.read_metadata(path).row_group(0).column(2).data_page_offset
+    raw = bytearray(path.read_bytes())
+    raw[start : start + 20] = bytes(20)
+    path.write_bytes(raw)
+    found = read_sweep(store, own.folder)
+    with pytest.raises(DataError, match=r"values\.parquet is damaged .*Sweep again"):
+        found.value(0)
+
+
+def test_a_sweep_of_another_plan_is_refused(own, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(ResumeMismatch, match="another plan"):
+        read_sweep(known_store(other, num_steps=[2, 3]).store, own.folder)
+
+
+def test_a_folder_that_is_no_sweep_is_refused(store, tmp_path):
+    with pytest.raises(DataError, match=r"does not exist; `grace-store sweep`"):
+        FolderTables(tmp_path)
+    with pytest.raises(DataError, match=r"sweep\.json does not exist; `grace-store sweep`"):
+        read_sweep(store, tmp_path)
 
 
 def test_store_can_move_after_a_sweep(swept, tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(swept.folder, moved)
-    np.testing.assert_array_equal(SweepValues(moved).read(0), swept.values()[0])
+    np.testing.assert_array_equal(FolderTables(moved).values(0), swept.values()[0])

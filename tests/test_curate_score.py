@@ -8,17 +8,18 @@ import shutil
 import numpy as np
 import pytest
 
-from grace_store.artifacts.score_table import read_made_by, read_scores
+from grace_store.artifacts.score_table import read_scores, read_scores_note
 from grace_store.base.errors import Corrupt, DataError, NotAStore, ResumeMismatch, SettingError, Unfinished, UnknownName
 from grace_store.curate.score import ScoreRequest, replay, score
 from grace_store.read import blocks
+from grace_store.read.samples import iter_samples
 from grace_store.store.opened import Store
 from grace_store.values.history import history_weights
 from grace_store.values.methods.heuristic_spec import HeuristicSpec
 from grace_store.values.random_values import random_values
 from grace_store.values.score_spec import ScoreSpec
+from tests.brute_force import HISTORIES, TARGETS, brute_force
 from tests.scored_stores import NUM_STEPS, fill_signal, known_store
-from tests.test_score_grace import HISTORIES, TARGETS, brute_force
 
 CLOSE = {"rtol": 0, "atol": 1e-6}
 
@@ -57,9 +58,13 @@ def test_a_table_is_the_brute_force_over_the_vectors(known, history, target):
 
 @pytest.mark.parametrize(
     "spec",
-    [ScoreSpec(without_answer=True), ScoreSpec(alpha=1), ScoreSpec(aggregation="length_weighted"),
-     ScoreSpec(aggregation="quantile:0.25", target="suffix")],
-)  # fmt: skip
+    [
+        ScoreSpec(without_answer=True),
+        ScoreSpec(alpha=1),
+        ScoreSpec(aggregation="length_weighted"),
+        ScoreSpec(aggregation="quantile:0.25", target="suffix"),
+    ],
+)
 def test_ablations_and_aggregations_too(known, spec):
     check(known, score(known.store, ScoreRequest(spec=spec, signals="early")), spec, "early")
 
@@ -84,7 +89,7 @@ def test_weights_from_python_as_a_matrix_or_a_function(known, tmp_path):
     score(known.store, ScoreRequest(signals="late", custom_history=lambda n: weights), out=tmp_path / "c.parquet")
     with pytest.raises(SettingError, match="scored with a history function given from Python"):
         replay(tmp_path / "c.parquet", tmp_path / "d.parquet")
-    with pytest.raises(SettingError, match="custom_history takes the place of the history"):
+    with pytest.raises(SettingError, match="custom_history takes the place of GRACE's history"):
         score(known.store, ScoreRequest(spec=ScoreSpec(history="ema:0.5"), signals="late", custom_history=weights))
 
 
@@ -126,7 +131,7 @@ def test_heuristics_score_the_same_samples(known, method):
     }[method]
     np.testing.assert_allclose(table.value, expected, rtol=1e-6)
     assert not table.has_step_scores
-    assert table.made_by["spec"]["method"] == method
+    assert table.note.spec.method == method
 
 
 def test_a_heuristic_over_two_signals_flags_what_one_of_them_lacks(known):
@@ -160,9 +165,10 @@ def test_a_table_says_what_made_it_and_is_replayed_to_the_byte(known, tmp_path):
     spec = ScoreSpec(alpha=0.25, history="window:3", target="suffix", aggregation="min")
     run = score(known.store, ScoreRequest(spec=spec, signals={"early": 1, "late": 4}), out=tmp_path / "a.parquet")
     assert (run.num_samples, run.num_with_value, run.flags) == (12, 11, {"missing_signal": 1})
-    made_by = read_made_by(run.out)
-    assert made_by["spec"] == spec.model_dump(mode="json")
-    assert {name: each["weight"] for name, each in made_by["signals"].items()} == {"early": 1, "late": 4}
+    note = read_scores_note(run.out)
+    assert note == run.note
+    assert note.spec == spec
+    assert {name: each.weight for name, each in note.signals.items()} == {"early": 1, "late": 4}
     assert replay(run.out, tmp_path / "b.parquet").out.read_bytes() == run.out.read_bytes()
     heuristic = score(
         known.store,
@@ -174,7 +180,7 @@ def test_a_table_says_what_made_it_and_is_replayed_to_the_byte(known, tmp_path):
     shutil.copytree(known.store.location, moved)
     again = read_scores(replay(run.out, tmp_path / "e.parquet", moved).out)
     assert again.table.equals(read_scores(run.out).table)
-    assert again.made_by["store"] == str(moved)
+    assert again.note.store == str(moved)
 
 
 def test_a_replay_from_another_store_is_refused(known, tmp_path):
@@ -197,8 +203,8 @@ def test_an_unfinished_signal_is_scored_only_if_asked_and_says_so(tmp_path):
         score(known.store)
     table = score(known.store, ScoreRequest(partial=True))
     check(known, table, ScoreSpec(), "base")
-    assert table.made_by["partial"] is True
-    assert table.made_by["signals"]["base"]["num_units"] == 2
+    assert table.note.partial is True
+    assert table.note.signals["base"].num_units == 2
     run = score(known.store, ScoreRequest(partial=True), out=tmp_path / "a.parquet")
     assert replay(run.out, tmp_path / "b.parquet").out.read_bytes() == run.out.read_bytes()
 
@@ -236,13 +242,6 @@ def test_two_signals_may_be_unfinished_in_different_places(tmp_path):
 def test_signals_without_meaning_are_refused(known, signals, error, message):
     with pytest.raises(error, match=message):
         score(known.store, ScoreRequest(signals=signals))
-
-
-def test_a_signal_whose_name_looks_like_a_weight(tmp_path):
-    known = known_store(tmp_path, ("lr=2", "base"))
-    assert resolve_signals(known.store, ["lr=2", "base=3"]).weights == {"lr=2": 1.0, "base": 3.0}
-    assert resolve_signals(known.store, "lr=2=4").weights == {"lr=2": 4.0}
-    assert str(resolve_signals(known.store, ["lr=2", "base=3"])) == "lr=2=1,base=3"
 
 
 def test_what_is_no_store_is_refused(tmp_path):
@@ -284,6 +283,19 @@ def test_a_chunk_of_another_unit_and_a_damaged_commit_are_never_scored(tmp_path)
     commit.write_bytes(commit.read_bytes()[:-30])
     with pytest.raises(Corrupt, match=r"00000002.json cannot be read.*verify --deep"):
         score(known.store)
+
+
+# ---------------------------------------------------------------- samples one by one, work in order
+
+
+def test_samples_come_one_by_one_with_their_grams(known):
+    found = list(iter_samples(known.store, "late"))
+    assert [sample.sample_id for sample in found] == [f"s{i}" for i in range(13) if i not in (5, 9)]
+    for sample in found:
+        vectors, counts = known.samples["late"][sample.row]
+        np.testing.assert_allclose(sample.gram, vectors.astype(float) @ vectors.T.astype(float), rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(sample.num_tokens, counts)
+        assert sample.num_steps == len(vectors) - 1
 
 
 def test_signals_added_later_do_not_change_a_table(tmp_path):
