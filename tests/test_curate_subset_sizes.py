@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from grace_store.base.errors import SettingError
-from grace_store.curate.score import score_samples
+from grace_store.curate.score import score
 from grace_store.curate.select import rank_samples
 from grace_store.curate.subset_sizes import SubsetSizes, subset_paths
 from tests.scored_stores import known_store
@@ -23,7 +23,7 @@ from tests.scored_stores import known_store
     ],
 )
 def test_every_size_is_a_subset(tmp_path, sizes, expected):
-    ranking = rank_samples(score_samples(known_store(tmp_path).store))
+    ranking = rank_samples(score(known_store(tmp_path).store))
     assert {name: len(subset) for name, subset in sizes.take(ranking).items()} == expected
 
 
