@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import transformers
-from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from grace_store.base.errors import MissingExtra, ModelError, SettingError, UnsafeModel
@@ -21,34 +19,27 @@ from grace_store.model.load.adapter_folder import find_adapters, open_adapter
 from grace_store.model.load.adapters import merge, read_adapter
 from grace_store.model.load.weights import describe, load, skeleton_of
 from grace_store.run.open_signal import name_signals
-from tests.test_model_extractor import SAMPLES
-from tests.test_model_extractor import extract as run_extractor
+from tests.adapters import (
+    IDS,
+    SWIFT_REGEX,
+    change_config,
+    change_tensors,
+    make_adapter,
+    our_logits,
+    peft_model,
+    their_logits,
+)
+from tests.autograd import extract
 from tests.tiny_models import tiny_text_model, tiny_tokenizer
 from tests.tiny_vision_models import tiny_vision_model
+from tests.traces import TEXTS
 
 OPTIONS = RunOptions(device="cpu", threads=1)
-SWIFT_REGEX = r"^(model(?=\.).*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj))$"
-IDS = torch.arange(3, 40)[None]
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> Path:
     return tiny_text_model("llama", tmp_path_factory.mktemp("base") / "llama")
-
-
-def make_adapter(base: Path, folder: Path, *, seed: int = 0, images: bool = False, **settings) -> Path:
-    """Save an adapter with random values, as peft does it."""
-    kind = transformers.AutoModelForImageTextToText if images else transformers.AutoModelForCausalLM
-    model = kind.from_pretrained(base)
-    chosen = {"r": 4, "lora_alpha": 8, "target_modules": SWIFT_REGEX, "task_type": "CAUSAL_LM", **settings}
-    adapted = get_peft_model(model, LoraConfig(**chosen))
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in adapted.parameters():
-            if parameter.requires_grad:
-                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    adapted.save_pretrained(folder, save_embedding_layers=False)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -59,30 +50,6 @@ def plain(base, tmp_path_factory) -> Path:
 @pytest.fixture
 def adapter(plain, tmp_path) -> Path:
     return shutil.copytree(plain, tmp_path / "checkpoint-7")
-
-
-def change_config(folder: Path, **changes) -> None:
-    path = folder / "adapter_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
-def change_tensors(folder: Path, change) -> None:
-    tensors = load_file(folder / "adapter_model.safetensors")
-    save_file(change(tensors), folder / "adapter_model.safetensors")
-
-
-def their_logits(base: Path, adapter: Path) -> torch.Tensor:
-    model = PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(base), adapter)
-    with torch.no_grad():
-        return model.eval()(input_ids=IDS).logits
-
-
-def our_logits(base: Path, adapter: Path, dtype: str = "float32") -> torch.Tensor:
-    model = merge(read_adapter(adapter), load(base, dtype, "sdpa", "cpu", 1).model)
-    assert not any(parameter.requires_grad for parameter in model.parameters())
-    assert not any("lora" in name for name, _ in model.named_modules())
-    with torch.no_grad():
-        return model(input_ids=IDS).logits.float()
 
 
 @pytest.mark.parametrize(
@@ -198,13 +165,12 @@ def test_identity_is_content_not_place(base, adapter, tmp_path):
 
 def test_extraction_with_an_adapter_is_extraction_from_the_merged_folder(base, plain, tmp_path):
     merged = tmp_path / "merged"
-    model = PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(base), plain)
-    model.merge_and_unload().save_pretrained(merged)
+    peft_model(base, plain).merge_and_unload().save_pretrained(merged)
     tiny_tokenizer().save_pretrained(merged)
     spec = resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(plain))
-    ours = run_extractor(open_extractor(str(base), spec, OPTIONS, adapter=str(plain)), SAMPLES)
+    ours = extract(open_extractor(str(base), spec, OPTIONS, adapter=str(plain)), TEXTS)
     whole = resolve_spec(str(merged), ExtractRequest(), OPTIONS)
-    theirs = run_extractor(open_extractor(str(merged), whole, OPTIONS), SAMPLES)
+    theirs = extract(open_extractor(str(merged), whole, OPTIONS), TEXTS)
     np.testing.assert_allclose(ours.segment_vector, theirs.segment_vector, rtol=1e-3, atol=1e-5)
     with pytest.raises(ModelError, match="not the model this signal was planned with: adapter"):
         open_extractor(str(base), spec, OPTIONS)

@@ -16,12 +16,12 @@ from grace_store.model.door import load_planned, resolve_spec
 from grace_store.model.gradients.true_gradients import LORA, REPRESENTATION, TrueGradients, open_gradients
 from grace_store.model.load.adapters import read_adapter
 from grace_store.model.proxy import ProxyExtractor
-from tests.test_model_adapters import make_adapter
-from tests.test_model_vectors import SAMPLES, make_sample
+from tests.adapters import make_adapter
 from tests.tiny_models import tiny_text_model
+from tests.traces import TEXTS, make_sample
 
 OPTIONS = RunOptions(device="cpu", threads=1)
-SAMPLE = SAMPLES[2]
+SAMPLE = TEXTS[2]
 
 
 def plain_gradients(model: torch.nn.Module, extractor: ProxyExtractor, parameters: list[torch.nn.Parameter]):
