@@ -17,7 +17,7 @@ from grace_store.model.door import open_extractor, resolve_spec
 from grace_store.model.load import adapter_folder
 from grace_store.model.load.adapter_folder import find_adapters, open_adapter
 from grace_store.model.load.adapters import merge, read_adapter
-from grace_store.model.load.weights import describe, load, skeleton_of
+from grace_store.model.load.weights import describe_model, load, skeleton_of
 from grace_store.run.open_signal import name_signals
 from tests.adapters import (
     IDS,
@@ -152,7 +152,7 @@ def test_a_pattern_keeps_its_meaning_under_new_names(tmp_path):
 def test_identity_is_content_not_place(base, adapter, tmp_path):
     before = resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(adapter))
     assert before.model.adapter is not None
-    assert before.model.model_copy(update={"adapter": None}) == describe(base).identity
+    assert before.model.model_copy(update={"adapter": None}) == describe_model(base).identity
     moved = adapter.rename(tmp_path / "elsewhere")
     change_config(moved, base_model_name_or_path="somewhere else", lora_dropout=0.3, target_modules=["q_proj"])
     assert resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(moved)) == before
@@ -260,4 +260,4 @@ def test_signals_are_named_for_their_adapters(plain, tmp_path):
 
 
 def test_the_skeleton_is_the_model_without_weights(base):
-    assert {p.device.type for p in skeleton_of(describe(base)).parameters()} == {"meta"}
+    assert {p.device.type for p in skeleton_of(describe_model(base)).parameters()} == {"meta"}

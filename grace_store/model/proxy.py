@@ -14,7 +14,7 @@ from grace_store.model.text.collate import Batch
 from grace_store.model.text.vision import ImageInputs
 from grace_store.model.unit_extractor import PendingSegments, PreparedUnit, SegmentRows, UnitExtractor, to_host
 
-BATCH_TOKENS = 16384
+PROXY_BATCH_TOKENS = 16384
 
 
 class ProxyExtractor(UnitExtractor[SegmentRows, UnitSignals]):
@@ -29,7 +29,7 @@ class ProxyExtractor(UnitExtractor[SegmentRows, UnitSignals]):
         head: OutputHead | None = None,
         images: str | Path | None = None,
     ) -> None:
-        super().__init__(loaded, spec, options, batch_tokens=BATCH_TOKENS, head=head, images=images)
+        super().__init__(loaded, spec, options, batch_tokens=PROXY_BATCH_TOKENS, head=head, images=images)
 
     @property
     def vector_size(self) -> int:

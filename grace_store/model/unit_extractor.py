@@ -57,7 +57,7 @@ class PreparedUnit:
 
 
 @dataclass(slots=True)
-class PendingUnit(ABC, Generic[ResultT, OutcomeT]):
+class UnitUnderWay(ABC, Generic[ResultT, OutcomeT]):
     """A unit whose results may still be on their way from the device."""
 
     prepared: PreparedUnit
@@ -92,7 +92,7 @@ class SegmentRows:
     """Columns: loss, entropy, hit rate."""
 
 
-class PendingSegments(PendingUnit[SegmentRows, UnitSignals]):
+class PendingSegments(UnitUnderWay[SegmentRows, UnitSignals]):
     """A unit with a vector for each segment."""
 
     def gather(self) -> UnitSignals:
@@ -150,7 +150,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         """Return what a batch makes, on its way to main memory by the time its unit is finished."""
 
     @abstractmethod
-    def _pending(self, prepared: PreparedUnit) -> PendingUnit[ResultT, OutcomeT]: ...
+    def _pending(self, prepared: PreparedUnit) -> UnitUnderWay[ResultT, OutcomeT]: ...
 
     def _finish(self) -> None:
         """End a unit: nothing may be left to compute."""
@@ -171,7 +171,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         num_rows = tuple(sample.num_segments for sample in samples)
         return PreparedUnit(num_rows, read.tokens, read.images, read.set_aside, batches)
 
-    def compute(self, prepared: PreparedUnit) -> PendingUnit[ResultT, OutcomeT]:
+    def compute(self, prepared: PreparedUnit) -> UnitUnderWay[ResultT, OutcomeT]:
         """Run the model on a prepared unit; called from one thread only."""
         pending = self._pending(prepared)
         images = ImageQueue(prepared.images, self._image_pool, pin=self._device.type == "cuda")

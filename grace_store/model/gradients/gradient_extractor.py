@@ -28,21 +28,21 @@ from grace_store.model.gradients.sample_gradients import (
     row_tokens,
     segment_means,
 )
-from grace_store.model.load.adapters import Adapter, attach
+from grace_store.model.load.adapters import Adapter, attach_adapter
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.out_of_memory import is_out_of_memory
 from grace_store.model.text.collate import Batch
 from grace_store.model.text.vision import ImageInputs
 from grace_store.model.unit_extractor import (
     PendingSegments,
-    PendingUnit,
     PreparedUnit,
     SegmentRows,
     UnitExtractor,
+    UnitUnderWay,
     to_host,
 )
 
-BATCH_TOKENS = 2048
+GRADIENT_BATCH_TOKENS = 2048
 """A backward pass keeps what every layer was given, many times what a forward pass needs."""
 
 
@@ -54,7 +54,7 @@ class VectorRows(SegmentRows):
     """Of each vector before it was normalised."""
 
 
-class PendingSamples(PendingUnit[VectorRows, SampleSignals]):
+class PendingSamples(UnitUnderWay[VectorRows, SampleSignals]):
     """A unit with a vector for each sample."""
 
     def gather(self) -> SampleSignals:
@@ -92,8 +92,8 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
     ) -> None:
         """Take a model without the adapter, which is put on it and stays there."""
         assert spec.gradient is not None
-        layers = attach(adapter, loaded.model)
-        super().__init__(loaded, spec, options, batch_tokens=BATCH_TOKENS, images=images)
+        layers = attach_adapter(adapter, loaded.model)
+        super().__init__(loaded, spec, options, batch_tokens=GRADIENT_BATCH_TOKENS, images=images)
         self._gradient = spec.gradient
         coordinates = coordinates_of(adapter)
         parameters = parameters_of(coordinates, layers)
@@ -113,7 +113,7 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
     def vector_size(self) -> int:
         return self._gradient.dimension
 
-    def _pending(self, prepared: PreparedUnit) -> PendingUnit[VectorRows, UnitOutcome]:
+    def _pending(self, prepared: PreparedUnit) -> UnitUnderWay[VectorRows, UnitOutcome]:
         kind = PendingSamples if self._gradient.per == "sample" else PendingSegments
         return kind(prepared, self.vector_size)  # type: ignore[return-value]
 

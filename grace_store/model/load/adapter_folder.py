@@ -16,7 +16,7 @@ from grace_store.base.errors import MissingExtra, ModelError, UnsafeModel
 from grace_store.model.load.model_folder import ADAPTER_FILES, read_object
 
 CONFIG, TENSORS = ADAPTER_FILES
-STATE = "training_state.json"
+TRAINING_STATE = "training_state.json"
 
 UNDERSTOOD = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "fan_in_fan_out",
               "modules_to_save")  # fmt: skip
@@ -68,7 +68,7 @@ def open_adapter(path: str | Path) -> AdapterFolder:
             )
         raise ModelError(f"{folder} has {CONFIG} but no {TENSORS}.")
     _refuse_unfit(folder, config)
-    state = read_object(folder / STATE) or {}
+    state = read_object(folder / TRAINING_STATE) or {}
     base = state.get("base")
     return AdapterFolder(folder, config, base if isinstance(base, dict) else None)
 

@@ -124,7 +124,7 @@ def merge(adapter: Adapter, model: nn.Module) -> nn.Module:
     return merged  # type: ignore[no-any-return]
 
 
-def attach(adapter: Adapter, model: nn.Module) -> dict[str, LoraLayer]:
+def attach_adapter(adapter: Adapter, model: nn.Module) -> dict[str, LoraLayer]:
     """Put the adapter beside a loaded model's weights, in place; return its layers by their names in the adapter.
 
     All is frozen and nothing dropped out.
@@ -233,10 +233,7 @@ def _renaming(adapter: Adapter, modules: dict[str, nn.Module]) -> Callable[[str]
         if not absent:
             return rename
         missing = missing or absent
-    raise ModelError(
-        f"{adapter.folder.path} does not fit this model: it has no {_some(missing)}. "
-        f"{_its_base(adapter)}"
-    )  # fmt: skip
+    raise ModelError(f"{adapter.folder.path} does not fit this model: it has no {_some(missing)}. {_its_base(adapter)}")
 
 
 def _linear_shape(module: nn.Module) -> tuple[int, int] | None:

@@ -68,7 +68,7 @@ class LoadedModel:
     processor: Any | None = None
 
 
-def describe(path: str | Path) -> ModelDescription:
+def describe_model(path: str | Path) -> ModelDescription:
     """Return what a model folder holds, without loading its weights."""
     folder = open_folder(path)
     files = [entry for entry in folder.path.iterdir() if entry.is_file()]
@@ -106,7 +106,7 @@ def load(
     path: str | Path, dtype: Dtype, attention: Attention, device: str = "auto", threads: int | None = None
 ) -> LoadedModel:
     """Return the model at a path, in the dtype asked for, on the device."""
-    return load_described(describe(path), dtype, attention, device, threads)
+    return load_described(describe_model(path), dtype, attention, device, threads)
 
 
 def load_described(
