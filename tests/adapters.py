@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,17 @@ def make_adapter(
     kind = transformers.AutoModelForImageTextToText if images else transformers.AutoModelForCausalLM
     model = kind.from_pretrained(base)
     chosen = {"r": 4, "lora_alpha": 8, "target_modules": SWIFT_REGEX, "task_type": "CAUSAL_LM", **settings}
-    adapted = get_peft_model(model, LoraConfig(**chosen))
+    with warnings.catch_warnings():  # of ties, of EVA without data
+        warnings.simplefilter("ignore")
+        adapted = get_peft_model(model, LoraConfig(**chosen))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in adapted.parameters():
             if parameter.requires_grad:
                 parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    adapted.save_pretrained(folder, save_embedding_layers=save_embedding_layers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adapted.save_pretrained(folder, save_embedding_layers=save_embedding_layers)
     return folder
 
 
@@ -54,7 +59,9 @@ def change_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], dic
 
 def peft_model(base: Path, adapter: Path) -> Any:
     """Return the model with the adapter beside its weights, as peft loads it."""
-    return PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(base), adapter).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(base), adapter).eval()
 
 
 def their_logits(base: Path, adapter: Path) -> torch.Tensor:

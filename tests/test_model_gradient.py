@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import warnings
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from grace_store.model.door import open_extractor, resolve_spec
 from grace_store.model.gradients.gradient_extractor import GradientExtractor
 from grace_store.model.gradients.sample_gradients import PlainGradients, RecordedGradients
 from grace_store.run.warmup import warmup
+from tests import adapters
 from tests.gradients import MATRICES, ONE_THREAD, TrueGradients, make_adapter, open_gradient
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model
@@ -99,6 +101,16 @@ def test_vectors_are_the_projected_gradients_of_the_whole_model(models, family):
 @pytest.mark.parametrize("family", VISION_FAMILIES)
 def test_vectors_of_samples_with_images_are_those_of_the_whole_model(models, family):
     check_against_autograd(models, family, WITH_PICTURES, "sparse")
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+def test_an_adapter_on_the_head_has_gradients_there_too(tmp_path, family):
+    """Also where the head is tied to the embeddings, which stay as they are."""
+    model = tiny_text_model(family, tmp_path / family)
+    adapter = adapters.make_adapter(model, tmp_path / "a", target_modules=["lm_head", "q_proj"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft's, of the tie
+        check_against_autograd(lambda _: (model, adapter), family, TEXTS, "sparse")
 
 
 def test_projected_inner_products_estimate_those_of_whole_gradients(models):

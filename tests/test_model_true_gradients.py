@@ -119,3 +119,8 @@ def test_what_cannot_be_used_is_said(tmp_path: Path) -> None:
     spec = resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=dora)
     with pytest.raises(ModelError, match="is DoRA, whose parameters' gradients are not taken"):
         open_gradients(str(base), spec, OPTIONS, adapter=dora)
+    head = str(make_adapter(base, tmp_path / "head", target_modules=["lm_head", "q_proj"]))
+    spec = resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=head)
+    with pytest.raises(ModelError, match="is on the output head too, whose parameters' gradients are not taken"):
+        open_gradients(str(base), spec, OPTIONS, adapter=head)
+    assert open_gradients(str(base), spec, OPTIONS, adapter=head, lora=False).spaces == [REPRESENTATION]
