@@ -25,7 +25,7 @@ from grace_store.model.lora.schedule import checkpoint_steps, learning_rate, mea
 from grace_store.model.lora.trainer import resolve_warmup
 from grace_store.model.lora.training import AdapterTrainer
 from grace_store.model.lora.training_data import TrainingSample
-from tests.tiny_models import tiny_text_model
+from tests.tiny_models import scaled_positions_model, tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model
 
 OPTIONS = WarmupOptions(device="cpu", threads=1)
@@ -151,8 +151,12 @@ def test_a_step_is_that_of_plain_autograd_and_adamw(tmp_path, family):
     assert trainer.heldout_loss(batch) == pytest.approx(float(reference_loss(model.model, batch).detach()), rel=1e-5)
 
 
+@pytest.mark.parametrize("scaling", [None, "longrope", "dynamic"])
 @pytest.mark.parametrize("batch_tokens", [1, 40, 100])
-def test_the_size_of_a_pass_changes_only_the_order_of_sums(folder, batch_tokens):
+def test_the_size_of_a_pass_changes_only_the_order_of_sums(folder, tmp_path, batch_tokens, scaling):
+    """Also where positions depend on the longest sample of a pass."""
+    if scaling:
+        folder = scaled_positions_model(scaling, tmp_path / "scaled", limit=14)
     batch = samples(7)
     _, whole = make_trainer(folder)
     _, parts = make_trainer(folder, OPTIONS.model_copy(update={"batch_tokens": batch_tokens}))

@@ -25,6 +25,7 @@ from grace_store.data.sample import Sample
 from grace_store.model.head.choose_head import choose_head
 from grace_store.model.head.closed_form import OutputHead
 from grace_store.model.head.own_forward import response_states
+from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.out_of_memory import is_out_of_memory
 from grace_store.model.text.batches import form_batches, form_packs
@@ -112,9 +113,6 @@ class PendingSegments(UnitUnderWay[SegmentRows, UnitSignals]):
 class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
     """Tokenises units, forms their batches and runs them, smaller ones where memory runs out."""
 
-    one_at_a_time = False
-    """Whether a batch is one sample."""
-
     def __init__(
         self,
         loaded: LoadedModel,
@@ -132,6 +130,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         self._head_tokens = options.head_tokens
         self._batch_tokens = options.batch_tokens or batch_tokens
         self._packing = options.packing
+        self._rule = find_length_rule(loaded.model, loaded.longest(spec.max_length))
         embeddings = loaded.model.get_input_embeddings()  # type: ignore[operator]
         self._reader = SampleReader(loaded, spec, min(self.head.vocab_size, embeddings.weight.shape[0]), images)
         self._image_pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="images")
@@ -166,7 +165,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         positions = list(read.tokens)
         lengths = [read.tokens[position].num_tokens for position in positions]
         form = form_packs if self._packing else form_batches
-        groups = form(lengths, 1 if self.one_at_a_time else self._batch_tokens)
+        groups = form(lengths, self._batch_tokens, self._rule)
         batches = [self._collate([positions[i] for i in group], read.tokens) for group in groups]
         num_rows = tuple(sample.num_segments for sample in samples)
         return PreparedUnit(num_rows, read.tokens, read.images, read.set_aside, batches)

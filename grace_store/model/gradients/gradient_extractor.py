@@ -25,12 +25,13 @@ from grace_store.model.gradients.sample_gradients import (
     PlainGradients,
     choose_source,
     on_device,
+    row_statistics,
     row_tokens,
-    segment_means,
 )
 from grace_store.model.load.adapters import Adapter, attach_adapter
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.out_of_memory import is_out_of_memory
+from grace_store.model.text.batches import ONE_AT_A_TIME
 from grace_store.model.text.collate import Batch
 from grace_store.model.text.vision import ImageInputs
 from grace_store.model.unit_extractor import (
@@ -100,7 +101,8 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
         for parameter in parameters.values():
             parameter.requires_grad_(True)
         self._source = choose_source(loaded.model, self.head, record(layers), parameters, options.head_tokens)
-        self.one_at_a_time = isinstance(self._source, PlainGradients)
+        if isinstance(self._source, PlainGradients):
+            self._rule = ONE_AT_A_TIME
         precondition = None
         if self._gradient.preconditioner == "adam":
             moments = read_moments(adapter, coordinates)
@@ -128,7 +130,7 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
                 means = {name: gradient.div_(tokens) for name, gradient in each.gradients.items()}
                 self._projected.add(out, on_device(each.rows, out, torch.int64), means)
         self._under_way = None
-        rows = VectorRows(out, segment_means(batch, statistics, per), out.new_zeros(len(out)))
+        rows = VectorRows(out, row_statistics(batch, statistics, per), out.new_zeros(len(out)))
         self._finished.append(rows)
         return rows
 

@@ -29,6 +29,7 @@ from grace_store.base.errors import ModelError, SettingError, UnsafeModel
 from grace_store.base.settings import Attention, Dtype, ModelIdentity, default_threads
 from grace_store.model.head.own_forward import run_backbone
 from grace_store.model.load.identity import identify
+from grace_store.model.load.length_probe import forget_lengths
 from grace_store.model.load.model_folder import ModelFolder, open_folder
 from grace_store.model.load.processor import read_processor
 
@@ -66,6 +67,10 @@ class LoadedModel:
     device: torch.device
     max_positions: int | None
     processor: Any | None = None
+
+    def longest(self, max_length: int) -> int:
+        """Return how many tokens a sample may have: as many as asked for, if the model can place them."""
+        return min(max_length, self.max_positions or max_length)
 
 
 def describe_model(path: str | Path) -> ModelDescription:
@@ -130,6 +135,7 @@ def load_described(
     model.requires_grad_(False)
     # Batches go without an attention mask (see _check_causal), which some classes would warn of.
     model.config.pad_token_id = None
+    forget_lengths(model)
     _check_causal(model)
     return LoadedModel(
         model, described.tokenizer, described.identity, target, described.max_positions, described.processor
