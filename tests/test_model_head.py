@@ -174,9 +174,7 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path):
 # ---------------------------------------------------------------- very long segments
 
 
-def exact_means(
-    weight: torch.Tensor, hidden: torch.Tensor, tokens: ResponseTokens
-) -> tuple[torch.Tensor, torch.Tensor]:
+def exact_means(weight: torch.Tensor, hidden: torch.Tensor, tokens: ResponseTokens):
     """Return vectors and losses of a plain linear head in float64, with segments' means taken at once."""
     logits = hidden.double() @ weight.double().T
     residual = logits.softmax(dim=1)

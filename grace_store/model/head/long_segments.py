@@ -45,9 +45,7 @@ def _in_stretches(tokens: ResponseTokens, lengths: IntArray, parts: IntArray) ->
 
 def _summed(rows: Tensor, long: IntArray, parts: IntArray, stop: IntArray) -> Tensor:
     """Return a row for each segment: its only one, or the sum of its stretches' rows."""
-    kept = torch.cat(
-        [rows[end - size : end - size + 1] for end, size in zip(stop.tolist(), parts.tolist(), strict=True)]
-    )
+    kept = torch.cat([rows[first : first + 1] for first in (stop - parts).tolist()])
     wide = torch.float32 if rows.device.type == "mps" else torch.float64
     for number in long.tolist():
         kept[number] = rows[stop[number] - parts[number] : stop[number]].sum(dim=0, dtype=wide).to(rows.dtype)
