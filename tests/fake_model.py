@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from grace_store.base.files import whole_file
 from grace_store.base.settings import ExtractRequest, ExtractSpec, GradientSpec, ModelIdentity, RunOptions, said
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
@@ -52,14 +53,19 @@ class Gate:
         for path in self.folder.iterdir():
             path.unlink()
 
-    def seen(self) -> list[tuple[str, str]]:
-        """Return (node, first sample) of every unit that came here."""
-        return [(node, sample) for node, _, sample in (path.stem.partition("=") for path in self.folder.glob("*.seen"))]
+    def seen(self, node: str) -> list[str]:
+        """Return the first samples of the units that came here on a node."""
+        return [path.stem.partition("=")[2] for path in self.folder.glob(f"{node}=*.seen")]
+
+    def processes(self, node: str) -> set[int]:
+        """Return the processes that computed these units."""
+        return {int(path.read_text()) for path in self.folder.glob(f"{node}=*.seen")}
 
     def pass_through(self, sample: str) -> None:
         if (self.folder / f"{sample}.deadly").exists():
             os.kill(os.getpid(), 9)
-        (self.folder / f"{_node()}={sample}.seen").touch()
+        with whole_file(self.folder / f"{_node()}={sample}.seen") as part:
+            part.write_text(str(os.getpid()))
         while (self.folder / f"{sample}.held").exists():
             time.sleep(0.01)
 

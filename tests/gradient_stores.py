@@ -16,7 +16,6 @@ from grace_store.base.settings import DataRequest, ExtractSpec, GradientSpec, Mo
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import SampleSignals
 from grace_store.run.plan import plan
-from grace_store.store.layout import unit_range
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 
@@ -68,7 +67,7 @@ def add_gradients(
     writer = UnitWriter(view)
     length = np.linalg.norm(gradients.astype(np.float64), axis=1)
     for unit in range(store.plan.num_units) if units is None else units:
-        start, stop = unit_range(store.plan, unit)
+        start, stop = store.plan.unit_range(unit)
         alive = np.array([sample not in set_aside for sample in range(start, stop)])
         vectors = gradients[start:stop] * alive[:, None]
         if spec.gradient.normalise:

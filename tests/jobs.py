@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.base.settings import DataRequest
+from grace_store.run.engines.engine import EngineOptions
 from grace_store.run.extract import ExtractJob
 from tests.fake_model import make_fake_model
 
 NUM_RECORDS = 27
 NUM_USABLE = 24
 NUM_UNITS = 6
+FIRST_SAMPLES = tuple(f"case-{4 * unit}" for unit in range(NUM_UNITS))
+"""Of the units: what a Gate knows them by."""
+TRIED = NUM_UNITS // 2
+"""The unit whose samples a worker is tried on."""
+HELD = tuple(sample for unit, sample in enumerate(FIRST_SAMPLES) if unit != TRIED)
+"""All other units, for a Gate to hold: workers get ready, and none of these is committed until it is let go."""
 
 
 def record(i: int, num_steps: int | None = None) -> dict[str, Any]:
@@ -35,7 +42,7 @@ def make_job(folder: Path, store: str = "store.zarr", **changes: Any) -> Extract
     if not data.exists():
         write_dataset(data)
     settings: dict[str, Any] = {
-        "location": str(folder / store),
+        "store": str(folder / store),
         "model": make_fake_model(folder / "model") if not (folder / "model").exists() else str(folder / "model"),
         "data": (str(data),),
         "data_request": DataRequest(min_steps=2),
@@ -43,6 +50,11 @@ def make_job(folder: Path, store: str = "store.zarr", **changes: Any) -> Extract
         "door": "tests.fake_model",
     }
     return ExtractJob(**(settings | changes))
+
+
+def processes(*devices: str) -> EngineOptions:
+    """The engine that starts a process for each device."""
+    return EngineOptions("processes", devices=devices)
 
 
 def content(store: str | Path) -> dict[str, str]:

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from grace_store.base.unit import UnitSignals
-from grace_store.store.layout import unit_range
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal
 from tests.stores import add_signal, spans_for, write_plan
@@ -56,7 +55,7 @@ def write_vectors(store: Store, vectors: np.ndarray) -> None:
     view = add_signal(store, "float32", vectors.shape[2])
     writer = UnitWriter(view)
     for unit in range(store.plan.num_units):
-        start, stop = unit_range(store.plan, unit)
+        start, stop = store.plan.unit_range(unit)
         num_segments = 2 * (stop - start)
         signals = UnitSignals(
             segment_vector=vectors[start:stop].reshape(num_segments, -1),

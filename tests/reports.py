@@ -1,4 +1,4 @@
-"""A small store of traces, some of them hostile, on the fake model, and a browser to open its report in."""
+"""A small store of traces, some of them hostile, on the fake model; a reader of its report, and a browser for it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def make_store(folder: Path, num_traces: int = NUM_TRACES, *, max_steps: int = 7
     data.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     Image.new("RGB", (60, 40), (200, 30, 30)).save(folder / FIGURE)
     job = ExtractJob(
-        location=str(folder / "traces.zarr"),
+        store=str(folder / "traces.zarr"),
         model=make_fake_model(folder / "model"),
         data=(str(data),),
         data_request=DataRequest(format="explicit", min_steps=2),
@@ -69,6 +70,42 @@ def make_store(folder: Path, num_traces: int = NUM_TRACES, *, max_steps: int = 7
         door="tests.fake_model",
     )
     return extract(job).store
+
+
+class PageReader(HTMLParser):
+    """Reads a page as a browser's parser does: scripts by id or number, and all text outside them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.scripts: dict[str, str] = {}
+        self.tags: list[str] = []
+        self.policy = ""
+        self._script: str | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        found = dict(attrs)
+        if tag == "script":
+            self._script = found.get("id") or f"script {len(self.scripts)}"
+            self.scripts[self._script] = ""
+        if found.get("http-equiv") == "Content-Security-Policy":
+            self.policy = found["content"] or ""
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "script":
+            self._script = None
+
+    def handle_data(self, data: str) -> None:
+        if self._script is not None:
+            self.scripts[self._script] += data
+
+    def document(self, name: str) -> Any:
+        return json.loads(self.scripts[name])
+
+
+def read_page(path: Path) -> PageReader:
+    return PageReader(path.read_text(encoding="utf-8"))
 
 
 @contextmanager

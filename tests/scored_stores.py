@@ -10,7 +10,6 @@ import numpy as np
 
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import UnitSignals
-from grace_store.store.layout import unit_range
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal
 from tests.stores import add_signal, spans_for, write_plan
@@ -59,7 +58,7 @@ def fill_signal(known: KnownStore, name: str, rng: np.random.Generator, aside: s
         all_samples.append((vectors, rng.integers(1, 40, steps + 1).astype(np.int32)))
         losses.append(rng.random(steps + 1).astype(np.float32))
     for unit in units:
-        start, stop = unit_range(known.store.plan, unit)
+        start, stop = known.store.plan.unit_range(unit)
         alive = np.repeat([i not in aside for i in range(start, stop)], [steps + 1 for steps in num_steps[start:stop]])
         tokens = np.concatenate([counts for _, counts in all_samples[start:stop]]) * alive
         signals = UnitSignals(
@@ -74,6 +73,6 @@ def fill_signal(known: KnownStore, name: str, rng: np.random.Generator, aside: s
         writer.write(unit, signals, spans_for(view, unit))
     if len(units) == known.store.plan.num_units:
         complete_signal(view)
-    done = {i for unit in units for i in range(*unit_range(known.store.plan, unit))} - aside
+    done = {i for unit in units for i in range(*known.store.plan.unit_range(unit))} - aside
     known.samples[name] = [sample if i in done else None for i, sample in enumerate(all_samples)]
     known.loss[name] = losses

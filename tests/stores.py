@@ -29,13 +29,15 @@ from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import SampleSignals, UnitSignals
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.store.backend import open_backend
-from grace_store.store.layout import unit_range
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.plan_writer import PlannedSample, PlanWriter
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 from tests.fake_model import make_fake_model
 
 STORAGES: tuple[Storage, ...] = get_args(Storage)
+RELATIVE_ERROR = {"float32": 0.0, "float16": 2**-11, "int8": 0.02, "int4": 0.14}
+"""Most that a vector of normal coordinates may be off, as a share of its norm, from a size of 97 on."""
+ODD_SIZES = [1, 2, 3, 24, 31, 97, 896]
 SIGNAL = "base"
 SAMPLES_PER_UNIT = 4
 NUM_SAMPLES = 11
@@ -66,7 +68,7 @@ def extract_store(folder: Path, storage: Storage = "int8") -> Store:
     """Plan and extract a store at folder/store.zarr with the fake model."""
     folder.mkdir(parents=True, exist_ok=True)
     job = ExtractJob(
-        location=str(folder / "store.zarr"),
+        store=str(folder / "store.zarr"),
         model=make_fake_model(folder / "model"),
         data=(str(make_records(folder / "data.jsonl")),),
         signal=SIGNAL,
@@ -130,7 +132,7 @@ def add_signal(
 
 def random_vectors(view: SignalView, unit: int, set_aside: Sequence[int] = ()) -> SampleSignals:
     """Return signals of one unit with one vector a sample; positions set aside are zero."""
-    start, stop = unit_range(view.store.plan, unit)
+    start, stop = view.store.plan.unit_range(unit)
     assert view.signal.spec.gradient is not None
     alive = np.array([position not in set_aside for position in range(stop - start)])
     rng = np.random.default_rng([unit, view.vector_size])
@@ -150,7 +152,7 @@ def random_vectors(view: SignalView, unit: int, set_aside: Sequence[int] = ()) -
 
 def random_signals(view: SignalView, unit: int, set_aside: Sequence[int] = ()) -> UnitSignals:
     """Return signals of one unit; positions set aside have rows of zeros."""
-    start, stop = unit_range(view.store.plan, unit)
+    start, stop = view.store.plan.unit_range(unit)
     num_segments = view.store.column("sample_num_steps", start, stop) + 1
     alive = np.repeat([position not in set_aside for position in range(stop - start)], num_segments)
     rng = np.random.default_rng([unit, view.vector_size])
@@ -169,7 +171,7 @@ def random_signals(view: SignalView, unit: int, set_aside: Sequence[int] = ()) -
 
 def spans_for(view: SignalView, unit: int) -> npt.NDArray[np.int32]:
     """Return spans of a unit's segments, each ten characters long."""
-    start, stop = unit_range(view.store.plan, unit)
+    start, stop = view.store.plan.unit_range(unit)
     firsts = [np.arange(steps + 1) * 10 for steps in view.store.column("sample_num_steps", start, stop)]
     first = np.concatenate(firsts)
     return np.stack([first, first + 10], axis=1).astype(np.int32)

@@ -16,15 +16,15 @@ from click.testing import CliRunner
 
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError
 from grace_store.cli import main
-from grace_store.curate.compare import compare_subsets
-from grace_store.curate.diversity import measure_diversity
-from grace_store.curate.duplicates import find_duplicates
-from grace_store.curate.exports.export import export_subset
-from grace_store.curate.score import score_samples, write_score_table
-from grace_store.curate.select import rank_samples, select_samples
+from grace_store.curate.compare import compare
+from grace_store.curate.diversity import DiversityRequest, diversity
+from grace_store.curate.duplicates import DuplicatesRequest, duplicates
+from grace_store.curate.export import ExportRequest, export
+from grace_store.curate.score import ScoreRequest, score
+from grace_store.curate.select import RankRequest, rank_samples, select
 from grace_store.curate.trade_curve import TradeSpec
 from grace_store.likeness.clusters import cluster_vectors
-from grace_store.read.descriptors import describe_samples
+from grace_store.read.descriptors import DescriptorSpec, describe_samples
 from grace_store.store.opened import Store
 from grace_store.values.diversity_spec import METHODS, DiversitySpec
 from tests.planted_stores import planted_store
@@ -40,7 +40,7 @@ def planted(tmp_path_factory):
     """Twelve clusters of twenty, the best 0.2 by value all lying in three of them; and a table of scores."""
     folder = tmp_path_factory.mktemp("planted")
     found = planted_store(folder)
-    write_score_table(found.store, None, folder / "scores.parquet")
+    score(found.store, out=folder / "scores.parquet")
     return folder, found
 
 
@@ -70,9 +70,9 @@ def num_touched(planted, subset) -> int:
 )
 def test_diversity_touches_more_clusters_for_the_same_budget_at_a_stated_loss(planted, settings, at_least, value_lost):
     folder, found = planted
-    plain = select_samples(folder / "scores.parquet", ratio="0.2")
+    plain = select(folder / "scores.parquet", ratio="0.2")
     assert num_touched(planted, plain) == 3
-    diverse = select_samples(folder / "scores.parquet", ratio="0.2", diversity=settings)
+    diverse = select(folder / "scores.parquet", RankRequest(diversity=settings), ratio="0.2")
     assert len(diverse) == len(plain) == 48
     assert len(set(diverse.row.tolist())) == 48
     assert num_touched(planted, diverse) >= at_least
@@ -84,7 +84,7 @@ def test_diversity_touches_more_clusters_for_the_same_budget_at_a_stated_loss(pl
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_budget_is_exact_and_smaller_subsets_lie_within_larger_ones(planted, method):
-    ranking = rank_samples(planted[0] / "scores.parquet", diversity=spec(method))
+    ranking = rank_samples(planted[0] / "scores.parquet", RankRequest(diversity=spec(method)))
     before: set[int] = set()
     for count in (1, 2, 7, 11, 12, 13, 48, 100, 239, 240):
         subset = ranking.take(count=count)
@@ -96,7 +96,7 @@ def test_every_budget_is_exact_and_smaller_subsets_lie_within_larger_ones(plante
 
 def test_dedup_keeps_the_best_of_each_group_and_fills_up_by_value(planted):
     folder, found = planted
-    ranking = rank_samples(folder / "scores.parquet", diversity=spec("dedup"))
+    ranking = rank_samples(folder / "scores.parquet", RankRequest(diversity=spec("dedup")))
     members = [np.flatnonzero(found.cluster == each) for each in range(NUM_CLUSTERS)]
     best = [int(mine[found.value[mine].argmax()]) for mine in members]
     assert set(ranking.take(count=12).row.tolist()) == set(best)
@@ -110,32 +110,34 @@ def test_dedup_keeps_the_best_of_each_group_and_fills_up_by_value(planted):
 
 def test_a_table_of_duplicates_does_as_well_as_a_search(planted, tmp_path):
     folder, found = planted
-    table = find_duplicates(found.store, descriptor=ANSWER, threshold=0.95, floor=0.9)
+    table = duplicates(found.store, DuplicatesRequest(descriptor=ANSWER, threshold=0.95, floor=0.9))
     table.write(tmp_path / "duplicates.parquet")
-    one = select_samples(folder / "scores.parquet", diversity=spec("dedup", similarity=0.95))
-    other = select_samples(folder / "scores.parquet", diversity="dedup", duplicates=tmp_path / "duplicates.parquet")
+    one = select(folder / "scores.parquet", RankRequest(diversity=spec("dedup", similarity=0.95)))
+    other = select(
+        folder / "scores.parquet", RankRequest(diversity="dedup", duplicates=tmp_path / "duplicates.parquet")
+    )
     assert one.row.tolist() == other.row.tolist()
     assert other.spec["diversity"]["similarity"] == 0.95
     loose = DiversitySpec(method="dedup", similarity=0.9)
-    third = select_samples(folder / "scores.parquet", diversity=loose, duplicates=tmp_path / "duplicates.parquet")
-    assert third.row.tolist() == select_samples(folder / "scores.parquet", diversity=spec("dedup")).row.tolist()
-    few = find_duplicates(found.store, descriptor=ANSWER, subset=np.arange(100))
+    third = select(folder / "scores.parquet", RankRequest(diversity=loose, duplicates=tmp_path / "duplicates.parquet"))
+    assert third.row.tolist() == select(folder / "scores.parquet", RankRequest(diversity=spec("dedup"))).row.tolist()
+    few = duplicates(found.store, DuplicatesRequest(descriptor=ANSWER, subset=np.arange(100)))
     few.write(tmp_path / "few.parquet")
     with pytest.raises(DataError, match=r"few\.parquet lacks 140 of the samples that have a value"):
-        select_samples(folder / "scores.parquet", diversity="dedup", duplicates=tmp_path / "few.parquet")
+        select(folder / "scores.parquet", RankRequest(diversity="dedup", duplicates=tmp_path / "few.parquet"))
     with pytest.raises(SettingError, match="leave --signal and --descriptor out"):
-        select_samples(folder / "scores.parquet", diversity=spec("dedup"), duplicates=tmp_path / "few.parquet")
+        select(folder / "scores.parquet", RankRequest(diversity=spec("dedup"), duplicates=tmp_path / "few.parquet"))
     with pytest.raises(SettingError, match="for diversity by dedup; mmr would ignore it"):
-        select_samples(folder / "scores.parquet", diversity="mmr", duplicates=tmp_path / "few.parquet")
+        select(folder / "scores.parquet", RankRequest(diversity="mmr", duplicates=tmp_path / "few.parquet"))
     elsewhere = known_store(tmp_path).store
-    write_score_table(elsewhere, None, tmp_path / "other.parquet")
+    score(elsewhere, out=tmp_path / "other.parquet")
     with pytest.raises(DataError, match="was made from another plan than the scores"):
-        select_samples(tmp_path / "other.parquet", diversity="dedup", duplicates=tmp_path / "few.parquet")
+        select(tmp_path / "other.parquet", RankRequest(diversity="dedup", duplicates=tmp_path / "few.parquet"))
 
 
 def test_clusters_share_the_budget_and_the_best_come_first(planted):
     folder, found = planted
-    subset = select_samples(folder / "scores.parquet", ratio="0.2", diversity=spec("clusters", num_clusters=10))
+    subset = select(folder / "scores.parquet", RankRequest(diversity=spec("clusters", num_clusters=10)), ratio="0.2")
     label = cluster_vectors(describe_samples(found.store, descriptor=ANSWER).vector, 10).label
     size, counts = np.bincount(label), np.bincount(label[subset.row], minlength=10)
     assert counts.max() - counts[counts < size].min() <= 1
@@ -143,27 +145,27 @@ def test_clusters_share_the_budget_and_the_best_come_first(planted):
         mine = np.flatnonzero(label == each)
         best = mine[np.argsort(-found.value[mine])][: counts[each]]
         assert set(best.tolist()) <= set(subset.row.tolist())
-    half = select_samples(folder / "scores.parquet", ratio="0.2", diversity=spec("clusters", weight=0.5))
+    half = select(folder / "scores.parquet", RankRequest(diversity=spec("clusters", weight=0.5)), ratio="0.2")
     assert found.value[subset.row].mean() < found.value[half.row].mean()
 
 
 @pytest.mark.parametrize("method", ["clusters", "facility", "mmr"])
 def test_without_weight_the_subset_is_the_best_by_value(planted, method):
     path = planted[0] / "scores.parquet"
-    subset = select_samples(path, diversity=spec(method, weight=0))
-    assert subset.row.tolist() == select_samples(path).row.tolist()
+    subset = select(path, RankRequest(diversity=spec(method, weight=0)))
+    assert subset.row.tolist() == select(path).row.tolist()
 
 
 def test_what_made_a_subset_is_kept_and_compared(planted, tmp_path):
     folder, _ = planted
-    subset = select_samples(folder / "scores.parquet", diversity=spec("mmr", weight=0.8))
+    subset = select(folder / "scores.parquet", RankRequest(diversity=spec("mmr", weight=0.8)))
     said = {"method": "mmr", "weight": 0.8, "seed": 0, "signal": "base", "descriptor": "answer"}
     assert subset.spec["diversity"] == said
-    exported = export_subset(subset, tmp_path / "diverse.txt", "ids")
+    exported = export(subset, tmp_path / "diverse.txt", ExportRequest(as_format="ids"))
     assert exported.notes == list(subset.notes)
     assert json.loads((tmp_path / "diverse.txt.spec.json").read_text())["spec"]["diversity"] == said
-    export_subset(select_samples(folder / "scores.parquet"), tmp_path / "plain.txt", "ids")
-    found = compare_subsets(tmp_path / "plain.txt", tmp_path / "diverse.txt")
+    export(select(folder / "scores.parquet"), tmp_path / "plain.txt", ExportRequest(as_format="ids"))
+    found = compare(tmp_path / "plain.txt", tmp_path / "diverse.txt")
     assert found.notes == ["diverse.txt was chosen with diversity by mmr; ranks are those by value alone"]
     assert {change.why for change in found.left} == {"diversity by mmr"}
     assert {change.why for change in found.entered} == {"the other keeps 48"}
@@ -171,10 +173,10 @@ def test_what_made_a_subset_is_kept_and_compared(planted, tmp_path):
 
 def test_the_usual_descriptor_is_the_steps_and_weights_come_from_the_table(planted):
     path = planted[0] / "scores.parquet"
-    assert select_samples(path, diversity="mmr").spec["diversity"]["descriptor"] == "steps"
-    weighted = select_samples(path, diversity=DiversitySpec(method="mmr", descriptor="weighted"))
+    assert select(path, RankRequest(diversity="mmr")).spec["diversity"]["descriptor"] == "steps"
+    weighted = select(path, RankRequest(diversity=DiversitySpec(method="mmr", descriptor="weighted")))
     # With one step each, its weight changes nothing.
-    assert weighted.row.tolist() == select_samples(path, diversity="mmr").row.tolist()
+    assert weighted.row.tolist() == select(path, RankRequest(diversity="mmr")).row.tolist()
 
 
 @pytest.mark.parametrize(
@@ -188,18 +190,18 @@ def test_the_usual_descriptor_is_the_steps_and_weights_come_from_the_table(plant
 )
 def test_selections_without_meaning_are_refused(planted, settings, message):
     with pytest.raises(SettingError, match=message):
-        select_samples(planted[0] / "scores.parquet", **settings)
+        select(planted[0] / "scores.parquet", RankRequest(**settings))
 
 
 def test_scores_of_several_signals_need_a_signal_to_be_named(tmp_path):
     known = known_store(tmp_path, ("early", "late"), set_aside={"late": [2, 5]})
-    both = score_samples(known.store, signals=["early", "late"])
+    both = score(known.store, ScoreRequest(signals=["early", "late"]))
     with pytest.raises(SettingError, match="scored from early, late signals: say with --signal"):
-        select_samples(both, diversity="mmr")
-    assert len(select_samples(both, count=4, diversity=DiversitySpec(method="mmr", signal="late"))) == 4
-    early = score_samples(known.store, signals="early")
+        select(both, RankRequest(diversity="mmr"))
+    assert len(select(both, RankRequest(diversity=DiversitySpec(method="mmr", signal="late")), count=4)) == 4
+    early = score(known.store, ScoreRequest(signals="early"))
     with pytest.raises(DataError, match="2 of the 13 samples of the table have no vector in signal 'late'"):
-        select_samples(early, diversity=DiversitySpec(method="mmr", signal="late"))
+        select(early, RankRequest(diversity=DiversitySpec(method="mmr", signal="late")))
 
 
 # ---------------------------------------------------------------- measures
@@ -210,8 +212,14 @@ def test_measures_tell_a_narrow_subset_from_a_wide_one(planted, tmp_path):
     paths = []
     for name, diversity in (("plain", None), ("wide", spec("clusters"))):
         paths.append(tmp_path / f"{name}.txt")
-        export_subset(select_samples(folder / "scores.parquet", diversity=diversity), paths[-1], "ids")
-    said = measure_diversity(found.store, paths, scores=folder / "scores.parquet", ratio=["0.1"], descriptor=ANSWER)
+        export(
+            select(folder / "scores.parquet", RankRequest(diversity=diversity)),
+            paths[-1],
+            ExportRequest(as_format="ids"),
+        )
+    said = diversity(
+        found.store, DiversityRequest(subsets=paths, scores=folder / "scores.parquet", ratio=["0.1"], descriptor=ANSWER)
+    )
     plain, wide, best = said.subsets
     assert [plain.num_samples, wide.num_samples, best.num_samples, said.pool.num_samples] == [48, 48, 24, 240]
     assert said.pool.share_touched == 1
@@ -228,7 +236,9 @@ def test_measures_tell_a_narrow_subset_from_a_wide_one(planted, tmp_path):
 
 def test_clusters_add_up_and_have_their_values(planted):
     folder, found = planted
-    said = measure_diversity(found.store, scores=folder / "scores.parquet", descriptor=ANSWER, num_clusters=40)
+    said = diversity(
+        found.store, DiversityRequest(scores=folder / "scores.parquet", descriptor=ANSWER, num_clusters=40)
+    )
     assert sum(each.num_samples for each in said.clusters) == NUM_SAMPLES
     assert sum(each.num_chosen[0] for each in said.clusters) == 48
     total = sum(each.num_samples * each.mean_value for each in said.clusters)
@@ -245,27 +255,29 @@ def test_clusters_add_up_and_have_their_values(planted):
 
 def test_measures_are_the_same_whatever_the_threads_and_subsets_may_be_objects(planted):
     folder, found = planted
-    subset = select_samples(folder / "scores.parquet", diversity=spec("facility"))
+    subset = select(folder / "scores.parquet", RankRequest(diversity=spec("facility")))
     one, two = (
-        measure_diversity(found.store.location, [subset], descriptor=ANSWER, threads=threads, seed=4).to_dict()
+        diversity(
+            found.store.location, DiversityRequest(subsets=[subset], descriptor=ANSWER, seed=4), threads=threads
+        ).to_dict()
         for threads in (1, 3)
     )
     assert one == two
-    other = measure_diversity(found.store, [subset], descriptor=ANSWER, seed=5).to_dict()
+    other = diversity(found.store, DiversityRequest(subsets=[subset], descriptor=ANSWER, seed=5)).to_dict()
     assert other["subsets"][0]["random"] != one["subsets"][0]["random"]
     assert one["subsets"][0]["name"] == "subset 1"
 
 
 def test_samples_that_point_nowhere_are_counted_apart(tmp_path):
     found = planted_store(tmp_path, per_cluster=4, zero=(0, 7))
-    scores = score_samples(found.store)
-    said = measure_diversity(found.store, scores=scores, ratio=["1", "0.5"], descriptor=ANSWER)
+    scores = score(found.store)
+    said = diversity(found.store, DiversityRequest(scores=scores, ratio=["1", "0.5"], descriptor=ANSWER))
     assert said.pool.num_without_direction == 2
     assert sum(each.num_samples for each in said.clusters) == 46
     for method in METHODS:
-        assert len(select_samples(scores, ratio="0.5", diversity=spec(method))) == 24
+        assert len(select(scores, RankRequest(diversity=spec(method)), ratio="0.5")) == 24
     only = replace(scores, table=scores.table.take([0, 7]))
-    said = measure_diversity(found.store, [select_samples(only, ratio=1)], descriptor=ANSWER, num_random=3)
+    said = diversity(found.store, DiversityRequest(subsets=[select(only, ratio=1)], descriptor=ANSWER, num_random=3))
     assert (said.subsets[0].num_touched, said.subsets[0].num_without_direction) == (0, 2)
     assert json.loads(json.dumps(said.to_dict(), allow_nan=False))["subsets"][0]["vendi"] is None
 
@@ -273,17 +285,17 @@ def test_samples_that_point_nowhere_are_counted_apart(tmp_path):
 def test_what_cannot_be_measured_says_why(planted, tmp_path):
     folder, found = planted
     with pytest.raises(SettingError, match="a ratio or a curve needs values: give --scores"):
-        measure_diversity(found.store, ratio=["0.2"])
+        diversity(found.store, DiversityRequest(ratio=["0.2"]))
     with pytest.raises(SettingError, match="0 random subsets are too few"):
-        measure_diversity(found.store, num_random=0)
+        diversity(found.store, DiversityRequest(num_random=0))
     with pytest.raises(SettingError, match="at least one weight"):
         TradeSpec.parse(weights=())
     nowhere = planted_store(tmp_path, num_clusters=2, per_cluster=2, zero=(0, 1, 2, 3))
     with pytest.raises(DataError, match=r"No sample of .* has a direction"):
-        measure_diversity(nowhere.store, descriptor=ANSWER)
+        diversity(nowhere.store, DiversityRequest(descriptor=ANSWER))
     other = known_store(tmp_path).store
     with pytest.raises(ResumeMismatch, match="made from another plan than the one now in"):
-        measure_diversity(other, scores=folder / "scores.parquet")
+        diversity(other, DiversityRequest(scores=folder / "scores.parquet"))
 
 
 # ---------------------------------------------------------------- the curve
@@ -291,15 +303,12 @@ def test_what_cannot_be_measured_says_why(planted, tmp_path):
 
 def test_the_curve_goes_from_value_to_coverage(planted):
     folder, found = planted
-    said = measure_diversity(
-        found.store, scores=folder / "scores.parquet", descriptor=ANSWER, curve=TradeSpec(weights=(1.0, 0.0, 0.3)),
-        num_clusters=NUM_CLUSTERS,
-    ).curve  # fmt: skip
+    said = diversity(found.store, DiversityRequest(scores=folder / "scores.parquet", descriptor=ANSWER, curve=TradeSpec(weights=(1.0, 0.0, 0.3)), num_clusters=NUM_CLUSTERS)).curve  # fmt: skip
     assert [(point.method, point.weight) for point in said.points] == [
         (method, weight) for method in ("clusters", "facility", "mmr") for weight in (0.0, 0.3, 1.0)
     ]
     for point in said.points:
-        subset = select_samples(folder / "scores.parquet", diversity=spec(point.method, weight=point.weight))
+        subset = select(folder / "scores.parquet", RankRequest(diversity=spec(point.method, weight=point.weight)))
         assert point.mean_value == pytest.approx(found.value[subset.row].mean(), abs=1e-6)
         if point.weight == 0:
             assert (point.value_lost, point.share_touched) == (0, said.best.share_touched)
@@ -348,7 +357,7 @@ def test_select_measure_and_draw(planted, tmp_path):
 @pytest.mark.parametrize("num_samples", [1, 3])
 def test_a_curve_over_samples_that_are_alike_is_drawn_with_nothing_to_trade(tmp_path, num_samples):
     found = planted_store(tmp_path, num_clusters=1, per_cluster=num_samples, noise=0)
-    write_score_table(found.store, None, tmp_path / "scores.parquet")
+    score(found.store, out=tmp_path / "scores.parquet")
     shown = run("diversity", found.store.location, "--scores", tmp_path / "scores.parquet", "--curve",
                 tmp_path / "c.svg", "--descriptor", "answer", "--clusters", 1).stdout  # fmt: skip
     assert "What diversity costs, for 1 sample " in shown
@@ -368,7 +377,7 @@ def test_one_table_of_scores_is_taken_and_others_are_subsets(planted):
 
 def test_a_table_of_duplicates_is_never_written_over(planted, tmp_path):
     table = tmp_path / "duplicates.parquet"
-    find_duplicates(planted[1].store, descriptor=ANSWER).write(table)
+    duplicates(planted[1].store, DuplicatesRequest(descriptor=ANSWER)).write(table)
     before = table.read_bytes()
     arguments = ("select", planted[0] / "scores.parquet", "--diversity", "dedup", "--duplicates", table, "--as", "ids")
     assert "the table of duplicates" in run(*arguments, "--out", table, exit_code=1).stderr
@@ -389,8 +398,8 @@ def test_several_ratios_at_once_are_nested_files(planted, tmp_path):
     ("arguments", "code", "message"),
     [
         ("select {scores} --out {out} --diversity best", 2, "'best' is not one of"),
-        ("select {scores} --out {out} --weight 0.3", 1, "--weight is of diversity: give --diversity, too"),
-        ("select {scores} --out {out} --clusters 3", 1, "--clusters is of diversity: give --diversity, too"),
+        ("select {scores} --out {out} --weight 0.3", 1, "--weight is for a diverse selection: give --diversity, too"),
+        ("select {scores} --out {out} --clusters 3", 1, "--clusters is for a diverse selection: give --diversity, too"),
         ("select {scores} --out {out} --diversity mmr --weight 3", 1, "weight 3 is not between 0 (value alone)"),
         ("select {scores} --out {out} --diversity mmr --clusters 3", 1, "--clusters is for diversity by clusters"),
         ("select {scores} --out {out} --diversity mmr --by num_steps", 1, "give --by or --diversity"),
@@ -401,7 +410,7 @@ def test_several_ratios_at_once_are_nested_files(planted, tmp_path):
             "is not a table that `grace-store",
         ),
         ("diversity {scores}", 1, "is not a grace-store store"),
-        ("diversity {store} --weight 0.5", 1, "--method and --weight are of the curve: give --curve, too"),
+        ("diversity {store} --weight 0.5", 1, "--method and --weight are for the curve: give --curve, too"),
         ("diversity {store} --curve {out}", 1, "a ratio or a curve needs values: give --scores"),
         ("diversity {store} --ratio 0.2", 1, "give --scores"),
         ("diversity {store} --scores {scores} --curve {out} --out {out}", 1, "would be written twice"),
@@ -464,7 +473,9 @@ def test_it_runs_without_torch_and_says_what_is_missing_without_faiss(planted, t
 def test_a_store_that_moved_is_found_where_it_is_said_to_be(planted, tmp_path):
     folder, found = planted
     moved = Store.open(shutil.copytree(found.store.location, tmp_path / "moved.zarr"))
-    table = replace(score_samples(found.store), made_by=score_samples(found.store).made_by | {"store": "gone.zarr"})
-    subset = select_samples(table, diversity=spec("facility"), store=moved.location)
-    assert subset.row.tolist() == select_samples(folder / "scores.parquet", diversity=spec("facility")).row.tolist()
+    table = replace(score(found.store), made_by=score(found.store).made_by | {"store": "gone.zarr"})
+    subset = select(table, RankRequest(diversity=spec("facility"), store=moved.location))
+    assert (
+        subset.row.tolist() == select(folder / "scores.parquet", RankRequest(diversity=spec("facility"))).row.tolist()
+    )
     assert math.isfinite(subset.threshold)

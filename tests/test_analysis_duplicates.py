@@ -18,13 +18,13 @@ from grace_store.artifacts.duplicate_table import read_duplicates
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished, UnknownName
 from grace_store.base.events import Warned
 from grace_store.cli import main
-from grace_store.curate.duplicates import find_duplicates, regroup_duplicates
-from grace_store.curate.exports.export import export_subset
-from grace_store.curate.neighbours import nearest_samples, read_vectors
-from grace_store.curate.score import score_samples, write_score_table
-from grace_store.curate.select import select_samples
+from grace_store.curate.duplicates import DuplicatesRequest, duplicates, regroup
+from grace_store.curate.export import ExportRequest, export
+from grace_store.curate.neighbours import NeighboursRequest, neighbours, read_vectors
+from grace_store.curate.score import ScoreRequest, score
+from grace_store.curate.select import select
 from grace_store.likeness.search import IndexPlan
-from grace_store.read.descriptors import describe_samples
+from grace_store.read.descriptors import DescriptorSpec, describe_samples
 from grace_store.run.extract import extract
 from grace_store.store.opened import Store
 from tests.gradient_stores import NO_SPANS
@@ -56,11 +56,11 @@ def store(tmp_path_factory, samples) -> Store:
 
 @pytest.fixture(scope="module")
 def found(store):
-    return find_duplicates(store, floor=0.85, threads=1)
+    return duplicates(store, DuplicatesRequest(floor=0.85), threads=1)
 
 
 def brute_force(store: Store, threshold: float) -> list[int]:
-    vector = describe_samples(store, descriptor="steps").vector.astype(np.float64)
+    vector = describe_samples(store, DescriptorSpec(descriptor="steps")).vector.astype(np.float64)
     one, other = np.nonzero(vector @ vector.T >= threshold)
     return brute_force_groups(len(vector), [(i, j) for i, j in zip(one, other, strict=True) if i < j])
 
@@ -86,7 +86,7 @@ def test_groups_are_those_of_brute_force_and_the_planted_ones(store, found):
 def test_every_sample_has_a_row_with_its_nearest(store, found, samples, tmp_path):
     found.write(tmp_path / "d.parquet")
     rows = pq.read_table(tmp_path / "d.parquet").to_pylist()
-    vector = describe_samples(store, descriptor="steps").vector.astype(np.float64)
+    vector = describe_samples(store, DescriptorSpec(descriptor="steps")).vector.astype(np.float64)
     cosine = vector @ vector.T - 3 * np.eye(NUM)
     assert [row["sample_id"] for row in rows] == [f"s{place}" for place in range(NUM)]
     for place, row in enumerate(rows):
@@ -103,7 +103,7 @@ def test_every_sample_has_a_row_with_its_nearest(store, found, samples, tmp_path
 @pytest.mark.parametrize("storage", STORAGES)
 def test_every_storage_finds_what_is_planted(tmp_path, samples, storage):
     store = vector_store(tmp_path / "s.zarr", samples, storage, samples_per_unit=16)
-    table = find_duplicates(store, threads=1)
+    table = duplicates(store, threads=1)
     assert groups_of(table) == brute_force(store, THRESHOLD)
     assert table.num_groups == 11
 
@@ -111,7 +111,7 @@ def test_every_storage_finds_what_is_planted(tmp_path, samples, storage):
 @pytest.mark.parametrize("kind", ["ivf", "ivf-sq8"])
 def test_a_large_store_is_searched_by_cells(store, found, monkeypatch, kind):
     monkeypatch.setattr("grace_store.likeness.search.plan_index", lambda *_, **__: IndexPlan(kind, 4, 3))
-    table = find_duplicates(store, floor=0.85, threads=1)
+    table = duplicates(store, DuplicatesRequest(floor=0.85), threads=1)
     assert groups_of(table) == groups_of(found)
     search = table.made_by["search"]
     assert (search["index"], search["num_cells"], search["num_probed"]) == (kind, 4, 3)
@@ -121,7 +121,7 @@ def test_a_large_store_is_searched_by_cells(store, found, monkeypatch, kind):
 def test_a_poor_search_is_told(store, monkeypatch):
     monkeypatch.setattr("grace_store.likeness.search.plan_index", lambda *_, **__: IndexPlan("ivf", 64, 1))
     told = []
-    table = find_duplicates(store, floor=0.5, listener=told.append, threads=1)
+    table = duplicates(store, DuplicatesRequest(floor=0.5), listener=told.append, threads=1)
     share = table.made_by["search"]["recall"]["share"]
     assert share < 0.99
     assert Warned(f"The search found {share:.3f} of the similar pairs of samples at random.") in told
@@ -137,12 +137,12 @@ def test_a_signal_with_one_vector_a_sample(tmp_path):
         signals.sample_vector[0] = 0.5
         writer.write(unit, signals, NO_SPANS)
     complete_signal(view)
-    table = find_duplicates(store, keep="shortest", threshold=0.999)
+    table = duplicates(store, DuplicatesRequest(keep="shortest", threshold=0.999))
     assert np.flatnonzero(table.group == 0).tolist() == [0, 4, 8]
     assert table.made_by["descriptor"] == "sample"
     tokens = np.concatenate([view.unit_array("sample_num_tokens", unit)[:4] for unit in range(3)])[:10]
     assert table.num_tokens.tolist() == tokens.tolist()
-    assert nearest_samples(store, "s0", count=1).neighbours[0].sample_id == "s4"
+    assert neighbours(store, "s0", NeighboursRequest(count=1)).neighbours[0].sample_id == "s4"
 
 
 # ---------------------------------------------------------------- thresholds afterwards
@@ -151,8 +151,8 @@ def test_a_signal_with_one_vector_a_sample(tmp_path):
 @pytest.mark.parametrize("threshold", [0.85, 0.9, 0.93, 0.96, 0.98, 1.0])
 def test_regrouping_is_what_a_new_search_would_be(store, found, tmp_path, threshold):
     found.write(tmp_path / "d.parquet")
-    again = regroup_duplicates(tmp_path / "d.parquet", threshold=threshold)
-    fresh = find_duplicates(store, threshold=threshold, floor=0.85, threads=1)
+    again = regroup(tmp_path / "d.parquet", threshold=threshold)
+    fresh = duplicates(store, DuplicatesRequest(threshold=threshold, floor=0.85), threads=1)
     assert again.table.equals(fresh.table)
     assert again.made_by == fresh.made_by
     assert groups_of(again) == brute_force(store, threshold if threshold < 1 else 1 - 1e-9)
@@ -187,7 +187,7 @@ def test_groups_only_come_apart_as_the_threshold_rises(found):
 )
 def test_what_has_no_meaning_is_refused(store, settings, words):
     with pytest.raises(SettingError, match=words):
-        find_duplicates(store, **settings)
+        duplicates(store, DuplicatesRequest(**settings))
 
 
 # ---------------------------------------------------------------- what is kept
@@ -195,9 +195,9 @@ def test_what_has_no_meaning_is_refused(store, settings, words):
 
 def test_the_shortest_and_the_best_of_a_group(store, found, tmp_path):
     shortest = found.regrouped(keep="shortest")
-    scores = score_samples(store)
-    write_score_table(store, None, tmp_path / "scores.parquet")
-    best = find_duplicates(store, scores=tmp_path / "scores.parquet", floor=0.85, threads=1)
+    scores = score(store)
+    score(store, out=tmp_path / "scores.parquet")
+    best = duplicates(store, DuplicatesRequest(scores=tmp_path / "scores.parquet", floor=0.85), threads=1)
     assert best.made_by["spec"]["keep"] == "value"
     np.testing.assert_array_equal(best.value, scores.value)
     for number in range(found.num_groups):
@@ -210,19 +210,19 @@ def test_the_shortest_and_the_best_of_a_group(store, found, tmp_path):
 def test_values_may_come_later(store, found, tmp_path):
     found.write(tmp_path / "d.parquet")
     with pytest.raises(SettingError, match="give the scores that have the values"):
-        regroup_duplicates(tmp_path / "d.parquet", keep="value")
-    scores = score_samples(store)
-    again = regroup_duplicates(tmp_path / "d.parquet", keep="value", scores=scores)
-    assert np.array_equal(again.keep, find_duplicates(store, scores=scores, floor=0.85, threads=1).keep)
+        regroup(tmp_path / "d.parquet", keep="value")
+    scores = score(store)
+    again = regroup(tmp_path / "d.parquet", keep="value", scores=scores)
+    assert np.array_equal(again.keep, duplicates(store, DuplicatesRequest(scores=scores, floor=0.85), threads=1).keep)
 
 
 def test_scores_of_another_plan_are_refused(store, found, tmp_path):
-    other = score_samples(vector_store(tmp_path / "o.zarr", traces([1, 1])))
+    other = score(vector_store(tmp_path / "o.zarr", traces([1, 1])))
     with pytest.raises(ResumeMismatch, match="another plan"):
-        find_duplicates(store, scores=other)
+        duplicates(store, DuplicatesRequest(scores=other))
     found.write(tmp_path / "d.parquet")
     with pytest.raises(DataError, match="of different plans"):
-        regroup_duplicates(tmp_path / "d.parquet", scores=other)
+        regroup(tmp_path / "d.parquet", scores=other)
 
 
 # ---------------------------------------------------------------- unfinished stores and subsets
@@ -231,8 +231,8 @@ def test_scores_of_another_plan_are_refused(store, found, tmp_path):
 def test_an_unfinished_store(tmp_path, samples):
     store = vector_store(tmp_path / "s.zarr", samples, samples_per_unit=16, units=[0, 4], set_aside=[0])
     with pytest.raises(Unfinished, match="give --partial"):
-        find_duplicates(store)
-    table = find_duplicates(store, partial=True, threads=1)
+        duplicates(store)
+    table = duplicates(store, DuplicatesRequest(partial=True), threads=1)
     assert table.row.tolist() == [*range(1, 16), *range(64, 80)]
     assert [table.sample_id[place] for place in np.flatnonzero(table.group == 0)] == ["s4", "s64"]
     assert table.made_by["partial"]
@@ -240,28 +240,28 @@ def test_an_unfinished_store(tmp_path, samples):
 
 def test_a_subset_by_ids_scores_or_select(store, tmp_path):
     (tmp_path / "ids.txt").write_text("s60\ns0\ns5\n")
-    by_ids = find_duplicates(store, subset=tmp_path / "ids.txt", threads=1)
+    by_ids = duplicates(store, DuplicatesRequest(subset=tmp_path / "ids.txt"), threads=1)
     assert by_ids.sample_id == ["s0", "s5", "s60"]
     assert by_ids.dropped == ["s60"]
-    scores = score_samples(store)
-    subset = select_samples(scores, ratio="0.3")
-    export_subset(subset, tmp_path / "subset.ids", "ids")
-    chosen = find_duplicates(store, subset=tmp_path / "subset.ids", threads=1)
+    scores = score(store)
+    subset = select(scores, ratio="0.3")
+    export(subset, tmp_path / "subset.ids", ExportRequest(as_format="ids"))
+    chosen = duplicates(store, DuplicatesRequest(subset=tmp_path / "subset.ids"), threads=1)
     assert chosen.sample_id == subset.sample_id
-    write_score_table(store, None, tmp_path / "scores.parquet")
-    assert len(find_duplicates(store, subset=tmp_path / "scores.parquet", threads=1)) == NUM
-    assert find_duplicates(store, subset=np.array([60, 0]), threads=1).dropped == ["s60"]
+    score(store, out=tmp_path / "scores.parquet")
+    assert len(duplicates(store, DuplicatesRequest(subset=tmp_path / "scores.parquet"), threads=1)) == NUM
+    assert duplicates(store, DuplicatesRequest(subset=np.array([60, 0])), threads=1).dropped == ["s60"]
 
 
 def test_a_file_that_names_no_samples_is_refused(store, tmp_path):
     (tmp_path / "ids.txt").write_text("s60\nnobody\n")
     with pytest.raises(DataError, match=r"1 lines are no id there \('nobody'\)"):
-        find_duplicates(store, subset=tmp_path / "ids.txt")
+        duplicates(store, DuplicatesRequest(subset=tmp_path / "ids.txt"))
     with pytest.raises(DataError, match="cannot be read as a list of ids"):
-        find_duplicates(store, subset=tmp_path / "missing.txt")
+        duplicates(store, DuplicatesRequest(subset=tmp_path / "missing.txt"))
     (tmp_path / "old.jsonl.spec.json").write_text('{"made_by": "grace-store 0"}')
     with pytest.raises(DataError, match=r"does not say which records old\.jsonl holds"):
-        find_duplicates(store, subset=tmp_path / "old.jsonl")
+        duplicates(store, DuplicatesRequest(subset=tmp_path / "old.jsonl"))
 
 
 def test_a_file_that_is_no_table_of_duplicates_is_refused(store, found, tmp_path):
@@ -270,7 +270,7 @@ def test_a_file_that_is_no_table_of_duplicates_is_refused(store, found, tmp_path
     (tmp_path / "text.parquet").write_text("text")
     with pytest.raises(DataError, match="is not a Parquet file"):
         read_duplicates(tmp_path / "text.parquet")
-    write_score_table(store, None, tmp_path / "scores.parquet")
+    score(store, out=tmp_path / "scores.parquet")
     with pytest.raises(DataError, match="is not a table that `grace-store duplicates` made"):
         read_duplicates(tmp_path / "scores.parquet")
     pq.write_table(found.table.slice(0, 50), tmp_path / "half.parquet")
@@ -324,11 +324,11 @@ def test_columns_that_cannot_be_are_refused(found, tmp_path, name, column, words
     ],
 )
 def test_a_subset_with_a_strangers_note_is_refused(store, tmp_path, change, words):
-    export_subset(select_samples(score_samples(store), ratio="0.3"), tmp_path / "s.ids", "ids")
+    export(select(score(store), ratio="0.3"), tmp_path / "s.ids", ExportRequest(as_format="ids"))
     sidecar = tmp_path / "s.ids.spec.json"
     sidecar.write_text(json.dumps(json.loads(sidecar.read_text()) | change))
     with pytest.raises(DataError, match=words):
-        find_duplicates(store, subset=tmp_path / "s.ids")
+        duplicates(store, DuplicatesRequest(subset=tmp_path / "s.ids"))
 
 
 # ---------------------------------------------------------------- texts
@@ -347,7 +347,7 @@ def texts(tmp_path_factory):
 
 
 def test_the_same_text_under_another_id_is_an_exact_duplicate(texts):
-    table = find_duplicates(str(texts / "store.zarr"), threshold=1, floor=1)
+    table = duplicates(str(texts / "store.zarr"), DuplicatesRequest(threshold=1, floor=1))
     assert [table.sample_id[place] for place in np.flatnonzero(table.exact)] == ["case-2", "copy-a", "copy-b"]
     assert table.group[[2, 8, 9]].tolist() == [0, 0, 0]
     assert table.made_by["exact_by"] == "text"
@@ -359,7 +359,7 @@ def test_a_copy_counts_as_one_even_where_vectors_differ_or_are_zero(tmp_path, mo
     store = vector_store(tmp_path / "s.zarr", vectors)
     digests = [b"a", b"a", b"b", b"a"]
     monkeypatch.setattr("grace_store.curate.duplicates.sample_digests", lambda *_: (digests, "text"))
-    table = find_duplicates(store, threshold=0.99)
+    table = duplicates(store, DuplicatesRequest(threshold=0.99))
     assert table.group.tolist() == [0, 0, -1, 0]
     assert table.similarity.tolist()[:2] == [1, 1]
     assert table.exact.tolist() == [True, True, False, True]
@@ -371,10 +371,10 @@ def test_without_the_dataset_whole_records_are_compared(texts, tmp_path):
     (texts / "traces.jsonl").rename(texts / "away.jsonl")
     try:
         told = []
-        table = find_duplicates(str(store), listener=told.append)
-        there = find_duplicates(str(store), data=[str(texts / "away.jsonl")])
+        table = duplicates(str(store), listener=told.append)
+        there = duplicates(str(store), DuplicatesRequest(data=[str(texts / "away.jsonl")]))
         with pytest.raises(DataError, match="No such file or folder"):
-            find_duplicates(str(store), data=[str(tmp_path / "nowhere.jsonl")])
+            duplicates(str(store), DuplicatesRequest(data=[str(tmp_path / "nowhere.jsonl")]))
     finally:
         (texts / "away.jsonl").rename(texts / "traces.jsonl")
     assert table.made_by["exact_by"] == "record"
@@ -391,11 +391,11 @@ def test_without_the_dataset_whole_records_are_compared(texts, tmp_path):
 @pytest.mark.parametrize("descriptor", ["answer", "steps", "projected"])
 @pytest.mark.parametrize("least", [False, True])
 def test_neighbours_are_those_of_brute_force(store, descriptor, least):
-    vector = describe_samples(store, descriptor=descriptor).vector.astype(np.float64)
+    vector = describe_samples(store, DescriptorSpec(descriptor=descriptor)).vector.astype(np.float64)
     cosine = vector @ vector[7]
     order = np.argsort(cosine if least else -cosine, kind="stable")
     truth = [place for place in order.tolist() if place != 7 and vector[place].any()][:5]
-    found = nearest_samples(store, "s7", count=5, least=least, descriptor=descriptor, threads=2)
+    found = neighbours(store, "s7", NeighboursRequest(count=5, least=least, descriptor=descriptor), threads=2)
     assert [neighbour.row for neighbour in found.neighbours] == truth
     np.testing.assert_allclose([neighbour.cosine for neighbour in found.neighbours], cosine[truth], atol=1e-6)
     assert (found.sample_id, found.descriptor, found.least) == ("s7", descriptor, least)
@@ -403,12 +403,12 @@ def test_neighbours_are_those_of_brute_force(store, descriptor, least):
 
 def test_neighbours_of_a_trace_that_is_not_there(store, samples, tmp_path):
     np.save(tmp_path / "new.npy", samples[7].astype(np.float64))
-    found = nearest_samples(store, read_vectors(tmp_path / "new.npy"), count=2)
+    found = neighbours(store, read_vectors(tmp_path / "new.npy"), NeighboursRequest(count=2))
     assert found.sample_id is None
     assert found.neighbours[0].sample_id == "s7"
     assert found.neighbours[0].cosine == pytest.approx(1, abs=1e-6)
     assert found.neighbours[1].sample_id == "s67"
-    weighted = nearest_samples(store, samples[7], descriptor="weighted", scores=score_samples(store), count=1)
+    weighted = neighbours(store, samples[7], NeighboursRequest(descriptor="weighted", scores=score(store), count=1))
     assert weighted.neighbours[0].sample_id == "s7"
 
 
@@ -424,7 +424,7 @@ def test_neighbours_of_a_trace_that_is_not_there(store, samples, tmp_path):
 )
 def test_vectors_that_fit_no_sample_are_refused(store, vectors, words):
     with pytest.raises(DataError, match=words):
-        nearest_samples(store, vectors.astype(np.float32))
+        neighbours(store, vectors.astype(np.float32))
 
 
 def test_files_that_hold_no_vectors_are_refused(tmp_path):
@@ -445,17 +445,17 @@ def test_files_that_hold_no_vectors_are_refused(tmp_path):
 def test_samples_without_neighbours_are_refused_with_the_reason(tmp_path, samples):
     store = vector_store(tmp_path / "s.zarr", samples, samples_per_unit=16, units=[0, 5], set_aside=[3])
     with pytest.raises(Unfinished, match="unit 1 of base, which is not done yet"):
-        nearest_samples(store, "s20", partial=True)
+        neighbours(store, "s20", NeighboursRequest(partial=True))
     with pytest.raises(DataError, match=r"it was set aside \(too_long\)"):
-        nearest_samples(store, "s3", partial=True)
+        neighbours(store, "s3", NeighboursRequest(partial=True))
     with pytest.raises(DataError, match="descriptor is zero"):
-        nearest_samples(store, "s85", partial=True)
+        neighbours(store, "s85", NeighboursRequest(partial=True))
     with pytest.raises(UnknownName, match="has no sample 'nobody'"):
-        nearest_samples(store, "nobody", partial=True)
+        neighbours(store, "nobody", NeighboursRequest(partial=True))
     with pytest.raises(SettingError, match="count 0 is below 1"):
-        nearest_samples(store, "s1", count=0)
+        neighbours(store, "s1", NeighboursRequest(count=0))
     told = []
-    found = nearest_samples(store, "s1", count=99, partial=True, listener=told.append)
+    found = neighbours(store, "s1", NeighboursRequest(count=99, partial=True), listener=told.append)
     assert len(found.neighbours) == 14 + 9
     assert told == [Warned("Only 23 other samples can be compared with.")]
 
@@ -492,8 +492,8 @@ def test_the_commands_as_users_type_them(store, tmp_path):
 
 def test_the_signal_is_the_one_scored(tmp_path):
     store = known_store(tmp_path, ("early", "late")).store
-    write_score_table(store, None, tmp_path / "s.parquet", signals="late")
-    found = find_duplicates(store, scores=tmp_path / "s.parquet")
+    score(store, ScoreRequest(signals="late"), out=tmp_path / "s.parquet")
+    found = duplicates(store, DuplicatesRequest(scores=tmp_path / "s.parquet"))
     assert found.made_by["signal"]["name"] == "late"
     near = run("neighbours", store.location, "#0", "--descriptor", "weighted", "--scores", tmp_path / "s.parquet")
     assert "by weighted of late" in near.stdout
@@ -507,7 +507,7 @@ def test_the_signal_is_the_one_scored(tmp_path):
         ("duplicates {store} --from {table} --out {out}", "has no use for STORE"),
         (
             "duplicates --from {table} --floor 0.5 --descriptor steps --out {out}",
-            "has no use for --descriptor, --floor",
+            "has no use for --floor, --descriptor",
         ),
         ("duplicates --from {table} --threshold 0.5 --out {out}", "Search again with --floor 0.5"),
         ("duplicates --from {table} --out {table}", "which is read for it; choose another --out"),
@@ -521,7 +521,7 @@ def test_the_signal_is_the_one_scored(tmp_path):
 )
 def test_wrong_commands_are_told_what_is_wrong(store, found, tmp_path, arguments, words):
     found.write(tmp_path / "d.parquet")
-    write_score_table(store, None, tmp_path / "scores.parquet")
+    score(store, out=tmp_path / "scores.parquet")
     places = {"store": store.location, "table": tmp_path / "d.parquet", "out": tmp_path / "out.parquet"}
     places |= {"scores": tmp_path / "scores.parquet"}
     result = CliRunner().invoke(main, arguments.format(**places).split())

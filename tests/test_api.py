@@ -16,13 +16,13 @@ from grace_store.run.extract import extract
 from tests.jobs import make_job
 
 NAMES = [
-    "Comparison", "Descriptions", "Diversity", "DiversitySpec", "DuplicateTable", "Grid", "HeuristicSpec",
-    "InfluenceSpec", "LengthAudit", "Neighbours", "Report", "ReportRequest", "ScoreSpec", "ScoreTable", "Store",
-    "StoredSample", "Subset", "Sweep", "SweepSpec", "Targets", "TradeSpec", "__version__", "audit_length",
-    "compare_subsets", "describe_samples", "export_subset", "find_duplicates", "iter_samples", "measure_diversity",
-    "nearest_samples", "open_store",
-    "read_duplicates", "read_scores", "regroup_duplicates", "score_samples", "select_samples", "sweep_settings",
-    "write_report", "write_score_table",
+    "Comparison", "Descriptions", "DescriptorSpec", "Diversity", "DiversitySpec", "DuplicateTable", "Grid",
+    "HeuristicSpec", "InfluenceSpec", "LengthAudit", "Neighbours", "Report", "ReportRequest", "ScoreSpec", "ScoreTable",
+    "Store", "StoredSample", "Subset", "Sweep", "SweepSpec", "Targets", "TradeSpec", "__version__", "audit_length",
+    "columns_of_rows", "compare_subsets", "describe_samples", "export_subset", "find_duplicates", "iter_samples",
+    "measure_diversity", "nearest_samples", "open_store", "read_duplicates", "read_sample", "read_scores",
+    "regroup_duplicates", "score_samples", "select_samples", "sweep_settings",
+    "to_pandas", "to_xarray", "write_report", "write_score_table",
 ]  # fmt: skip
 
 
@@ -80,30 +80,30 @@ def test_the_whole_way_in_python(folder, tmp_path):
     samples = list(gs.iter_samples(store))
     assert len(samples) == 24
     assert samples[0].gram.shape == (samples[0].num_steps + 1,) * 2
-    table = gs.score_samples(store, gs.ScoreSpec(alpha=0.5, history="ema:0.8"))
+    table = gs.score(store, gs.ScoreSpec(alpha=0.5, history="ema:0.8"))
     assert isinstance(table.value, np.ndarray)
     frame = table.to_pandas()
     assert frame.value.tolist() == table.value.tolist()
     assert [sample.sample_id for sample in samples] == table.sample_id
-    subset = gs.select_samples(table, ratio="0.2")
+    subset = gs.select(table, ratio="0.2")
     assert len(subset) == 5
     assert subset.to_pandas().sample_id.tolist() == frame.sort_values("value", ascending=False).sample_id.tolist()[:5]
-    gs.export_subset(subset, tmp_path / "subset.jsonl", "ms-swift")
+    gs.export(subset, tmp_path / "subset.jsonl", gs.ExportRequest(as_format="ms-swift"))
     assert len((tmp_path / "subset.jsonl").read_text().splitlines()) == 5
-    run = gs.write_score_table(store, gs.HeuristicSpec(method="longest"), tmp_path / "longest.parquet")
+    run = gs.score(store, gs.HeuristicSpec(method="longest"), out=tmp_path / "longest.parquet")
     assert len(gs.read_scores(run.out)) == 24
-    gs.write_score_table(store, gs.ScoreSpec(), tmp_path / "scores.parquet")
-    comparison = gs.compare_subsets(tmp_path / "scores.parquet", tmp_path / "longest.parquet")
+    gs.score(store, gs.ScoreSpec(), out=tmp_path / "scores.parquet")
+    comparison = gs.compare(tmp_path / "scores.parquet", tmp_path / "longest.parquet")
     assert comparison.num_a == comparison.num_b == 5
-    sweep = gs.sweep_settings(store, gs.SweepSpec(grid=(gs.Grid(alpha="0.1:0.9:0.1"),)), tmp_path / "sweep")
+    sweep = gs.sweep(store, gs.SweepSpec(grid=(gs.Grid(alpha="0.1:0.9:0.1"),)), out=tmp_path / "sweep")
     assert sweep.values().shape == (9, 24)
-    assert gs.audit_length(table).num_samples == 24
+    assert gs.audit(table).num_samples == 24
 
 
 def test_a_sample_by_hand_has_the_value_that_the_table_has(folder):
     """What the README says of the mathematics, on one sample, with nothing but its Gram."""
     store = gs.open_store(folder / "store.zarr")
-    table = gs.score_samples(store, gs.ScoreSpec(alpha=0.7))
+    table = gs.score(store, gs.ScoreSpec(alpha=0.7))
     for sample, value in zip(gs.iter_samples(store), table.value, strict=True):
         gram, answer = sample.gram, sample.num_steps
         norm = np.sqrt(np.diag(gram))

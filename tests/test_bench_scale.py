@@ -108,7 +108,7 @@ def traced_peak(place: Path, num_records: int) -> int:
 
 def test_planning_holds_a_few_bytes_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """17 of them; a set of ids and a few columns of 64-bit numbers would be some 200."""
-    monkeypatch.setattr(understanding, "BLOCK_RECORDS", 256)
+    monkeypatch.setattr(understanding, "RECORDS_PER_BLOCK", 256)
     monkeypatch.setattr(layout, "SAMPLES_PER_CHUNK", 512)
     traced_peak(tmp_path, 600)  # what is made once and kept
     few, many = 2_000, 10_000

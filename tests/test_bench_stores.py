@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from grace_store.curate.score import score_samples
+from grace_store.curate.score import score
 from grace_store.run.verify import verify
 from grace_store.run.warmup import warmup
 from grace_store.store.opened import Store
@@ -36,7 +36,7 @@ def script(repository, name: str, *arguments: object) -> str:
 
 def test_a_synthetic_store_is_a_store(store):
     assert list(verify(store, deep=True, signals=store.signal_names)) == []
-    assert len(score_samples(store)) == 300
+    assert len(score(store)) == 300
 
 
 def test_the_bench_of_gradients_prints_what_each_kind_costs(repository, tmp_path):

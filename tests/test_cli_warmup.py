@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from grace_store.base.events import CheckpointWritten, HeldOutMeasured, StepTaken
-from grace_store.cli import console
+from grace_store.cli import progress
 from grace_store.cli.main import main
-from grace_store.pages.loss_curve import draw, sparkline
+from grace_store.run.warmup import draw_losses
 from grace_store.store.opened import Store
 from tests.tiny_models import tiny_text_model
 from tests.warmups import content, make_inputs
@@ -136,8 +136,8 @@ def test_mistakes_are_sentences(home, tmp_path):
 
 
 def test_progress_is_a_line_now_and_then(monkeypatch, capsys):
-    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.0)
-    with console.ProgressDisplay() as display:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    with progress.ProgressDisplay() as display:
         for step in (1, 2):
             display(StepTaken(step, 4, 2.5, 1e-4, 100))
         display(HeldOutMeasured(2, 2.25))
@@ -147,11 +147,13 @@ def test_progress_is_a_line_now_and_then(monkeypatch, capsys):
     assert told[1:] == ["Held-out loss after step 2: 2.2500.", "Wrote w/checkpoint-2."]
 
 
-def test_pictures_of_losses():
-    assert sparkline([]) == ""
-    assert len(sparkline([float(i) for i in range(500)])) == 60
-    assert sparkline([1.0, 1.0]) == "▁▁"
-    picture = draw([(1, 3.0), (2, 2.0)], [(0, 3.5), (2, 2.5)])
+def test_losses_as_a_picture(tmp_path):
+    assert "<polyline" not in draw_losses(tmp_path).read_text()
+    trained, heldout = {1: 3.0, 2: 2.0}, {0: 3.5, 2: 2.5}
+    lines = [{"step": step, "loss": loss} for step, loss in trained.items()]
+    lines += [{"step": step, "heldout_loss": loss} for step, loss in heldout.items()]
+    (tmp_path / "loss.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    picture = draw_losses(tmp_path).read_text()
     assert picture.count("<polyline") == 2
     assert picture.count("<circle") == 2
-    assert "<polyline" not in draw([], [])
+    assert "step 2: 2.5000" in picture

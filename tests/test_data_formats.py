@@ -8,72 +8,15 @@ from typing import Any
 
 import pytest
 
-from grace_store.base.errors import SettingError, UnknownFormat, Unusable
+from grace_store.base.errors import SettingError, UnknownFormat
+from grace_store.base.states import Unusable
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import Reason
 from grace_store.data.formats import FORMATS
 from grace_store.data.record import Record
 from grace_store.data.sample import ImageRef, Sample, Turn
 from grace_store.data.understand import check_spec, detect_format, understand
-
-MMATHCOT = {
-    "image_url": "images/1.png",
-    "instruction": "How many?",
-    "output": "Look.\nStep 1: a\n\n**Step 2:** b, as in Step 1: a\nStep 3: c\n†Answer: 7",
-}
-MESSAGES = {
-    "messages": [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "<image>What is it?"},
-        {"role": "assistant", "content": "First a.\n\nThen b.\n\nSo \\boxed{c}."},
-    ],
-    "images": ["a.png"],
-}
-ALPACA = {"instruction": "Add.", "input": "1 and 2", "output": "One.\nTwo.\nAnswer: 3"}
-LLAVA_COT = {
-    "id": "sqa/1",
-    "image": "sqa/1.png",
-    "conversations": [
-        {"from": "human", "value": "Which?"},
-        {
-            "from": "gpt",
-            "value": "<SUMMARY> s </SUMMARY>\n\n<CAPTION> c </CAPTION>\n\n<REASONING> r1\n\nr2 </REASONING>\n\n"
-            "<CONCLUSION> B </CONCLUSION>",
-        },
-    ],
-}
-OPENR1 = {
-    "problem": "1+1?",
-    "solution": "2",
-    "answer": "2",
-    "uuid": "u-1",
-    "generations": ["<think>\nwrong\n</think>\n\n3", "<think>\nOne.\n\nTwo.\n</think>\n\nIt is $2$."],
-    "correctness_math_verify": [False, True],
-}
-GSM8K = {"question": "How many?", "answer": "a = <<1+1=2>>2\nb = <<2+1=3>>3\n#### 3"}
-PRM800K = {
-    "question": {"problem": "Solve.", "ground_truth_answer": "5"},
-    "label": {
-        "steps": [
-            {"completions": [{"text": "bad"}, {"text": "good"}], "chosen_completion": 1, "human_completion": None},
-            {"completions": [], "chosen_completion": None, "human_completion": {"text": "by hand"}},
-            {"completions": [{"text": "So x = 5.\n\n# Answer\n\n5"}], "chosen_completion": 0},
-        ],
-        "finish_reason": "solution",
-    },
-}
-EXPLICIT = {"id": 12, "prompt": "Why?", "steps": ["one", "two\nlines", "three"], "answer": "four"}
-
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "mmathcot": MMATHCOT,
-    "messages": MESSAGES,
-    "alpaca": ALPACA,
-    "sharegpt": LLAVA_COT,
-    "openr1": OPENR1,
-    "gsm8k": GSM8K,
-    "prm800k": PRM800K,
-    "explicit": EXPLICIT,
-}
+from tests.format_examples import ALPACA, EXAMPLES, EXPLICIT, GSM8K, LLAVA_COT, MESSAGES, MMATHCOT, OPENR1, PRM800K
 
 
 def sample(fields: Any, format: str, **settings: Any) -> Sample:

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grace_store.base.errors import SettingError, Unusable
+from grace_store.base.errors import SettingError
+from grace_store.base.states import Unusable
 from grace_store.base.states import Reason
 from grace_store.data import image_files
 from grace_store.data.folders import default_image_folder
-from grace_store.data.image_files import ImageFolder, decode
+from grace_store.data.image_files import ImageFolder, decode_image
 from grace_store.data.sample import ImageRef
 
 PICTURE = Image.fromarray(np.arange(12 * 8 * 3, dtype=np.uint8).reshape(12, 8, 3))
@@ -144,7 +145,8 @@ def test_an_animated_image_is_unreadable(folder, kind):
 
 
 def test_a_photo_with_a_preview_behind_it_is_the_photo():
-    assert decode(encoded(PICTURE, "MPO", save_all=True, append_images=[Image.new("RGB", (4, 4))]), "a").size == (8, 12)
+    photo = encoded(PICTURE, "MPO", save_all=True, append_images=[Image.new("RGB", (4, 4))])
+    assert decode_image(photo, "a").size == (8, 12)
 
 
 def png_of_size(width: int, height: int) -> bytes:
@@ -180,14 +182,14 @@ def test_what_is_transparent_becomes_white():
         (encoded(palette, transparency=0), (10, 20, 30)),
         (encoded(grey), (255, 255, 255)),
     ):
-        image = decode(content, "a")
+        image = decode_image(content, "a")
         assert (image.mode, image.getpixel((0, 0)), image.getpixel((1, 0))) == ("RGB", (255, 255, 255), right)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "CMYK"])
 def test_other_colours_become_rgb(mode):
     kind = "JPEG" if mode == "CMYK" else "PNG"
-    assert decode(encoded(PICTURE.convert(mode), kind), "a").mode == "RGB"
+    assert decode_image(encoded(PICTURE.convert(mode), kind), "a").mode == "RGB"
 
 
 def test_more_than_8_bits_are_not_cut_off_silently(folder):
@@ -198,7 +200,7 @@ def test_more_than_8_bits_are_not_cut_off_silently(folder):
 def test_an_image_is_turned_as_its_camera_says():
     exif = Image.Exif()
     exif[0x0112] = 6  # rotate by 90 degrees
-    assert decode(encoded(PICTURE, "JPEG", exif=exif), "a").size == (12, 8)
+    assert decode_image(encoded(PICTURE, "JPEG", exif=exif), "a").size == (12, 8)
 
 
 def test_the_folder_must_be_one(tmp_path):
@@ -222,7 +224,7 @@ def test_no_content_makes_the_decoder_raise_anything_but_a_verdict():
             for place in generator.integers(0, len(broken), 4):
                 broken[place] = generator.integers(0, 256)
             try:
-                decode(bytes(broken), "a")
+                decode_image(bytes(broken), "a")
             except Unusable as why:
                 said.add(why.reason)
                 details.append(why.detail)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_store.base.errors import SettingError, Unusable
+from grace_store.base.errors import SettingError
+from grace_store.base.states import Unusable
 from grace_store.data.answers import (
     after_think,
     answer_line,

@@ -21,10 +21,10 @@ import zarr
 from grace_store.base.metadata import FORMAT_VERSION, Commit, Completion, Plan, Signal
 from grace_store.base.settings import DataSpec, ExtractSpec, GradientSpec, Per, Storage
 from grace_store.base.states import STATE_CODES, Reason
-from grace_store.store import layout, schemas
+from grace_store.store import keys, layout, schemas
 from grace_store.store.opened import Store
+from grace_store.store.rotation import Rotation
 from grace_store.store.unit_writer import UnitWriter, complete_signal
-from grace_store.store.vectors import Rotation
 from tests.stores import (
     NUM_SAMPLES,
     SIGNAL,
@@ -166,7 +166,7 @@ def test_padding_and_samples_set_aside_are_zero(tmp_path: Path, storage: Storage
     store = finished_store(tmp_path, storage)
     view, plan = store.signal(), store.plan
     for unit in range(plan.num_units):
-        start, stop = layout.unit_range(plan, unit)
+        start, stop = plan.unit_range(unit)
         segments = store.column("sample_num_steps", start, stop) + 1
         used = {"segment": segments.sum(), "gram_entry": (segments * (segments + 1) // 2).sum()}
         for array in view.arrays:
@@ -187,7 +187,7 @@ def test_samples_set_aside_have_vectors_of_zeros(tmp_path: Path, storage: Storag
             values = view.unit_array(array.name, 0)
             assert values[0].any()
             assert array.name == "sample_vector" or not values[1].any(), array.name
-    assert not view.sample_vectors(0)[1].any()
+    assert not view.unit_vectors(0)[1].any()
 
 
 def test_the_codes_of_states_are_those_of_the_table() -> None:
@@ -353,7 +353,7 @@ def test_the_script_reads_vectors_of_samples(tmp_path: Path, storage: Storage) -
     result = run_script(tmp_path, view.store, 4)
     assert result.returncode == 0, result.stderr
     with np.load(tmp_path / "4.npz") as read:
-        expected = view.sample_vectors(2)
+        expected = view.unit_vectors(2)
         np.testing.assert_allclose(read["vectors"], expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
     refused = run_script(tmp_path, view.store, 1)
     assert (refused.returncode, refused.stderr.strip()) == (1, "sample 1 is not done")
@@ -363,7 +363,7 @@ def test_the_script_refuses_what_is_not_done(tmp_path: Path) -> None:
     store = finished_store(tmp_path)
     result = run_script(tmp_path, store, TOO_LONG)
     assert (result.returncode, result.stderr.strip()) == (1, f"sample {TOO_LONG} is not done")
-    store.backend.delete(layout.commit_key(SIGNAL, 0))
+    store.backend.delete(keys.commit_key(SIGNAL, 0))
     assert run_script(tmp_path, store, 0).stderr.strip() == "sample 0 is not done"
 
 

@@ -18,7 +18,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_store.base.errors import DataError, NothingUsable, SettingError, UnknownFormat, Unusable
+from grace_store.base.errors import DataError, NothingUsable, SettingError, UnknownFormat
+from grace_store.base.states import Unusable
 from grace_store.base.settings import DataRequest, DataSpec
 from grace_store.base.states import Reason
 from grace_store.data import tables
@@ -194,7 +195,7 @@ def test_the_data_given_is_the_data_named(tmp_path):
 
 BOMB = """
 import resource, sys
-from grace_store.data import Dataset
+from grace_store.data.dataset import Dataset
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 with Dataset.open([sys.argv[1]]) as dataset:
     lengths = [record.length or len(record.raw) for record in dataset.scan()]

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import DataRequest, RunOptions
 from grace_store.cli import main
-from grace_store.curate.fidelity import measure_fidelity
+from grace_store.curate.fidelity import FidelityRequest, fidelity
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.store.opened import Store
 from grace_store.values.agreement import agreement, scores_of
@@ -75,7 +75,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     (folder / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return extract(
         ExtractJob(
-            location=str(folder / "s.zarr"),
+            store=str(folder / "s.zarr"),
             model=str(tiny_text_model("llama", folder / "llama")),
             data=(str(folder / "data.jsonl"),),
             data_request=DataRequest(min_steps=1),
@@ -86,7 +86,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def test_the_proxys_alignments_are_held_against_gradients(store: Store) -> None:
     options = RunOptions(device="cpu", threads=1)
-    found = measure_fidelity(store, num_samples=10, draws=20, num_layer_groups=1, options=options)
+    found = fidelity(store, FidelityRequest(num_samples=10, draws=20, num_layer_groups=1, options=options))
     assert found.num_samples == 10
     assert list(found.scores) == ["proxy", "representation", "layers 0-1"]
     whole, layers = (found.scores[space] for space in ("representation", "layers 0-1"))
@@ -94,7 +94,7 @@ def test_the_proxys_alignments_are_held_against_gradients(store: Store) -> None:
     for space in found.spaces.values():
         assert -1 <= space.value.low <= space.value.correlation <= space.value.high <= 1
     stored = found.scores["proxy"].value
-    again = measure_fidelity(store, num_samples=10, draws=20, options=options)
+    again = fidelity(store, FidelityRequest(num_samples=10, draws=20, options=options))
     assert again.sample_id == found.sample_id
     np.testing.assert_array_equal(again.scores["proxy"].value, stored)
 
@@ -115,11 +115,11 @@ def test_the_command_prints_a_table_and_writes_what_is_behind_it(store: Store, t
 
 def test_bad_wishes_get_a_sentence(store: Store, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="3 samples are too few"):
-        measure_fidelity(store, num_samples=3)
+        fidelity(store, FidelityRequest(num_samples=3))
     with pytest.raises(SettingError, match="draws 0 is not at least 1"):
-        measure_fidelity(store, draws=0)
+        fidelity(store, FidelityRequest(draws=0))
     with pytest.raises(SettingError, match="has 5 done samples"):
-        measure_fidelity(known_store(tmp_path, num_steps=[2] * 5).store)
+        fidelity(known_store(tmp_path, num_steps=[2] * 5).store)
 
 
 @pytest.mark.parametrize("option", ["--out", "--figure"])

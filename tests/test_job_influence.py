@@ -24,18 +24,18 @@ from grace_store.base.errors import (
 )
 from grace_store.base.events import SamplesScored, Warned
 from grace_store.cli import main
-from grace_store.curate.audit import audit_length
-from grace_store.curate.compare import compare_subsets
+from grace_store.curate.audit import audit
+from grace_store.curate.compare import compare
 from grace_store.curate.influence import InfluenceScoring
-from grace_store.curate.score import replay, score_samples, write_score_table
-from grace_store.curate.select import rank_samples, select_samples
+from grace_store.curate.score import ScoreRequest, replay, score
+from grace_store.curate.select import RankRequest, rank_samples, select
 from grace_store.curate.targets import Targets
-from grace_store.read import vectors as vector_blocks
 from grace_store.read.vectors import VectorReader
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
-from grace_store.values.heuristics import HeuristicSpec, random_values
-from grace_store.values.influence.influence_spec import InfluenceSpec
+from grace_store.values.methods.heuristic_spec import HeuristicSpec
+from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.random_values import random_values
 from grace_store.values.score_spec import ScoreSpec
 from tests.gradient_stores import (
     DIMENSION,
@@ -114,7 +114,7 @@ def run(*arguments: object, exit_code: int = 0):
 @pytest.mark.parametrize("weights", [None, {"ck1": 1.0, "ck2": 5.0, "ck3": 2.0}])
 def test_less_is_the_brute_force(folder, storage, weights):
     pool, targets = stores(folder, storage)
-    table = score_samples(pool, LESS, signals=weights or CHECKPOINTS, targets=targets)
+    table = score(pool, ScoreRequest(spec=LESS, signals=weights or CHECKPOINTS, targets=targets))
     shares = RATES if weights is None else list(weights.values())
     expected = brute_influence(*stored(folder, storage), SUBTASK, shares)
     np.testing.assert_allclose(table.influence, expected, atol=1e-7)
@@ -132,7 +132,7 @@ def test_less_is_the_brute_force(folder, storage, weights):
 def test_icons_is_the_brute_force(folder, storage, percent):
     pool, targets = stores(folder, storage)
     spec = InfluenceSpec(method="icons", vote_percent=percent)
-    table = score_samples(pool, spec, signals="ck2", targets=targets)
+    table = score(pool, ScoreRequest(spec=spec, signals="ck2", targets=targets))
     expected = brute_influence(*stored(folder, storage, ["ck2"]), SUBTASK, [1.0])
     votes, ties = brute_votes(expected, percent), brute_mean_rank(expected)
     assert table.table["votes"].to_pylist() == votes
@@ -147,10 +147,10 @@ def test_samples_that_are_equal_tie_in_icons_and_go_to_the_earlier_record(tmp_pa
     pool, targets = make_pool(tmp_path, num=21, samples_per_unit=4), make_targets(tmp_path)
     add_gradients(pool, "ck", np.tile(random_gradients(1, 3), (7, 1)))
     add_gradients(targets, "ck", random_gradients(2, len(SUBTASK)))
-    table = score_samples(pool, ICONS, targets=Targets(targets))
+    table = score(pool, ScoreRequest(spec=ICONS, targets=Targets(targets)))
     assert len(set(table.value.tolist())) == 3
     best = int(np.argmax(table.value[:3]))
-    assert select_samples(table, count=5).row.tolist() == [best, best + 3, best + 6, best + 9, best + 12]
+    assert select(table, count=5).row.tolist() == [best, best + 3, best + 6, best + 9, best + 12]
 
 
 def brute_cadc(pool, targets, names, capabilities, shares):
@@ -185,7 +185,7 @@ def test_cadc_is_its_formulas_on_planted_capabilities(tmp_path, normalise):
         target_grads.append(theirs.astype(np.float32).astype(np.float64))
         add_gradients(pool, CHECKPOINTS[number], grads[-1], spec)
         add_gradients(targets, CHECKPOINTS[number], target_grads[-1], spec)
-    table = score_samples(pool, CADC, signals=CHECKPOINTS, targets=Targets(targets))
+    table = score(pool, ScoreRequest(spec=CADC, signals=CHECKPOINTS, targets=Targets(targets)))
     assert table.made_by["capabilities"] == [["algebra", "counting"], ["geometry"]]
     assert table.made_by["influence_of"] == ["algebra+counting", "geometry"]
     shares = [rate / sum(RATES) for rate in RATES]
@@ -200,7 +200,7 @@ def test_cadc_is_its_formulas_on_planted_capabilities(tmp_path, normalise):
 
 def test_cadc_with_one_checkpoint_has_no_stages(folder):
     pool, targets = stores(folder)
-    table = score_samples(pool, CADC, signals="ck1", targets=targets)
+    table = score(pool, ScoreRequest(spec=CADC, signals="ck1", targets=targets))
     assert table.table["stage"].null_count == NUM_POOL
     assert table.made_by["weights_from"] == "equal"  # one is all there is
 
@@ -211,17 +211,17 @@ def test_cadc_with_one_checkpoint_has_no_stages(folder):
 @pytest.mark.parametrize("method", ["random", "longest", "stepmax", "loss", "perplexity"])
 def test_heuristics_need_no_steps_vectors(tmp_path, folder, method, monkeypatch):
     pool, _ = stores(folder, "int8")
-    monkeypatch.setattr("grace_store.store.SignalView.sample_vectors", None)  # what is not read cannot fail
+    monkeypatch.setattr(SignalView, "decode", None)  # what is not read cannot fail
     place = np.arange(NUM_POOL)
     loss = place % 5 / 4
     known = {"longest": place % 7 + 3, "stepmax": [len(record(f"p{i}")["steps"]) for i in place], "loss": loss,
              "perplexity": np.exp(loss)}  # fmt: skip
     spec = HeuristicSpec(method=method)
-    table = score_samples(pool, spec, signals=["ck1", "ck3"])
+    table = score(pool, ScoreRequest(spec=spec, signals=["ck1", "ck3"]))
     np.testing.assert_allclose(table.value, known.get(method, random_values(0, place)), rtol=1e-6)
     assert table.num_tokens.tolist() == (place % 7 + 3).tolist()
     assert table.sample_id == [f"p{i}" for i in place]
-    write_score_table(pool, spec, tmp_path / "a.parquet", signals="ck2")
+    score(pool, ScoreRequest(spec=spec, signals="ck2"), out=tmp_path / "a.parquet")
     replay(tmp_path / "a.parquet", tmp_path / "b.parquet")
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
 
@@ -233,14 +233,14 @@ def test_heuristics_flag_samples_that_one_of_the_signals_lacks(tmp_path):
     add_signal(pool, "float32", 4, "proxy")
     longest = HeuristicSpec(method="longest")
     with pytest.raises(Unfinished, match=r"'ck2' .* has 2 of 3 units.*--partial"):
-        score_samples(pool, longest, signals=["ck1", "ck2"])
-    table = score_samples(pool, longest, signals=["ck1", "ck2"], partial=True)
+        score(pool, ScoreRequest(spec=longest, signals=["ck1", "ck2"]))
+    table = score(pool, ScoreRequest(spec=longest, signals=["ck1", "ck2"], partial=True))
     assert table.row.tolist() == list(range(1, 12))  # 0 is done nowhere
     assert table.row[np.isnan(table.value)].tolist() == [5, 8, 9, 10, 11]
     assert [bool(each) for each in table.table["flags"].to_pylist()] == np.isnan(table.value).tolist()
     assert table.num_tokens.tolist() == [row % 7 + 3 for row in range(1, 12)]
     with pytest.raises(SettingError, match="signal ck1 has one vector a sample and proxy one a segment"):
-        score_samples(pool, longest, signals=["ck1", "proxy"])
+        score(pool, ScoreRequest(spec=longest, signals=["ck1", "proxy"]))
 
 
 @pytest.mark.parametrize("array", ["sample_vector/c/1/0", "sample_norm/c/1", "sample_loss/c/1"])
@@ -253,10 +253,10 @@ def test_a_chunk_of_another_unit_is_not_scored(tmp_path, array):
     chunk.write_bytes(Path(str(chunk).replace("/c/1", "/c/0")).read_bytes())
     for spec, wanted in ((LESS, Targets(targets)), (HeuristicSpec(method="loss"), None)):
         if wanted is None and "loss" not in array:
-            assert len(score_samples(pool, spec)) == NUM_POOL
+            assert len(score(pool, spec)) == NUM_POOL
             continue
         with pytest.raises(Corrupt, match=f"signals/ck/{array} is missing or not the chunk that was committed"):
-            score_samples(pool, spec, targets=wanted)
+            score(pool, ScoreRequest(spec=spec, targets=wanted))
 
 
 # ---------------------------------------------------------------- blocks, threads, what is missing
@@ -265,18 +265,18 @@ def test_a_chunk_of_another_unit_is_not_scored(tmp_path, array):
 def test_the_table_is_the_same_with_any_number_of_threads(tmp_path, folder, monkeypatch):
     pool, targets = stores(folder, "int8")
     # Blocks of one unit each, so that there is something to share.
-    for module in ("curate.influence", "read.vectors", "read.blocks"):
+    for module in ("curate.influence", "read.blocks"):
         monkeypatch.setattr(f"grace_store.{module}.SAMPLES_PER_CHUNK", UNIT)
     for spec, signals in ((LESS, CHECKPOINTS), (ICONS, "ck1"), (CADC, CHECKPOINTS)):
         written = []
         for threads in (1, 2, 5):
             out = tmp_path / f"{spec.method}-{threads}.parquet"
-            write_score_table(pool, spec, out, signals=signals, targets=targets, threads=threads)
+            score(pool, ScoreRequest(spec=spec, signals=signals, targets=targets), out=out, threads=threads)
             written.append(out.read_bytes())
         assert written[0] == written[1] == written[2]
-    whole = score_samples(pool, LESS, signals=CHECKPOINTS, targets=targets)
+    whole = score(pool, ScoreRequest(spec=LESS, signals=CHECKPOINTS, targets=targets))
     monkeypatch.undo()
-    again = score_samples(pool, LESS, signals=CHECKPOINTS, targets=targets)
+    again = score(pool, ScoreRequest(spec=LESS, signals=CHECKPOINTS, targets=targets))
     assert whole.table.to_pylist() == again.table.to_pylist()
 
 
@@ -285,8 +285,8 @@ def test_scores_do_not_depend_on_the_units(tmp_path, folder, samples_per_unit):
     pool = make_pool(tmp_path, samples_per_unit=samples_per_unit)
     targets = make_targets(tmp_path, samples_per_unit=samples_per_unit)
     fill(pool, targets, names=CHECKPOINTS[:1], rates=RATES[:1])
-    table = score_samples(pool, LESS, targets=Targets(targets))
-    expected = score_samples(stores(folder)[0], LESS, signals="ck1", targets=stores(folder)[1])
+    table = score(pool, ScoreRequest(spec=LESS, targets=Targets(targets)))
+    expected = score(stores(folder)[0], ScoreRequest(spec=LESS, signals="ck1", targets=stores(folder)[1]))
     np.testing.assert_allclose(table.influence, expected.influence, atol=1e-7)
 
 
@@ -297,23 +297,14 @@ def test_one_unit_of_one_signal_is_in_memory_at_a_time(folder, monkeypatch):
 
     def counted(self, signal, unit):
         found = real(self, signal, unit)
-        alive.append(found.vectors.nbytes)
+        alive.append(found.decoded().nbytes)
         return found
 
     monkeypatch.setattr(VectorReader, "read", counted)
-    score_samples(pool, LESS, signals=CHECKPOINTS, targets=targets, threads=1)
+    score(pool, ScoreRequest(spec=LESS, signals=CHECKPOINTS, targets=targets), threads=1)
     assert max(alive) == UNIT * DIMENSION * 4
     num_reads = len(CHECKPOINTS) * (pool.plan.num_units + targets.open().plan.num_units)
     assert len(alive) == num_reads  # every vector of both stores is read once
-
-
-def test_large_units_leave_room_for_fewer_threads(folder, monkeypatch):
-    reader = VectorReader(stores(folder)[0], ("ck1",))
-    assert reader.threads(6) == 6
-    monkeypatch.setattr(vector_blocks, "MAX_BYTES_AT_ONCE", UNIT * DIMENSION * 8 * 3)
-    assert reader.threads(6) == 3
-    monkeypatch.setattr(vector_blocks, "MAX_BYTES_AT_ONCE", 1)
-    assert reader.threads(6) == 1
 
 
 def test_samples_that_a_checkpoint_lacks_or_that_have_no_direction_are_flagged(tmp_path):
@@ -325,7 +316,7 @@ def test_samples_that_a_checkpoint_lacks_or_that_have_no_direction_are_flagged(t
     for name in ("ck1", "ck2"):
         add_gradients(targets, name, random_gradients(1, len(SUBTASK)))
     for spec, signals in ((LESS, ["ck1", "ck2"]), (CADC, ["ck1", "ck2"])):
-        table = score_samples(pool, spec, signals=signals, targets=Targets(targets))
+        table = score(pool, ScoreRequest(spec=spec, signals=signals, targets=Targets(targets)))
         assert table.row.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]  # 0 is done nowhere
         flags = dict(zip(table.row.tolist(), table.table["flags"].to_pylist(), strict=True))
         assert {row: each for row, each in flags.items() if each} == {
@@ -334,8 +325,8 @@ def test_samples_that_a_checkpoint_lacks_or_that_have_no_direction_are_flagged(t
         assert np.flatnonzero(np.isnan(table.value)).tolist() == [4, 6]
         assert table.value[1] == 0
         assert (table.num_tokens > 0).all()
-        assert len(select_samples(table, ratio="1")) == 9
-    icons = score_samples(pool, ICONS, signals="ck1", targets=Targets(targets))
+        assert len(select(table, ratio="1")) == 9
+    icons = score(pool, ScoreRequest(spec=ICONS, signals="ck1", targets=Targets(targets)))
     assert len(icons) == 10
     assert np.isfinite(icons.value).all()
 
@@ -347,8 +338,8 @@ def test_a_pool_under_way_is_scored_only_if_asked(tmp_path):
     add_gradients(targets, "ck", random_gradients(1, len(SUBTASK)))
     for spec in (LESS, ICONS, CADC):
         with pytest.raises(Unfinished, match=r"Signal 'ck' .* has 2 of 10 units"):
-            score_samples(pool, spec, targets=Targets(targets))
-        table = score_samples(pool, spec, targets=Targets(targets), partial=True)
+            score(pool, ScoreRequest(spec=spec, targets=Targets(targets)))
+        table = score(pool, ScoreRequest(spec=spec, targets=Targets(targets), partial=True))
         assert table.row.tolist() == [4, 5, 6, 7, 16, 17, 18, 19]
         assert table.made_by["partial"]
     add_gradients(pool, "none", grads, units=[])
@@ -356,7 +347,7 @@ def test_a_pool_under_way_is_scored_only_if_asked(tmp_path):
     with pytest.raises(
         Unfinished, match=r"targets.zarr has 1 of 2 units\. Run the same `grace-store extract` to finish it first\.$"
     ):
-        score_samples(pool, LESS, signals="none", targets=Targets(targets), partial=True)
+        score(pool, ScoreRequest(spec=LESS, signals="none", targets=Targets(targets), partial=True))
 
 
 @pytest.mark.parametrize("spec", [LESS, ICONS, CADC], ids=lambda spec: spec.method)
@@ -364,14 +355,14 @@ def test_a_pool_of_which_nothing_is_done_gives_an_empty_table(tmp_path, spec):
     pool, targets = make_pool(tmp_path), make_targets(tmp_path)
     add_gradients(pool, "ck", random_gradients(0, NUM_POOL), units=[])
     add_gradients(targets, "ck", random_gradients(1, len(SUBTASK)))
-    write_score_table(pool, spec, tmp_path / "t.parquet", targets=Targets(targets), partial=True)
+    score(pool, ScoreRequest(spec=spec, targets=Targets(targets), partial=True), out=tmp_path / "t.parquet")
     assert len(read_scores(tmp_path / "t.parquet")) == 0
 
 
 def test_progress_is_told(folder):
     told: list[object] = []
     pool, targets = stores(folder)
-    score_samples(pool, LESS, signals=CHECKPOINTS, targets=targets, tell=told.append)
+    score(pool, ScoreRequest(spec=LESS, signals=CHECKPOINTS, targets=targets), listener=told.append)
     assert [each for each in told if isinstance(each, SamplesScored)] == [SamplesScored(NUM_POOL, NUM_POOL)]
     assert NUM_POOL < SAMPLES_PER_CHUNK
 
@@ -381,8 +372,10 @@ def test_progress_is_told(folder):
 
 def test_subtasks_by_field_are_those_by_file(folder):
     pool, targets = stores(folder)
-    by_file = score_samples(pool, LESS, signals="ck1", targets=targets)
-    by_field = score_samples(pool, LESS, signals="ck1", targets=Targets(targets.store, subtasks="about.subject"))
+    by_file = score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=targets))
+    by_field = score(
+        pool, ScoreRequest(spec=LESS, signals="ck1", targets=Targets(targets.store, subtasks="about.subject"))
+    )
     np.testing.assert_array_equal(by_file.influence, by_field.influence)
     assert by_field.made_by["targets"]["subtasks_by"] == "about.subject"
 
@@ -392,7 +385,7 @@ def test_files_with_one_stem_are_told_apart_by_their_folders(tmp_path):
     targets, pool = plan_store(tmp_path, "targets", files), make_pool(tmp_path)
     add_gradients(targets, "ck", random_gradients(0, 3))
     add_gradients(pool, "ck", random_gradients(1, NUM_POOL))
-    table = score_samples(pool, LESS, targets=Targets(targets))
+    table = score(pool, ScoreRequest(spec=LESS, targets=Targets(targets)))
     assert table.made_by["influence_of"] == ["a/test.jsonl", "b/test.jsonl"]
 
 
@@ -401,7 +394,7 @@ def test_one_file_is_one_subtask(tmp_path):
     pool = make_pool(tmp_path)
     add_gradients(targets, "ck", random_gradients(0, 2))
     add_gradients(pool, "ck", random_gradients(1, NUM_POOL))
-    assert score_samples(pool, ICONS, targets=Targets(targets)).made_by["influence_of"] == ["mmlu-v1.2"]
+    assert score(pool, ScoreRequest(spec=ICONS, targets=Targets(targets))).made_by["influence_of"] == ["mmlu-v1.2"]
 
 
 def test_a_target_that_is_set_aside_is_left_out_and_counted(tmp_path):
@@ -413,7 +406,7 @@ def test_a_target_that_is_set_aside_is_left_out_and_counted(tmp_path):
     add_gradients(targets, "ck1", theirs[0], set_aside=[1])
     add_gradients(targets, "ck2", theirs[1], set_aside=[5])
     told: list[object] = []
-    table = score_samples(pool, LESS, signals=["ck1", "ck2"], targets=Targets(targets), tell=told.append)
+    table = score(pool, ScoreRequest(spec=LESS, signals=["ck1", "ck2"], targets=Targets(targets)), listener=told.append)
     kept = [v for v in range(len(SUBTASK)) if v not in (1, 5)]
     ours = [stored_vectors(pool, name) for name in ("ck1", "ck2")]
     expected = brute_influence(ours, [each[kept] for each in theirs], [SUBTASK[v] for v in kept], [1, 1])
@@ -431,7 +424,7 @@ def test_a_subtask_of_which_nothing_is_left_is_named(tmp_path):
     add_gradients(pool, "ck", random_gradients(0, NUM_POOL))
     add_gradients(targets, "ck", random_gradients(2, len(SUBTASK)), set_aside=[5, 6])
     with pytest.raises(SettingError, match="every target record of subtask counting was set aside"):
-        score_samples(pool, LESS, targets=Targets(targets))
+        score(pool, ScoreRequest(spec=LESS, targets=Targets(targets)))
 
 
 def test_a_target_gradient_that_is_not_finite_is_not_averaged_in(tmp_path):
@@ -442,30 +435,32 @@ def test_a_target_gradient_that_is_not_finite_is_not_averaged_in(tmp_path):
     with np.errstate(over="ignore"):
         add_gradients(targets, "ck", theirs)
     with pytest.raises(Corrupt, match="unit 0 of signal ck has gradients that are not finite"):
-        score_samples(pool, LESS, targets=Targets(targets))
+        score(pool, ScoreRequest(spec=LESS, targets=Targets(targets)))
 
 
 def test_fields_that_are_not_there_are_refused(tmp_path, folder):
     pool, targets = stores(folder)
     with pytest.raises(SettingError, match=r"no record of the targets in .* has a field 'topic'"):
-        score_samples(pool, LESS, signals="ck1", targets=Targets(targets.store, subtasks="topic"))
+        score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=Targets(targets.store, subtasks="topic")))
     mixed = plan_store(
         tmp_path, "mixed", {"m.jsonl": [record("a", "x"), record("b"), record("c", ""), record("d", "x")]}
     )
     add_gradients(mixed, "ck1", random_gradients(0, 4), gradient_spec(weights="w0"))
     with pytest.raises(SettingError, match=r"2 of 4 target samples have no 'about.subject' \(b, c\)"):
-        score_samples(pool, LESS, signals="ck1", targets=Targets(mixed, subtasks="about.subject"))
+        score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=Targets(mixed, subtasks="about.subject")))
     with pytest.raises(SettingError, match="--target-data is read only for --subtasks"):
-        score_samples(pool, LESS, signals="ck1", targets=Targets(targets.store, data=("elsewhere.jsonl",)))
+        score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=Targets(targets.store, data=("elsewhere.jsonl",))))
 
 
 def test_target_files_that_moved_are_found_where_they_are_now(tmp_path):
     pool, targets = make_pool(tmp_path), make_targets(tmp_path)
     fill(pool, targets, names=CHECKPOINTS[:1], rates=RATES[:1])
-    before = score_samples(pool, LESS, signals="ck1", targets=Targets(targets, subtasks="about.subject"))
+    before = score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=Targets(targets, subtasks="about.subject")))
     (tmp_path / "targets").rename(tmp_path / "moved")
     data = tuple(str(tmp_path / "moved" / f"{task}.jsonl") for task in SIZES)
-    after = score_samples(pool, LESS, signals="ck1", targets=Targets(targets, subtasks="about.subject", data=data))
+    after = score(
+        pool, ScoreRequest(spec=LESS, signals="ck1", targets=Targets(targets, subtasks="about.subject", data=data))
+    )
     np.testing.assert_array_equal(before.value, after.value)
 
 
@@ -502,7 +497,7 @@ def test_a_target_set_made_otherwise_is_refused(tmp_path, changes, match):
         add_signal(targets, "float32", DIMENSION, "ck", "segment")
     for method in (LESS, CADC):
         with pytest.raises(TargetMismatch, match=match):
-            score_samples(pool, method, targets=Targets(targets))
+            score(pool, ScoreRequest(spec=method, targets=Targets(targets)))
 
 
 def test_all_differences_are_said_at_once(tmp_path):
@@ -513,7 +508,7 @@ def test_all_differences_are_said_at_once(tmp_path):
     add_signal(targets, "float32", 4, "later")
     add_signal(pool, "float32", 4, "proxy")
     with pytest.raises(TargetMismatch) as refusal:
-        score_samples(pool, LESS, signals=["ck", "later"], targets=Targets(targets))
+        score(pool, ScoreRequest(spec=LESS, signals=["ck", "later"], targets=Targets(targets)))
     lines = str(refusal.value).splitlines()
     assert lines[0].startswith("LESS cannot compare")
     assert lines[1:4] == [
@@ -523,7 +518,7 @@ def test_all_differences_are_said_at_once(tmp_path):
     ]
     assert lines[4].startswith("Extract the targets again")
     with pytest.raises(TargetMismatch) as refusal:
-        score_samples(pool, LESS, signals=["ck", "proxy"], targets=Targets(targets))
+        score(pool, ScoreRequest(spec=LESS, signals=["ck", "proxy"], targets=Targets(targets)))
     assert str(refusal.value).splitlines()[1:] == [
         "  proxy: the pool's signal has proxy vectors, not gradients (`extract --kind gradient`)",
         "Name others that do with --signal (it has ck, later), or extract such a signal of the pool.",
@@ -535,14 +530,12 @@ def test_icons_takes_plain_gradients_and_one_checkpoint_less_takes_adam(tmp_path
     add_gradients(pool, "ck", random_gradients(0, NUM_POOL), gradient_spec(preconditioner="adam", moments="m"))
     add_gradients(targets, "ck", random_gradients(1, len(SUBTASK)))
     with pytest.raises(TargetMismatch, match="is preconditioned with adam; ICONS takes plain gradients on both sides"):
-        score_samples(pool, ICONS, targets=Targets(targets))
-    assert score_samples(pool, LESS, targets=Targets(targets)).made_by["notes"] == []
+        score(pool, ScoreRequest(spec=ICONS, targets=Targets(targets)))
+    assert score(pool, ScoreRequest(spec=LESS, targets=Targets(targets))).made_by["notes"] == []
     many, their_targets = stores(folder)
     with pytest.raises(SettingError, match="ICONS looks at one checkpoint, and 3 signals are given"):
-        score_samples(many, ICONS, signals=CHECKPOINTS, targets=their_targets)
-    assert "plain gradients; LESS itself" in score_samples(
-        many, LESS, signals="ck1", targets=their_targets
-    ).made_by["notes"][0]  # fmt: skip
+        score(many, ScoreRequest(spec=ICONS, signals=CHECKPOINTS, targets=their_targets))
+    assert "plain gradients; LESS itself" in score(many, ScoreRequest(spec=LESS, signals="ck1", targets=their_targets)).made_by["notes"][0]  # fmt: skip
 
 
 def test_checkpoints_of_one_pool_share_their_projection(tmp_path):
@@ -551,22 +544,27 @@ def test_checkpoints_of_one_pool_share_their_projection(tmp_path):
         add_gradients(pool, name, random_gradients(0, NUM_POOL), gradient_spec(seed=seed))
         add_gradients(targets, name, random_gradients(1, len(SUBTASK)), gradient_spec(seed=seed))
     with pytest.raises(TargetMismatch, match="ck1 and ck2 of the pool: seed is 0 and 1"):
-        score_samples(pool, LESS, signals=["ck1", "ck2"], targets=Targets(targets))
+        score(pool, ScoreRequest(spec=LESS, signals=["ck1", "ck2"], targets=Targets(targets)))
 
 
 def test_a_checkpoint_with_a_learning_rate_of_zero_is_not_left_out_silently(tmp_path):
     pool, targets = make_pool(tmp_path), make_targets(tmp_path)
     fill(pool, targets, names=CHECKPOINTS[:2], rates=[1e-5, 0.0])
     with pytest.raises(SettingError, match="signal 'ck2' recorded a learning rate of 0"):
-        score_samples(pool, LESS, signals=CHECKPOINTS[:2], targets=Targets(targets))
-    assert score_samples(pool, LESS, signals="ck2", targets=Targets(targets)).made_by["signals"]["ck2"]["weight"] == 1
+        score(pool, ScoreRequest(spec=LESS, signals=CHECKPOINTS[:2], targets=Targets(targets)))
+    assert (
+        score(pool, ScoreRequest(spec=LESS, signals="ck2", targets=Targets(targets))).made_by["signals"]["ck2"][
+            "weight"
+        ]
+        == 1
+    )
 
 
 def test_what_may_differ_is_said(tmp_path):
     pool, targets = make_pool(tmp_path), make_targets(tmp_path)
     add_gradients(pool, "ck", random_gradients(0, NUM_POOL))
     add_gradients(targets, "other", random_gradients(1, len(SUBTASK)), gradient_spec("int8", system="Be brief."))
-    table = score_samples(pool, CADC, targets=Targets(targets, ("other",)))
+    table = score(pool, ScoreRequest(spec=CADC, targets=Targets(targets, ("other",))))
     assert table.made_by["notes"] == ["signal ck: pool and targets differ in system (pool None, targets Be brief.)"]
     assert table.made_by["targets"]["signals"]["ck"]["name"] == "other"
 
@@ -579,29 +577,31 @@ def test_a_target_signal_with_another_name_is_found_if_it_is_the_only_one_that_f
         plain = gradient_spec(adapter=f"a{number}")
         add_gradients(targets, f"ck{number}", random_gradients(5 + number, len(SUBTASK)), plain)
     add_signal(targets, "float32", 4, "proxy")
-    table = score_samples(pool, LESS, signals=["ck1-adam", "ck0-adam"], targets=Targets(targets))
+    table = score(pool, ScoreRequest(spec=LESS, signals=["ck1-adam", "ck0-adam"], targets=Targets(targets)))
     found = {name: each["name"] for name, each in table.made_by["targets"]["signals"].items()}
     assert found == {"ck0-adam": "ck0", "ck1-adam": "ck1"}
-    named = score_samples(pool, LESS, signals=["ck1-adam", "ck0-adam"], targets=Targets(targets, ("ck1", "ck0")))
+    named = score(
+        pool, ScoreRequest(spec=LESS, signals=["ck1-adam", "ck0-adam"], targets=Targets(targets, ("ck1", "ck0")))
+    )
     np.testing.assert_array_equal(table.value, named.value)
     add_gradients(targets, "again", random_gradients(7, len(SUBTASK)), gradient_spec(adapter="a0"))
     with pytest.raises(UnknownName, match=r"Several signals of .* fit ck0-adam \(again, ck0\)"):
-        score_samples(pool, LESS, signals="ck0-adam", targets=Targets(targets))
+        score(pool, ScoreRequest(spec=LESS, signals="ck0-adam", targets=Targets(targets)))
     with pytest.raises(TargetMismatch) as refusal:
-        score_samples(pool, ICONS, signals="ck0-adam", targets=Targets(targets))
+        score(pool, ScoreRequest(spec=ICONS, signals="ck0-adam", targets=Targets(targets)))
     # The pool's own signal is at fault: no target is named, and the remedy is not to extract the targets again.
     assert "ck0-adam: the pool's signal is preconditioned with adam" in str(refusal.value)
     assert "ck1" not in str(refusal.value).replace("ck1-adam", "")
     assert "Name others that do with --signal (it has none yet)" in str(refusal.value)
     bare = plan_store(tmp_path, "bare", {"x.jsonl": [record("x")]})
     with pytest.raises(UnknownName, match=r"bare.zarr has no signal yet"):
-        score_samples(pool, LESS, signals="ck0-adam", targets=Targets(bare))
+        score(pool, ScoreRequest(spec=LESS, signals="ck0-adam", targets=Targets(bare)))
 
 
 def test_targets_that_are_the_pool_itself_are_warned_of(folder):
     pool, targets = stores(folder)
-    same = score_samples(pool, LESS, signals="ck1", targets=Targets(pool)).made_by["notes"]
-    other = score_samples(pool, LESS, signals="ck1", targets=targets).made_by["notes"]
+    same = score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=Targets(pool))).made_by["notes"]
+    other = score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=targets)).made_by["notes"]
     assert [note for note in same if "the pool's own plan" in note]
     assert not [note for note in other if "the pool's own plan" in note]
 
@@ -623,26 +623,26 @@ def test_subtasks_of_one_sample_each_are_said_and_shown_on_one_line(tmp_path):
 def test_signals_that_are_not_there_or_not_clear_are_named(tmp_path, folder):
     pool, targets = stores(folder)
     with pytest.raises(UnknownName, match=r"several signals with one gradient a sample \(ck1, ck2, ck3\)"):
-        score_samples(pool, LESS, targets=targets)
+        score(pool, ScoreRequest(spec=LESS, targets=targets))
     with pytest.raises(UnknownName, match="has no signal 'ck9'"):
-        score_samples(pool, LESS, signals="ck9", targets=targets)
+        score(pool, ScoreRequest(spec=LESS, signals="ck9", targets=targets))
     with pytest.raises(UnknownName, match=r"The target store .* has no signal 'x'"):
-        score_samples(pool, LESS, signals="ck1", targets=Targets(targets.store, ("x",)))
+        score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=Targets(targets.store, ("x",))))
     with pytest.raises(SettingError, match="2 --target-signal for 1 --signal"):
-        score_samples(pool, LESS, signals="ck1", targets=Targets(targets.store, ("ck1", "ck2")))
+        score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=Targets(targets.store, ("ck1", "ck2"))))
     with pytest.raises(SettingError, match="signal 'ck2' has no weight and others have"):
-        score_samples(pool, LESS, signals=["ck1=0.5", "ck2"], targets=targets)
+        score(pool, ScoreRequest(spec=LESS, signals=["ck1=0.5", "ck2"], targets=targets))
     with pytest.raises(SettingError, match="signal 'ck1' is given twice"):
-        score_samples(pool, LESS, signals=["ck1", "ck1"], targets=targets)
+        score(pool, ScoreRequest(spec=LESS, signals=["ck1", "ck1"], targets=targets))
     with pytest.raises(SettingError, match="give its store, --targets"):
-        score_samples(pool, LESS, signals="ck1")
+        score(pool, ScoreRequest(spec=LESS, signals="ck1"))
     with pytest.raises(SettingError, match="a target set is for the methods less, icons, cadc"):
-        score_samples(pool, ScoreSpec(), signals="ck1", targets=targets)
+        score(pool, ScoreRequest(spec=ScoreSpec(), signals="ck1", targets=targets))
     with pytest.raises(SettingError, match="method less has no history"):
-        score_samples(pool, LESS, signals="ck1", targets=targets, custom_history=np.zeros((1, 1)))
+        score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=targets, custom_history=np.zeros((1, 1))))
     bare = make_pool(tmp_path)
     with pytest.raises(UnknownName, match=r"no signal with one gradient a sample \(there are: none yet\)"):
-        score_samples(bare, LESS, targets=targets)
+        score(bare, ScoreRequest(spec=LESS, targets=targets))
 
 
 # ---------------------------------------------------------------- replay
@@ -655,7 +655,7 @@ def test_signals_that_are_not_there_or_not_clear_are_named(tmp_path, folder):
 def test_a_table_is_replayed_to_the_last_byte(tmp_path, folder, spec, signals):
     pool, targets = stores(folder)
     wanted = Targets(targets.store, subtasks="about.subject")
-    write_score_table(pool, spec, tmp_path / "a.parquet", signals=signals, targets=wanted)
+    score(pool, ScoreRequest(spec=spec, signals=signals, targets=wanted), out=tmp_path / "a.parquet")
     replay(tmp_path / "a.parquet", tmp_path / "b.parquet")
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
 
@@ -663,7 +663,7 @@ def test_a_table_is_replayed_to_the_last_byte(tmp_path, folder, spec, signals):
 def test_a_replay_finds_moved_stores_and_refuses_others(tmp_path, folder):
     shutil.copytree(folder / "float32", tmp_path / "here")
     pool, targets = Store.open(tmp_path / "here/pool.zarr"), Targets(tmp_path / "here/targets.zarr")
-    write_score_table(pool, LESS, tmp_path / "a.parquet", signals=CHECKPOINTS, targets=targets)
+    score(pool, ScoreRequest(spec=LESS, signals=CHECKPOINTS, targets=targets), out=tmp_path / "a.parquet")
     (tmp_path / "here").rename(tmp_path / "there")
     with pytest.raises(NotAStore, match=r"pool\.zarr, where no store is any more\. .*new place with STORE"):
         replay(tmp_path / "a.parquet", tmp_path / "b.parquet")
@@ -683,7 +683,7 @@ def test_a_table_is_not_written_over_the_targets(folder):
     pool, targets = stores(folder)
     data = folder / "float32" / "targets" / "algebra.jsonl"
     with pytest.raises(SettingError, match="which the target store was planned from; choose another --out"):
-        write_score_table(pool, LESS, data, signals="ck1", targets=targets)
+        score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=targets), out=data)
     assert json.loads(data.read_text().splitlines()[0])["id"] == "algebra0"
 
 
@@ -715,7 +715,7 @@ def cadc_table(tmp_path_factory):
         add_gradients(pool, name, random_gradients(number, NUM_POOL) + shift)
         add_gradients(targets, name, random_gradients(9 + number, len(SUBTASK)) / 4 + np.eye(DIMENSION)[SUBTASK] * 5)
     out = folder / "cadc.parquet"
-    write_score_table(pool, CADC, out, signals=CHECKPOINTS[:2], targets=Targets(targets))
+    score(pool, ScoreRequest(spec=CADC, signals=CHECKPOINTS[:2], targets=Targets(targets)), out=out)
     return out
 
 
@@ -727,7 +727,7 @@ def test_cadc_budgets_are_equal_with_spill_and_nested(cadc_table):
     assert min(sizes) < NUM_POOL / 5  # one of them cannot fill its share
     before: set[int] = set()
     for count in range(1, NUM_POOL + 1):
-        subset = select_samples(cadc_table, count=count)
+        subset = select(cadc_table, count=count)
         expected, counts = balanced_by_hand(values, capability, count)
         assert subset.ranked.tolist() == expected
         assert before <= set(subset.ranked.tolist())
@@ -739,32 +739,32 @@ def test_cadc_budgets_are_equal_with_spill_and_nested(cadc_table):
         assert max(others, default=0) - min(others, default=0) <= 1
         if count // 3 <= min(sizes):
             assert max(counts.values()) - min(counts.values()) <= 1
-    assert select_samples(cadc_table, ratio="0.2").spec["balanced"] == "capability"
+    assert select(cadc_table, ratio="0.2").spec["balanced"] == "capability"
 
 
 def test_a_cadc_table_refuses_what_would_undo_its_balance(cadc_table):
     with pytest.raises(SettingError, match=r"cadc \(reconstruction\) balances capabilities, which --by would undo"):
-        select_samples(cadc_table, by="num_steps")
+        select(cadc_table, RankRequest(by="num_steps"))
     with pytest.raises(SettingError, match="balances capabilities, which --diversity would undo"):
-        select_samples(cadc_table, diversity="dedup")
+        select(cadc_table, RankRequest(diversity="dedup"))
     with pytest.raises(SettingError, match="no meaning where capabilities are balanced"):
-        select_samples(cadc_table, threshold=0.5)
-    controlled = select_samples(cadc_table, control=["length"], ratio="0.3")
+        select(cadc_table, threshold=0.5)
+    controlled = select(cadc_table, RankRequest(control=["length"]), ratio="0.3")
     assert controlled.spec["control"] == ["response_length", "num_steps"]
     with pytest.raises(SettingError, match="does not know the step_length of its samples, only response_length"):
-        select_samples(cadc_table, control=["step_length"])
+        select(cadc_table, RankRequest(control=["step_length"]))
 
 
 def test_tables_are_compared_and_audited(tmp_path, cadc_table):
     made_by = read_scores(cadc_table).made_by
     less = tmp_path / "less.parquet"
     targets = Targets(made_by["targets"]["store"])
-    write_score_table(made_by["store"], LESS, less, signals=CHECKPOINTS[:2], targets=targets)
-    found = compare_subsets(less, cadc_table)
+    score(made_by["store"], ScoreRequest(spec=LESS, signals=CHECKPOINTS[:2], targets=targets), out=less)
+    found = compare(less, cadc_table)
     assert found.num_a == found.num_b == math.ceil(0.2 * NUM_POOL)
     assert "cadc.parquet was scored by cadc (reconstruction)" in found.notes
-    assert set(audit_length(less).lengths) == {"response_length", "num_steps"}
-    by_steps = select_samples(less, by="num_steps", ratio="0.5")
+    assert set(audit(less).lengths) == {"response_length", "num_steps"}
+    by_steps = select(less, RankRequest(by="num_steps"), ratio="0.5")
     assert len(by_steps) == math.ceil(NUM_POOL / 2)
 
 
@@ -848,6 +848,6 @@ def test_a_scoring_holds_blocks_only_for_icons(folder):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(InfluenceScoring, "tables", spy)
-        score_samples(pool, LESS, signals="ck1", targets=targets)
-        score_samples(pool, ICONS, signals="ck1", targets=targets)
+        score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=targets))
+        score(pool, ScoreRequest(spec=ICONS, signals="ck1", targets=targets))
     assert held == [("less", 0), ("icons", 1)]

@@ -10,7 +10,7 @@ import pytest
 
 from grace_store.base.errors import TargetMismatch
 from grace_store.base.settings import DataRequest, ExtractRequest, GradientRequest, RunOptions
-from grace_store.curate.score import score_samples
+from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.targets import Targets
 from grace_store.data.dataset import Dataset
 from grace_store.model.lora.recipe import WarmupRequest
@@ -18,7 +18,7 @@ from grace_store.read.records import UnitLoader
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.warmup import warmup
 from grace_store.store.opened import Store
-from grace_store.values.influence.influence_spec import InfluenceSpec
+from grace_store.values.methods.influence_spec import InfluenceSpec
 from tests import warmups
 from tests.gradient_stores import brute_influence, stored_vectors
 from tests.gradients import TrueGradients, open_gradient
@@ -62,7 +62,7 @@ def folder(tmp_path_factory):
             gradient = GradientRequest(preconditioner=preconditioner, dimension=DIMENSION)
             extract(
                 ExtractJob(
-                    location=str(folder / f"{store}.zarr"),
+                    store=str(folder / f"{store}.zarr"),
                     model=str(folder / "model"),
                     data=tuple(str(folder / file) for file in files),
                     adapter=str(folder / "warmup" / name),
@@ -78,7 +78,7 @@ def folder(tmp_path_factory):
 def test_less_over_the_checkpoints_of_a_warmup_is_the_brute_force(folder):
     pool, targets = Store.open(folder / "pool.zarr"), Store.open(folder / "targets.zarr")
     names = [f"{name}-adam" for name in CHECKPOINTS]
-    table = score_samples(pool, InfluenceSpec(method="less"), signals=names, targets=Targets(targets))
+    table = score(pool, ScoreRequest(spec=InfluenceSpec(method="less"), signals=names, targets=Targets(targets)))
     rates = [pool.signal(name).signal.spec.gradient.learning_rate for name in names]
     assert rates[0] != rates[1]
     assert table.made_by["weights_from"] == "learning_rate"
@@ -107,7 +107,7 @@ def test_icons_is_that_of_the_whole_gradients_up_to_the_projection(folder):
     ours, theirs = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (ours, theirs))
     cosine = ours @ theirs.T
     expected = np.stack([cosine[:, np.array(SUBTASK) == j].mean(axis=1) for j in range(2)], axis=1)
-    table = score_samples(pool, InfluenceSpec(method="icons"), signals=name, targets=Targets(targets))
+    table = score(pool, ScoreRequest(spec=InfluenceSpec(method="icons"), signals=name, targets=Targets(targets)))
     # A projected cosine has a standard error below 1 / sqrt(dimension), and int8 adds less than a hundredth of that.
     assert np.abs(table.influence - expected).max() < 4 / np.sqrt(DIMENSION)
     assert np.corrcoef(table.influence.ravel(), expected.ravel())[0, 1] > 0.9
@@ -115,9 +115,11 @@ def test_icons_is_that_of_the_whole_gradients_up_to_the_projection(folder):
 
 def test_a_target_set_of_another_checkpoint_is_refused(folder):
     with pytest.raises(TargetMismatch, match=r"checkpoint-4 and checkpoint-2: model adapter: pool .*, targets"):
-        score_samples(
+        score(
             folder / "pool.zarr",
-            InfluenceSpec(method="icons"),
-            signals=CHECKPOINTS[1],
-            targets=Targets(folder / "targets.zarr", CHECKPOINTS[:1]),
+            ScoreRequest(
+                spec=InfluenceSpec(method="icons"),
+                signals=CHECKPOINTS[1],
+                targets=Targets(folder / "targets.zarr", CHECKPOINTS[:1]),
+            ),
         )

@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 import shutil
 
-import google_crc32c
 import numpy as np
 import pytest
-from numcodecs import zstd
 
 from grace_store.artifacts.score_table import read_made_by, read_scores
 from grace_store.base.errors import Corrupt, DataError, NotAStore, ResumeMismatch, SettingError, Unfinished, UnknownName
-from grace_store.curate.score import replay, score_samples, write_score_table
+from grace_store.curate.score import ScoreRequest, replay, score
 from grace_store.read import blocks
-from grace_store.read.blocks import map_ordered, resolve_signals
-from grace_store.read.samples import iter_samples
 from grace_store.store.opened import Store
-from grace_store.values.heuristics import HeuristicSpec, random_values
 from grace_store.values.history import history_weights
+from grace_store.values.methods.heuristic_spec import HeuristicSpec
+from grace_store.values.random_values import random_values
 from grace_store.values.score_spec import ScoreSpec
 from tests.scored_stores import NUM_STEPS, fill_signal, known_store
 from tests.test_score_grace import HISTORIES, TARGETS, brute_force
@@ -55,7 +52,7 @@ def check(known, table, spec, name, **custom):
 @pytest.mark.parametrize("history", HISTORIES)
 def test_a_table_is_the_brute_force_over_the_vectors(known, history, target):
     spec = ScoreSpec(alpha=0.4, history=history, target=target)
-    check(known, score_samples(known.store, spec, signals="late"), spec, "late")
+    check(known, score(known.store, ScoreRequest(spec=spec, signals="late")), spec, "late")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +61,7 @@ def test_a_table_is_the_brute_force_over_the_vectors(known, history, target):
      ScoreSpec(aggregation="quantile:0.25", target="suffix")],
 )  # fmt: skip
 def test_ablations_and_aggregations_too(known, spec):
-    check(known, score_samples(known.store, spec, signals="early"), spec, "early")
+    check(known, score(known.store, ScoreRequest(spec=spec, signals="early")), spec, "early")
 
 
 def test_weights_from_python_as_a_matrix_or_a_function(known, tmp_path):
@@ -73,28 +70,28 @@ def test_weights_from_python_as_a_matrix_or_a_function(known, tmp_path):
     def weight(history, k, j):
         return weights[k - 1, j - 1]
 
-    table = score_samples(known.store, ScoreSpec(), signals="late", custom_history=weights)
+    table = score(known.store, ScoreRequest(spec=ScoreSpec(), signals="late", custom_history=weights))
     check(known, table, ScoreSpec(), "late", weight=weight)
-    by_function = score_samples(known.store, signals="late", custom_history=lambda num: weights[:num, :num])
+    by_function = score(known.store, ScoreRequest(signals="late", custom_history=lambda num: weights[:num, :num]))
     np.testing.assert_array_equal(by_function.value, table.value)
-    named = score_samples(known.store, signals="late", custom_history=history_weights("ema:0.5", 12))
+    named = score(known.store, ScoreRequest(signals="late", custom_history=history_weights("ema:0.5", 12)))
     np.testing.assert_allclose(
-        named.value, score_samples(known.store, ScoreSpec(history="ema:0.5"), signals="late").value, **CLOSE
+        named.value, score(known.store, ScoreRequest(spec=ScoreSpec(history="ema:0.5"), signals="late")).value, **CLOSE
     )
-    run = write_score_table(known.store, None, tmp_path / "a.parquet", signals="late", custom_history=weights)
+    run = score(known.store, ScoreRequest(signals="late", custom_history=weights), out=tmp_path / "a.parquet")
     again = replay(run.out, tmp_path / "b.parquet")
     assert again.out.read_bytes() == run.out.read_bytes()
-    write_score_table(known.store, None, tmp_path / "c.parquet", signals="late", custom_history=lambda n: weights)
+    score(known.store, ScoreRequest(signals="late", custom_history=lambda n: weights), out=tmp_path / "c.parquet")
     with pytest.raises(SettingError, match="scored with a history function given from Python"):
         replay(tmp_path / "c.parquet", tmp_path / "d.parquet")
     with pytest.raises(SettingError, match="custom_history takes the place of the history"):
-        score_samples(known.store, ScoreSpec(history="ema:0.5"), signals="late", custom_history=weights)
+        score(known.store, ScoreRequest(spec=ScoreSpec(history="ema:0.5"), signals="late", custom_history=weights))
 
 
 def test_several_signals_are_their_weighted_mean(known):
     spec = ScoreSpec(alpha=0.3, target="trace")
-    table = score_samples(known.store, spec, signals=["early=1", "late=3"])
-    early, late = (score_samples(known.store, spec, signals=name) for name in ("early", "late"))
+    table = score(known.store, ScoreRequest(spec=spec, signals=["early=1", "late=3"]))
+    early, late = (score(known.store, ScoreRequest(spec=spec, signals=name)) for name in ("early", "late"))
     assert table.row.tolist() == [i for i in range(13) if i != 9]
     for place, row in enumerate(table.row.tolist()):
         if row == 5:
@@ -107,13 +104,15 @@ def test_several_signals_are_their_weighted_mean(known):
         np.testing.assert_allclose(table.value[place], expected, rtol=1e-12)
         steps = 0.25 * np.array(lists(early, "step_score")[a]) + 0.75 * np.array(lists(late, "step_score")[b])
         np.testing.assert_allclose(lists(table, "step_score")[place], steps, rtol=1e-12)
-    equal = score_samples(known.store, spec, signals=("early", "late")).value
-    np.testing.assert_array_equal(equal, score_samples(known.store, spec, signals={"late": 2, "early": 2}).value)
+    equal = score(known.store, ScoreRequest(spec=spec, signals=("early", "late"))).value
+    np.testing.assert_array_equal(
+        equal, score(known.store, ScoreRequest(spec=spec, signals={"late": 2, "early": 2})).value
+    )
 
 
 @pytest.mark.parametrize("method", ["random", "longest", "stepmax", "loss", "perplexity"])
 def test_heuristics_score_the_same_samples(known, method):
-    table = score_samples(known.store, HeuristicSpec(method=method), signals="late")
+    table = score(known.store, ScoreRequest(spec=HeuristicSpec(method=method), signals="late"))
     rows = [i for i in range(13) if i not in (5, 9)]
     assert table.row.tolist() == rows
     samples, losses = known.samples["late"], known.loss["late"]
@@ -131,7 +130,7 @@ def test_heuristics_score_the_same_samples(known, method):
 
 
 def test_a_heuristic_over_two_signals_flags_what_one_of_them_lacks(known):
-    table = score_samples(known.store, HeuristicSpec(method="loss"), signals=["early", "late"])
+    table = score(known.store, ScoreRequest(spec=HeuristicSpec(method="loss"), signals=["early", "late"]))
     assert [row for row, value in zip(table.row, table.value, strict=True) if math.isnan(value)] == [5]
     assert lists(table, "flags")[5] == ["missing_signal"]
 
@@ -139,9 +138,9 @@ def test_a_heuristic_over_two_signals_flags_what_one_of_them_lacks(known):
 @pytest.mark.parametrize("threads", [1, 3])
 def test_neither_blocks_nor_threads_change_a_bit(known, monkeypatch, threads):
     spec = ScoreSpec(history="ema:0.7", target="suffix")
-    whole = score_samples(known.store, spec, signals=["early", "late"], threads=1)
+    whole = score(known.store, ScoreRequest(spec=spec, signals=["early", "late"]), threads=1)
     monkeypatch.setattr(blocks, "SAMPLES_PER_CHUNK", 4)
-    parts = score_samples(known.store, spec, signals=["early", "late"], threads=threads)
+    parts = score(known.store, ScoreRequest(spec=spec, signals=["early", "late"]), threads=threads)
     assert parts.table.equals(whole.table)
 
 
@@ -150,8 +149,8 @@ def test_no_vector_is_read(known, tmp_path):
     shutil.copytree(known.store.location, copy)
     for name in ("early", "late"):
         shutil.rmtree(copy / "signals" / name / "segment_vector")
-    found = score_samples(copy, signals="late")
-    np.testing.assert_array_equal(found.value, score_samples(known.store, signals="late").value)
+    found = score(copy, ScoreRequest(signals="late"))
+    np.testing.assert_array_equal(found.value, score(known.store, ScoreRequest(signals="late")).value)
 
 
 # ---------------------------------------------------------------- tables that can be made again
@@ -159,14 +158,16 @@ def test_no_vector_is_read(known, tmp_path):
 
 def test_a_table_says_what_made_it_and_is_replayed_to_the_byte(known, tmp_path):
     spec = ScoreSpec(alpha=0.25, history="window:3", target="suffix", aggregation="min")
-    run = write_score_table(known.store, spec, tmp_path / "a.parquet", signals={"early": 1, "late": 4})
+    run = score(known.store, ScoreRequest(spec=spec, signals={"early": 1, "late": 4}), out=tmp_path / "a.parquet")
     assert (run.num_samples, run.num_with_value, run.flags) == (12, 11, {"missing_signal": 1})
     made_by = read_made_by(run.out)
     assert made_by["spec"] == spec.model_dump(mode="json")
     assert {name: each["weight"] for name, each in made_by["signals"].items()} == {"early": 1, "late": 4}
     assert replay(run.out, tmp_path / "b.parquet").out.read_bytes() == run.out.read_bytes()
-    heuristic = write_score_table(
-        known.store, HeuristicSpec(method="random", seed=3), tmp_path / "c.parquet", signals="late"
+    heuristic = score(
+        known.store,
+        ScoreRequest(spec=HeuristicSpec(method="random", seed=3), signals="late"),
+        out=tmp_path / "c.parquet",
     )
     assert replay(heuristic.out, tmp_path / "d.parquet").out.read_bytes() == heuristic.out.read_bytes()
     moved = tmp_path / "moved.zarr"
@@ -177,7 +178,7 @@ def test_a_table_says_what_made_it_and_is_replayed_to_the_byte(known, tmp_path):
 
 
 def test_a_replay_from_another_store_is_refused(known, tmp_path):
-    run = write_score_table(known.store, None, tmp_path / "a.parquet", signals="late")
+    run = score(known.store, ScoreRequest(signals="late"), out=tmp_path / "a.parquet")
     other = known_store(tmp_path, ("late",), num_steps=[2, 3])
     with pytest.raises(ResumeMismatch, match="made from another plan"):
         replay(run.out, tmp_path / "b.parquet", other.store)
@@ -193,18 +194,18 @@ def test_a_replay_from_another_store_is_refused(known, tmp_path):
 def test_an_unfinished_signal_is_scored_only_if_asked_and_says_so(tmp_path):
     known = known_store(tmp_path, units={"base": [0, 2]})
     with pytest.raises(Unfinished, match=r"'base' of .* has 2 of 4 units.*--partial"):
-        score_samples(known.store)
-    table = score_samples(known.store, partial=True)
+        score(known.store)
+    table = score(known.store, ScoreRequest(partial=True))
     check(known, table, ScoreSpec(), "base")
     assert table.made_by["partial"] is True
     assert table.made_by["signals"]["base"]["num_units"] == 2
-    run = write_score_table(known.store, None, tmp_path / "a.parquet", partial=True)
+    run = score(known.store, ScoreRequest(partial=True), out=tmp_path / "a.parquet")
     assert replay(run.out, tmp_path / "b.parquet").out.read_bytes() == run.out.read_bytes()
 
 
 def test_a_partial_table_is_not_replayed_from_a_store_that_went_on(tmp_path):
     known = known_store(tmp_path, units={"base": [0]})
-    run = write_score_table(known.store, None, tmp_path / "a.parquet", partial=True)
+    run = score(known.store, ScoreRequest(partial=True), out=tmp_path / "a.parquet")
     shutil.rmtree(tmp_path / "known.zarr")
     known_store(tmp_path, units={"base": [0, 1]})
     with pytest.raises(ResumeMismatch, match="had 1 units when it was scored and has 2 now"):
@@ -213,7 +214,7 @@ def test_a_partial_table_is_not_replayed_from_a_store_that_went_on(tmp_path):
 
 def test_two_signals_may_be_unfinished_in_different_places(tmp_path):
     known = known_store(tmp_path, ("a", "b"), units={"a": [0, 1], "b": [1, 3]})
-    table = score_samples(known.store, signals=["a", "b"], partial=True)
+    table = score(known.store, ScoreRequest(signals=["a", "b"], partial=True))
     assert table.row.tolist() == [*range(8), 12]
     assert np.flatnonzero(np.isfinite(table.value)).tolist() == [4, 5, 6, 7]
 
@@ -234,7 +235,7 @@ def test_two_signals_may_be_unfinished_in_different_places(tmp_path):
 )
 def test_signals_without_meaning_are_refused(known, signals, error, message):
     with pytest.raises(error, match=message):
-        score_samples(known.store, signals=signals)
+        score(known.store, ScoreRequest(signals=signals))
 
 
 def test_a_signal_whose_name_looks_like_a_weight(tmp_path):
@@ -246,23 +247,14 @@ def test_a_signal_whose_name_looks_like_a_weight(tmp_path):
 
 def test_what_is_no_store_is_refused(tmp_path):
     with pytest.raises(NotAStore, match="is not a grace-store store"):
-        score_samples(tmp_path / "nothing.zarr")
-
-
-def with_checksum(body: bytes) -> bytes:
-    return body + google_crc32c.value(body).to_bytes(4, "little")
+        score(tmp_path / "nothing.zarr")
 
 
 DAMAGE = {
     "missing": (None, "is missing"),
-    "flipped": (lambda raw: bytes([raw[0] ^ 1]) + raw[1:], "does not match its checksum"),
-    "empty": (lambda raw: b"", "has only 0 bytes"),
-    "cut inside the checksum": (lambda raw: raw[:3], "has only 3 bytes"),
-    "a checksum of nothing": (lambda raw: bytes(4), "has only 4 bytes"),
-    "no zstd": (lambda raw: with_checksum(b"no zstd"), r"cannot be decoded \("),
-    "cut before the checksum": (lambda raw: with_checksum(raw[:-10]), r"cannot be decoded \("),
-    "half a number": (lambda raw: with_checksum(zstd.compress(b"123")), r"cannot be decoded \("),
-    "one number": (lambda raw: with_checksum(zstd.compress(b"1234")), "holds 1 values instead of"),
+    "flipped": (lambda raw: bytes([raw[0] ^ 1]) + raw[1:], "is not the chunk that was committed"),
+    "empty": (lambda raw: b"", "is not the chunk that was committed"),
+    "cut": (lambda raw: raw[:-10], "is not the chunk that was committed"),
 }
 
 
@@ -276,7 +268,7 @@ def test_damaged_chunks_are_never_scored(tmp_path, damage):
     else:
         chunk.write_bytes(change(chunk.read_bytes()))
     with pytest.raises(Corrupt, match=f"sample_gram/c/1 {message}.*`grace-store verify --deep`"):
-        write_score_table(known.store, None, tmp_path / "a.parquet")
+        score(known.store, out=tmp_path / "a.parquet")
     assert [path.name for path in tmp_path.iterdir()] == ["known.zarr"]
 
 
@@ -286,43 +278,16 @@ def test_a_chunk_of_another_unit_and_a_damaged_commit_are_never_scored(tmp_path)
     sound = (chunks / "3").read_bytes()
     (chunks / "3").write_bytes((chunks / "1").read_bytes())
     with pytest.raises(Corrupt, match=r"sample_state/c/3 is not the chunk that was committed.*verify --deep"):
-        score_samples(known.store)
+        score(known.store)
     (chunks / "3").write_bytes(sound)
     commit = tmp_path / "known.zarr/ledger/commits/base/00000002.json"
     commit.write_bytes(commit.read_bytes()[:-30])
     with pytest.raises(Corrupt, match=r"00000002.json cannot be read.*verify --deep"):
-        score_samples(known.store)
-
-
-# ---------------------------------------------------------------- samples one by one, work in order
-
-
-def test_samples_come_one_by_one_with_their_grams(known):
-    found = list(iter_samples(known.store, "late"))
-    assert [sample.sample_id for sample in found] == [f"s{i}" for i in range(13) if i not in (5, 9)]
-    for sample in found:
-        vectors, counts = known.samples["late"][sample.row]
-        np.testing.assert_allclose(sample.gram, vectors.astype(float) @ vectors.T.astype(float), rtol=1e-5, atol=1e-5)
-        np.testing.assert_array_equal(sample.num_tokens, counts)
-        assert sample.num_steps == len(vectors) - 1
-
-
-def test_work_done_ahead_keeps_its_order_and_its_errors():
-    assert list(map_ordered(lambda i: i * i, range(20), 3)) == [i * i for i in range(20)]
-
-    def fail(i):
-        if i == 5:
-            raise ValueError("five")
-        return i
-
-    results = map_ordered(fail, range(100), 2)
-    assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
-    with pytest.raises(ValueError, match="five"):
-        next(results)
+        score(known.store)
 
 
 def test_signals_added_later_do_not_change_a_table(tmp_path):
     known = known_store(tmp_path)
-    before = score_samples(known.store, signals="base")
+    before = score(known.store, ScoreRequest(signals="base"))
     fill_signal(known, "second", np.random.default_rng(9), set(), range(4))
-    assert score_samples(Store.open(known.store.location), signals="base").table.equals(before.table)
+    assert score(Store.open(known.store.location), ScoreRequest(signals="base")).table.equals(before.table)

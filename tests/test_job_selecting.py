@@ -17,14 +17,14 @@ from grace_store.artifacts.score_table import SCHEMA, ScoreTable, read_scores
 from grace_store.base.errors import DataError, DatasetChanged, ResumeMismatch, SettingError
 from grace_store.base.files import whole_file, whole_folder, write_lines
 from grace_store.base.settings import DataRequest
-from grace_store.curate.compare import compare_subsets
-from grace_store.curate.exports.export import export_subset
-from grace_store.curate.score import score_samples, write_score_table
-from grace_store.curate.select import rank_samples, select_samples
+from grace_store.curate.compare import compare
+from grace_store.curate.export import ExportRequest, export
+from grace_store.curate.score import ScoreRequest, score
+from grace_store.curate.select import RankRequest, rank_samples, select
 from grace_store.data.dataset import Dataset
 from grace_store.run.extract import extract
 from grace_store.run.warmup_recipe import write_whole
-from grace_store.values.heuristics import HeuristicSpec
+from grace_store.values.methods.heuristic_spec import HeuristicSpec
 from grace_store.values.score_spec import ScoreSpec
 from tests.jobs import NUM_RECORDS, make_job
 from tests.scored_stores import known_store
@@ -57,11 +57,11 @@ def table_of(values, num_steps=None, num_tokens=None) -> ScoreTable:
 
 @pytest.mark.parametrize(("ratio", "num", "kept"), [("0.2", 15, 3), ("0.07", 100, 7), (0.2, 16, 4), (1, 5, 5)])
 def test_budgets_are_exact(ratio, num, kept):
-    assert len(select_samples(table_of(np.arange(num) / 7), ratio=ratio)) == kept
+    assert len(select(table_of(np.arange(num) / 7), ratio=ratio)) == kept
 
 
 def test_ties_keep_the_earlier_record_and_no_value_is_never_kept():
-    subset = select_samples(table_of([0.5, np.nan, 0.9, 0.5, np.inf, 0.5]), count=2)
+    subset = select(table_of([0.5, np.nan, 0.9, 0.5, np.inf, 0.5]), count=2)
     assert subset.ranked.tolist() == [2, 0]
     assert subset.sample_id == ["s0", "s2"]
     assert (subset.num_with_value, subset.threshold) == (4, 0.5)
@@ -76,8 +76,8 @@ def test_capabilities_of_any_number_take_turns():
 
 def test_thresholds_and_the_default_share():
     table = table_of([0.1, 0.5, 0.3, 0.2, 0.4])
-    assert select_samples(table, threshold=0.3).row.tolist() == [1, 2, 4]
-    assert select_samples(table).row.tolist() == [1]
+    assert select(table, threshold=0.3).row.tolist() == [1, 2, 4]
+    assert select(table).row.tolist() == [1]
 
 
 def test_ratios_are_nested():
@@ -89,8 +89,8 @@ def test_ratios_are_nested():
 def test_strata_of_k_keep_their_shares():
     steps = [2] * 20 + [5] * 10
     values = np.concatenate([np.linspace(0, 0.1, 20), np.linspace(0.5, 1, 10)])
-    assert select_samples(table_of(values, steps), ratio="0.2").row.min() >= 20
-    subset = select_samples(table_of(values, steps), ratio="0.2", by="num_steps")
+    assert select(table_of(values, steps), ratio="0.2").row.min() >= 20
+    subset = select(table_of(values, steps), RankRequest(by="num_steps"), ratio="0.2")
     assert np.bincount(np.array(steps)[subset.row])[[2, 5]].tolist() == [4, 2]
     assert subset.row.tolist() == [16, 17, 18, 19, 28, 29]
 
@@ -100,7 +100,7 @@ def test_control_takes_length_out_of_the_ranking():
     tokens = rng.integers(10, 1000, 400)
     quality = rng.normal(size=400) * 0.01
     table = table_of(np.log(tokens) + quality, num_tokens=tokens)
-    plain, controlled = select_samples(table), select_samples(table, control=["length"])
+    plain, controlled = select(table), select(table, RankRequest(control=["length"]))
     assert tokens[plain.row].mean() > 1.5 * tokens.mean()
     assert abs(tokens[controlled.row].mean() / tokens.mean() - 1) < 0.15
     assert quality[controlled.row].mean() > 0.01
@@ -124,21 +124,21 @@ def test_control_takes_length_out_of_the_ranking():
 )
 def test_selections_without_meaning_are_refused(settings, message):
     with pytest.raises(SettingError, match=message):
-        select_samples(table_of([0.1, 0.2, 0.3]), **settings)
+        select(table_of([0.1, 0.2, 0.3]), RankRequest(**settings))
 
 
 def test_the_smallest_value_is_a_threshold_only_where_nothing_else_decided():
     table = table_of([0.1, 0.5, 0.3, 0.2, 0.4], [2, 2, 2, 3, 3])
-    plain, by = select_samples(table, count=2), select_samples(table, count=2, by="num_steps")
+    plain, by = select(table, count=2), select(table, RankRequest(by="num_steps"), count=2)
     assert plain.is_all_above
     assert not by.is_all_above
-    assert not select_samples(table, count=2, control=["length"]).is_all_above
+    assert not select(table, RankRequest(control=["length"]), count=2).is_all_above
 
 
 def test_strata_of_one_sample_each_are_warned_of():
     told: list[object] = []
     table = table_of([0.1, 0.5, 0.3], [2, 3, 4])
-    ranking = rank_samples(table, by="num_steps", listener=told.append)
+    ranking = rank_samples(table, RankRequest(by="num_steps"), listener=told.append)
     assert [event.text for event in told] == [
         "Every sample has a num_steps of its own, so --by changes nothing: the best are kept."
     ]
@@ -147,7 +147,7 @@ def test_strata_of_one_sample_each_are_warned_of():
 
 def test_nothing_to_select_is_said():
     with pytest.raises(DataError, match="no sample with a value"):
-        select_samples(table_of([np.nan, np.inf]))
+        select(table_of([np.nan, np.inf]))
 
 
 # ---------------------------------------------------------------- files
@@ -170,7 +170,7 @@ def scored(tmp_path_factory):
     lines = [json.dumps(mmathcot(i), ensure_ascii=i % 2 == 0, indent=None, separators=(", ", ":  ")) for i in range(15)]
     (folder / "traces.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     extract(make_job(folder))
-    write_score_table(folder / "store.zarr", None, folder / "scores.parquet")
+    score(folder / "store.zarr", out=folder / "scores.parquet")
     return folder
 
 
@@ -180,18 +180,18 @@ def chosen_lines(folder, subset):
 
 
 def test_the_original_records_come_back_byte_for_byte(scored, tmp_path):
-    subset = select_samples(scored / "scores.parquet", ratio="0.2")
+    subset = select(scored / "scores.parquet", ratio="0.2")
     assert len(subset) == 3
-    export_subset(subset, tmp_path / "a.jsonl")
+    export(subset, tmp_path / "a.jsonl")
     assert (tmp_path / "a.jsonl").read_bytes().splitlines() == chosen_lines(scored, subset)
-    export_subset(subset, tmp_path / "a.json")
+    export(subset, tmp_path / "a.json")
     assert json.loads((tmp_path / "a.json").read_bytes()) == [json.loads(line) for line in chosen_lines(scored, subset)]
     assert all(line in (tmp_path / "a.json").read_bytes() for line in chosen_lines(scored, subset))
 
 
 def test_what_made_a_subset_lies_beside_it_and_is_no_record(scored, tmp_path):
-    subset = select_samples(scored / "scores.parquet", count=4)
-    export_subset(subset, tmp_path / "a.jsonl")
+    subset = select(scored / "scores.parquet", count=4)
+    export(subset, tmp_path / "a.jsonl")
     made_by = json.loads((tmp_path / "a.jsonl.spec.json").read_text())
     assert made_by["rows"] == subset.row.tolist()
     assert made_by["spec"] == {"count": 4, "by": None, "control": []}
@@ -201,8 +201,8 @@ def test_what_made_a_subset_lies_beside_it_and_is_no_record(scored, tmp_path):
 
 
 def test_ms_swift_gets_its_images(scored, tmp_path):
-    subset = select_samples(scored / "scores.parquet", ratio="0.2")
-    exported = export_subset(subset, tmp_path / "a.jsonl", "ms-swift")
+    subset = select(scored / "scores.parquet", ratio="0.2")
+    exported = export(subset, tmp_path / "a.jsonl", ExportRequest(as_format="ms-swift"))
     assert exported.notes == ["3 samples have images"]
     for line, row in zip((tmp_path / "a.jsonl").read_text().splitlines(), subset.row.tolist(), strict=True):
         record = json.loads(line)
@@ -210,14 +210,14 @@ def test_ms_swift_gets_its_images(scored, tmp_path):
         user, assistant = record["messages"]
         assert user == {"role": "user", "content": f"<image>What is {row}?"}
         assert assistant == {"role": "assistant", "content": mmathcot(row)["output"]}
-    export_subset(subset, tmp_path / "b.jsonl", "ms-swift", images="/elsewhere")
+    export(subset, tmp_path / "b.jsonl", ExportRequest(as_format="ms-swift", images="/elsewhere"))
     assert json.loads((tmp_path / "b.jsonl").read_text().splitlines()[0])["images"][0].startswith("/elsewhere/pics/")
 
 
 def test_llama_factory_gets_its_dataset_info_beside_others(scored, tmp_path):
     (tmp_path / "dataset_info.json").write_text('{"other": {"file_name": "other.json"}}')
-    subset = select_samples(scored / "scores.parquet", ratio="0.2")
-    exported = export_subset(subset, tmp_path / "best.jsonl", "llama-factory")
+    subset = select(scored / "scores.parquet", ratio="0.2")
+    exported = export(subset, tmp_path / "best.jsonl", ExportRequest(as_format="llama-factory"))
     info = json.loads((tmp_path / "dataset_info.json").read_text())
     assert info["other"] == {"file_name": "other.json"}
     assert info["best"]["file_name"] == "best.jsonl"
@@ -226,8 +226,8 @@ def test_llama_factory_gets_its_dataset_info_beside_others(scored, tmp_path):
 
 
 def test_a_datasets_folder_is_read_back(scored, tmp_path):
-    subset = select_samples(scored / "scores.parquet", ratio="0.2")
-    export_subset(subset, tmp_path / "hf", "datasets")
+    subset = select(scored / "scores.parquet", ratio="0.2")
+    export(subset, tmp_path / "hf", ExportRequest(as_format="datasets"))
     assert sorted(path.name for path in (tmp_path / "hf").iterdir()) == [
         "data-00000-of-00001.arrow", "dataset_info.json", "state.json"
     ]  # fmt: skip
@@ -236,17 +236,17 @@ def test_a_datasets_folder_is_read_back(scored, tmp_path):
         assert pa.ipc.open_stream(source).read_all().to_pylist() == expected
     with Dataset.open([tmp_path / "hf"]) as again:
         assert [record.parse() for record in again.scan()] == expected
-    export_subset(subset, tmp_path / "hf", "datasets")  # replaces its own
+    export(subset, tmp_path / "hf", ExportRequest(as_format="datasets"))  # replaces its own
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes.txt").touch()
     with pytest.raises(SettingError, match="was not made by this command"):
-        export_subset(subset, tmp_path / "mine", "datasets")
+        export(subset, tmp_path / "mine", ExportRequest(as_format="datasets"))
 
 
 def test_step_scores_are_joined_to_the_records_with_their_places(scored, tmp_path):
     table = read_scores(scored / "scores.parquet")
-    subset = select_samples(scored / "scores.parquet", ratio="0.5", by="num_steps")
-    export_subset(subset, tmp_path / "a.jsonl", "steps")
+    subset = select(scored / "scores.parquet", RankRequest(by="num_steps"), ratio="0.5")
+    export(subset, tmp_path / "a.jsonl", ExportRequest(as_format="steps"))
     for line, row in zip((tmp_path / "a.jsonl").read_bytes().splitlines(), subset.row.tolist(), strict=True):
         original = (scored / "traces.jsonl").read_bytes().splitlines()[row]
         assert line.startswith(original[:-1])
@@ -264,15 +264,15 @@ def test_step_scores_are_joined_to_the_records_with_their_places(scored, tmp_pat
 
 
 def test_strata_of_a_field_keep_their_shares(scored):
-    subset = select_samples(scored / "scores.parquet", count=6, by="subject")
+    subset = select(scored / "scores.parquet", RankRequest(by="subject"), count=6)
     assert sorted(row % 2 for row in subset.row.tolist()) == [0, 0, 0, 1, 1, 1]
     with pytest.raises(SettingError, match="no record has a field 'colour'"):
-        select_samples(scored / "scores.parquet", by="colour")
+        select(scored / "scores.parquet", RankRequest(by="colour"))
 
 
 def test_a_table_in_memory_selects_and_exports_too(scored, tmp_path):
-    subset = select_samples(score_samples(scored / "store.zarr"), ratio="0.2")
-    export_subset(subset, tmp_path / "a.jsonl")
+    subset = select(score(scored / "store.zarr"), ratio="0.2")
+    export(subset, tmp_path / "a.jsonl")
     assert (tmp_path / "a.jsonl").read_bytes().splitlines() == chosen_lines(scored, subset)
     assert subset.to_pandas().value.is_monotonic_decreasing
 
@@ -285,8 +285,8 @@ def test_images_inside_records_are_written_out(tmp_path):
     ]  # fmt: skip
     pq.write_table(pa.Table.from_pylist(records), tmp_path / "data.parquet")
     extract(make_job(tmp_path, data=(str(tmp_path / "data.parquet"),)))
-    subset = select_samples(score_samples(tmp_path / "store.zarr"), count=2)
-    exported = export_subset(subset, tmp_path / "out/a.jsonl", "ms-swift")
+    subset = select(score(tmp_path / "store.zarr"), count=2)
+    exported = export(subset, tmp_path / "out/a.jsonl", ExportRequest(as_format="ms-swift"))
     record = json.loads((tmp_path / "out/a.jsonl").read_text().splitlines()[0])
     assert record["messages"][0]["content"] == "<image> and <image>?"
     first, second = record["images"]
@@ -294,7 +294,7 @@ def test_images_inside_records_are_written_out(tmp_path):
     assert first != second
     assert first.endswith(".png")
     assert "3 images from inside the records are in a-images" in exported.notes
-    export_subset(subset, tmp_path / "hf", "datasets")
+    export(subset, tmp_path / "hf", ExportRequest(as_format="datasets"))
     with pa.OSFile(str(tmp_path / "hf/data-00000-of-00001.arrow")) as source:
         assert pa.ipc.open_stream(source).read_all()["images"][0][0].as_py()["bytes"] == PNG
 
@@ -303,14 +303,14 @@ def traces_with_image(folder, url):
     record = {"prompt": "<image>?", "steps": ["a b", "c"], "answer": "d", "images": [url]}
     (folder / "traces.jsonl").write_text("".join(json.dumps({"id": f"r{i}", **record}) + "\n" for i in range(3)))
     extract(make_job(folder))
-    return select_samples(score_samples(folder / "store.zarr"), count=2)
+    return select(score(folder / "store.zarr"), count=2)
 
 
 @pytest.mark.parametrize("as_format", ["ms-swift", "llama-factory"])
 @pytest.mark.parametrize("head", ["data:image/png;base64,", "DATA:image/png;BASE64,", "data:;base64,"])
 def test_images_in_data_urls_are_written_out_too(tmp_path, as_format, head):
     subset = traces_with_image(tmp_path, head + base64.encodebytes(PNG).decode())
-    exported = export_subset(subset, tmp_path / "a.jsonl", as_format)
+    exported = export(subset, tmp_path / "a.jsonl", ExportRequest(as_format=as_format))
     for line in (tmp_path / "a.jsonl").read_text().splitlines():
         (image,) = json.loads(line)["images"]
         assert Path(image).parent == tmp_path / "a-images"
@@ -325,7 +325,7 @@ def test_images_in_data_urls_are_written_out_too(tmp_path, as_format, head):
 def test_a_data_url_that_is_no_image_is_refused(tmp_path, url, why):
     subset = traces_with_image(tmp_path, url)
     with pytest.raises(DataError, match=f"The image in the data URL data:image/png.* cannot be decoded: .*{why}"):
-        export_subset(subset, tmp_path / "a.jsonl", "llama-factory")
+        export(subset, tmp_path / "a.jsonl", ExportRequest(as_format="llama-factory"))
     assert not list(tmp_path.glob("*a.jsonl*"))
 
 
@@ -333,8 +333,8 @@ def test_a_pretty_printed_array_becomes_lines(tmp_path):
     records = [{"id": f"r{i}", "prompt": "?", "steps": ["a\nb", "c"], "answer": "d"} for i in range(3)]
     (tmp_path / "data.json").write_text(json.dumps(records, indent=2))
     extract(make_job(tmp_path, data=(str(tmp_path / "data.json"),)))
-    subset = select_samples(score_samples(tmp_path / "store.zarr"), count=2)
-    export_subset(subset, tmp_path / "a.jsonl")
+    subset = select(score(tmp_path / "store.zarr"), count=2)
+    export(subset, tmp_path / "a.jsonl")
     assert [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()] == records[:2]
 
 
@@ -344,52 +344,52 @@ def test_text_that_says_image_without_one_is_reported(tmp_path):
     ]
     (tmp_path / "traces.jsonl").write_text("\n".join(lines))
     extract(make_job(tmp_path))
-    subset = select_samples(score_samples(tmp_path / "store.zarr"), count=3)
-    exported = export_subset(subset, tmp_path / "a.jsonl", "llama-factory")
+    subset = select(score(tmp_path / "store.zarr"), count=3)
+    exported = export(subset, tmp_path / "a.jsonl", ExportRequest(as_format="llama-factory"))
     said = "3 samples say <image> in their text without there being one"
     assert exported.notes == [f"{said}; LLaMA-Factory will refuse them"]
-    assert export_subset(subset, tmp_path / "b.jsonl", "ms-swift").notes == [said]
+    assert export(subset, tmp_path / "b.jsonl", ExportRequest(as_format="ms-swift")).notes == [said]
     assert "images" not in json.loads((tmp_path / "dataset_info.json").read_text())["a"]["columns"]
 
 
 @pytest.fixture
 def small(tmp_path):
     extract(make_job(tmp_path))
-    write_score_table(tmp_path / "store.zarr", None, tmp_path / "scores.parquet")
+    score(tmp_path / "store.zarr", out=tmp_path / "scores.parquet")
     return tmp_path
 
 
 def test_data_that_changed_is_refused_and_nothing_is_written(small):
-    subset = select_samples(small / "scores.parquet")
+    subset = select(small / "scores.parquet")
     traces = small / "traces.jsonl"
     content = traces.read_text()
     traces.write_text(content.replace("part 0 of case 3.", "part 9 of case 3."))
     with pytest.raises(DatasetChanged, match="changed records: row 3"):
-        export_subset(subset, small / "a.jsonl")
+        export(subset, small / "a.jsonl")
     traces.rename(small / "moved.jsonl")
     with pytest.raises(DatasetChanged, match="no longer there"):
-        export_subset(subset, small / "a.jsonl")
+        export(subset, small / "a.jsonl")
     assert not list(small.glob("a.jsonl*"))
     (small / "moved.jsonl").write_text(content)
-    export_subset(subset, small / "a.jsonl", data=[str(small / "moved.jsonl")])
+    export(subset, small / "a.jsonl", ExportRequest(data=[str(small / "moved.jsonl")]))
     assert len((small / "a.jsonl").read_text().splitlines()) == len(subset)
 
 
 def test_a_table_of_another_plan_is_refused(small):
-    subset = select_samples(small / "scores.parquet")
+    subset = select(small / "scores.parquet")
     (small / "store.zarr").rename(small / "old.zarr")
     extract(make_job(small, data_request=DataRequest(min_steps=3)))
     with pytest.raises(ResumeMismatch, match="made from another plan"):
-        export_subset(subset, small / "a.jsonl")
-    export_subset(subset, small / "a.jsonl", store=str(small / "old.zarr"))
+        export(subset, small / "a.jsonl")
+    export(subset, small / "a.jsonl", ExportRequest(store=str(small / "old.zarr")))
     assert len((small / "a.jsonl").read_text().splitlines()) == len(subset)
-    assert len(select_samples(small / "scores.parquet", by="id", store=str(small / "old.zarr"))) == len(subset)
+    assert len(select(small / "scores.parquet", RankRequest(by="id", store=str(small / "old.zarr")))) == len(subset)
 
 
 def test_heuristics_have_no_steps_to_join(small):
-    write_score_table(small / "store.zarr", HeuristicSpec(method="longest"), small / "longest.parquet")
+    score(small / "store.zarr", HeuristicSpec(method="longest"), out=small / "longest.parquet")
     with pytest.raises(DataError, match="Scores by longest have no step scores"):
-        export_subset(select_samples(small / "longest.parquet"), small / "a.jsonl", "steps")
+        export(select(small / "longest.parquet"), small / "a.jsonl", ExportRequest(as_format="steps"))
 
 
 def test_records_that_fit_no_table_are_refused(tmp_path):
@@ -399,9 +399,9 @@ def test_records_that_fit_no_table_are_refused(tmp_path):
     ]
     (tmp_path / "traces.jsonl").write_text("\n".join(lines))
     extract(make_job(tmp_path))
-    subset = select_samples(score_samples(tmp_path / "store.zarr"), ratio=1)
+    subset = select(score(tmp_path / "store.zarr"), ratio=1)
     with pytest.raises(DataError, match="The records do not fit one table"):
-        export_subset(subset, tmp_path / "hf", "datasets")
+        export(subset, tmp_path / "hf", ExportRequest(as_format="datasets"))
     assert not list(tmp_path.glob("hf*"))
 
 
@@ -474,10 +474,10 @@ def test_what_a_subset_is_made_from_is_never_written_over(small, out, source, as
     (small / "hard.jsonl").hardlink_to(small / "traces.jsonl")
     (small / "linked").symlink_to(small / "store.zarr")
     before = everything(small)
-    subset = select_samples(small / "scores.parquet", count=3)
+    subset = select(small / "scores.parquet", count=3)
     out, source = (text.format(name=small.name) for text in (out, source))
     with pytest.raises(SettingError, match=f"would replace or change .*{source}.* choose another --out"):
-        export_subset(subset, small / out, as_format)
+        export(subset, small / out, ExportRequest(as_format=as_format))
     assert everything(small) == before
     assert len((small / "traces.jsonl").read_text().splitlines()) == NUM_RECORDS
 
@@ -485,10 +485,10 @@ def test_what_a_subset_is_made_from_is_never_written_over(small, out, source, as
 @pytest.mark.parametrize("as_format", ["source", "ids"])
 def test_neither_is_data_that_moved_nor_where_it_was(small, as_format):
     shutil.copy(small / "traces.jsonl", small / "moved.jsonl")
-    subset = select_samples(small / "scores.parquet", count=3)
+    subset = select(small / "scores.parquet", count=3)
     for out in ("moved.jsonl", "traces.jsonl"):
         with pytest.raises(SettingError, match=f"would replace or change .*{out}, which"):
-            export_subset(subset, small / out, as_format, data=[str(small / "moved.jsonl")])
+            export(subset, small / out, ExportRequest(as_format=as_format, data=[str(small / "moved.jsonl")]))
 
 
 def test_nor_by_what_is_written_beside_a_subset(tmp_path):
@@ -498,45 +498,45 @@ def test_nor_by_what_is_written_beside_a_subset(tmp_path):
         folder.mkdir()
         shutil.copy(tmp_path / "traces.jsonl", folder / name)
         extract(make_job(folder, data=(str(folder / name),)))
-        subset = select_samples(score_samples(folder / "store.zarr"), count=3)
+        subset = select(score(folder / "store.zarr"), count=3)
         with pytest.raises(SettingError, match=f"Writing .*/{name} would replace or change .*/{name}, which"):
-            export_subset(subset, folder / "a.jsonl", "llama-factory")
+            export(subset, folder / "a.jsonl", ExportRequest(as_format="llama-factory"))
         assert len((folder / name).read_text().splitlines()) == NUM_RECORDS
 
 
 def test_ids_need_no_store_and_leave_its_place_alone(small):
-    subset = select_samples(small / "scores.parquet", count=3)
+    subset = select(small / "scores.parquet", count=3)
     shutil.rmtree(small / "store.zarr")
     with pytest.raises(SettingError, match="the store; choose another"):
-        export_subset(subset, small / "store.zarr", "ids")
-    export_subset(subset, small / "ids.txt", "ids")
+        export(subset, small / "store.zarr", ExportRequest(as_format="ids"))
+    export(subset, small / "ids.txt", ExportRequest(as_format="ids"))
     assert (small / "ids.txt").read_text().split() == subset.sample_id
     with pytest.raises(SettingError, match="has no name of its own"):
-        export_subset(subset, ".", "ids")
+        export(subset, ".", ExportRequest(as_format="ids"))
 
 
 def test_a_datasets_folder_of_someone_else_is_not_replaced(scored, tmp_path):
-    subset = select_samples(scored / "scores.parquet", ratio="0.2")
-    export_subset(subset, tmp_path / "hf", "datasets")
-    export_subset(subset, tmp_path / "ids", "ids")
+    subset = select(scored / "scores.parquet", ratio="0.2")
+    export(subset, tmp_path / "hf", ExportRequest(as_format="datasets"))
+    export(subset, tmp_path / "ids", ExportRequest(as_format="ids"))
     shutil.copytree(tmp_path / "hf", tmp_path / "theirs")
     with pytest.raises(SettingError, match="theirs exists and was not made by this command"):
-        export_subset(subset, tmp_path / "theirs", "datasets")
+        export(subset, tmp_path / "theirs", ExportRequest(as_format="datasets"))
     (tmp_path / "theirs.spec.json").write_text('{"made_by": "hand"}')
     with pytest.raises(SettingError, match="theirs exists and was not made by this command"):
-        export_subset(subset, tmp_path / "theirs", "datasets")
+        export(subset, tmp_path / "theirs", ExportRequest(as_format="datasets"))
     (tmp_path / "ids").unlink()  # its note stays, and says nothing of a folder
     shutil.copytree(tmp_path / "hf", tmp_path / "ids")
     with pytest.raises(SettingError, match="ids exists and was not made by this command"):
-        export_subset(subset, tmp_path / "ids", "datasets")
+        export(subset, tmp_path / "ids", ExportRequest(as_format="datasets"))
     state = json.loads((tmp_path / "hf/state.json").read_text())
     (tmp_path / "hf/state.json").write_text(json.dumps(state | {"_fingerprint": "saved by datasets"}))
     before = everything(tmp_path)
     with pytest.raises(SettingError, match="hf exists and was not made by this command"):
-        export_subset(subset, tmp_path / "hf", "datasets")
+        export(subset, tmp_path / "hf", ExportRequest(as_format="datasets"))
     (tmp_path / "hf/state.json").write_text("{")
     with pytest.raises(SettingError, match="hf exists and was not made by this command"):
-        export_subset(subset, tmp_path / "hf", "datasets")
+        export(subset, tmp_path / "hf", ExportRequest(as_format="datasets"))
     (tmp_path / "hf/state.json").write_bytes(before[tmp_path / "hf/state.json"])
     assert everything(tmp_path) == before
 
@@ -600,13 +600,15 @@ def two(tmp_path):
     """Tables by two settings of one store, and a subset of each."""
     store = known_store(tmp_path, ("early", "late"), set_aside={"late": [0]}).store
     for name, spec in (("a", ScoreSpec(alpha=1)), ("b", ScoreSpec(alpha=0, history="window:1"))):
-        write_score_table(store, spec, tmp_path / f"{name}.parquet", signals={"a": "early", "b": "late"}[name])
-        export_subset(select_samples(tmp_path / f"{name}.parquet", count=5), tmp_path / f"{name}.txt", "ids")
+        score(
+            store, ScoreRequest(spec=spec, signals={"a": "early", "b": "late"}[name]), out=tmp_path / f"{name}.parquet"
+        )
+        export(select(tmp_path / f"{name}.parquet", count=5), tmp_path / f"{name}.txt", ExportRequest(as_format="ids"))
     return tmp_path
 
 
 def test_two_subsets_side_by_side(two):
-    found = compare_subsets(two / "a.txt", two / "b.txt")
+    found = compare(two / "a.txt", two / "b.txt")
     a, b = (set((two / f"{name}.txt").read_text().split()) for name in "ab")
     assert (found.num_a, found.num_b, found.num_both) == (5, 5, len(a & b))
     assert found.jaccard == len(a & b) / len(a | b)
@@ -625,49 +627,51 @@ def test_two_subsets_side_by_side(two):
 
 
 def test_tables_that_moved_along_with_their_subsets_are_found(two, tmp_path):
-    before = compare_subsets(two / "a.txt", two / "b.txt")
+    before = compare(two / "a.txt", two / "b.txt")
     (tmp_path / "moved").mkdir()
     for path in two.glob("[ab].*"):
         path.rename(tmp_path / "moved" / path.name)
-    assert compare_subsets(tmp_path / "moved/a.txt", tmp_path / "moved/b.txt") == before
+    assert compare(tmp_path / "moved/a.txt", tmp_path / "moved/b.txt") == before
 
 
 def test_the_reason_is_told(two):
-    found = compare_subsets(two / "a.parquet", two / "b.parquet", ratio=1)
+    found = compare(two / "a.parquet", two / "b.parquet", ratio=1)
     assert [(change.sample_id, change.why) for change in found.left] == [("s0", "not among the other table's samples")]
     assert found.entered == []
-    nested = compare_subsets(two / "a.parquet", two / "a.txt", ratio=1)
+    nested = compare(two / "a.parquet", two / "a.txt", ratio=1)
     assert {change.why for change in nested.left} == {"the other keeps 5"}
     one_step = known_store(two / "steps", ("base",)).store
-    write_score_table(one_step, None, two / "x.parquet")
-    write_score_table(one_step, ScoreSpec(without_answer=True), two / "y.parquet")
-    found = compare_subsets(two / "x.parquet", two / "y.parquet", ratio=1)
+    score(one_step, out=two / "x.parquet")
+    score(one_step, ScoreSpec(without_answer=True), out=two / "y.parquet")
+    found = compare(two / "x.parquet", two / "y.parquet", ratio=1)
     assert {change.why for change in found.left} == {"no value in the other table (no_value)"}
     assert {change.num_steps for change in found.left} == {1}
-    moved = compare_subsets(two / "x.parquet", two / "y.parquet", ratio="0.2")
+    moved = compare(two / "x.parquet", two / "y.parquet", ratio="0.2")
     assert all("from rank" in change.why or "no value" in change.why for change in moved.left + moved.entered)
 
 
 def test_other_plans_are_matched_by_id_and_other_choices_are_noted(two, tmp_path):
     other = known_store(tmp_path / "other", ("early",), num_steps=[3, 1, 9, 2, 5]).store
-    write_score_table(other, None, two / "c.parquet")
-    found = compare_subsets(two / "a.parquet", two / "c.parquet", ratio=1)
+    score(other, out=two / "c.parquet")
+    found = compare(two / "a.parquet", two / "c.parquet", ratio=1)
     assert found.num_both == 5
     assert found.notes == ["the tables are of different plans: samples are matched by their ids"]
-    subset = select_samples(two / "a.parquet", by="num_steps", control=["num_steps"])
-    export_subset(subset, two / "d.txt", "ids")
-    notes = compare_subsets(two / "a.txt", two / "d.txt").notes
+    subset = select(two / "a.parquet", RankRequest(by="num_steps", control=["num_steps"]))
+    export(subset, two / "d.txt", ExportRequest(as_format="ids"))
+    notes = compare(two / "a.txt", two / "d.txt").notes
     assert ["num_steps taken out" in notes[0], "strata of num_steps" in notes[1]] == [True, True]
-    export_subset(select_samples(two / "a.parquet", count=5, by="num_steps"), two / "e.txt", "ids")
-    found = compare_subsets(two / "a.txt", two / "e.txt")
+    export(
+        select(two / "a.parquet", RankRequest(by="num_steps"), count=5), two / "e.txt", ExportRequest(as_format="ids")
+    )
+    found = compare(two / "a.txt", two / "e.txt")
     assert {change.why for change in found.left} == {"strata of num_steps"}
     assert {change.why for change in found.entered} == {"the other keeps 5"}
 
 
 def test_a_controlled_subset_is_compared_by_what_it_was_ranked_by(two):
-    subset = select_samples(two / "a.parquet", count=5, control=["length"])
-    export_subset(subset, two / "d.txt", "ids")
-    found = compare_subsets(two / "a.txt", two / "d.txt")
+    subset = select(two / "a.parquet", RankRequest(control=["length"]), count=5)
+    export(subset, two / "d.txt", ExportRequest(as_format="ids"))
+    found = compare(two / "a.txt", two / "d.txt")
     assert found.entered
     for change in found.entered:
         assert change.rank_b <= 5 < change.rank_a
@@ -678,15 +682,17 @@ def test_a_controlled_subset_is_compared_by_what_it_was_ranked_by(two):
 def test_what_cannot_be_compared_says_why(two):
     (two / "plain.jsonl").write_text("{}")
     with pytest.raises(DataError, match=r"plain\.jsonl has no plain\.jsonl\.spec\.json beside it"):
-        compare_subsets(two / "a.txt", two / "plain.jsonl")
+        compare(two / "a.txt", two / "plain.jsonl")
     with pytest.raises(DataError, match="does not exist"):
-        compare_subsets(two / "a.txt", two / "none.parquet")
-    write_score_table(two / "known.zarr", ScoreSpec(alpha=0.2), two / "a.parquet", signals="early")
+        compare(two / "a.txt", two / "none.parquet")
+    score(two / "known.zarr", ScoreRequest(spec=ScoreSpec(alpha=0.2), signals="early"), out=two / "a.parquet")
     with pytest.raises(DataError, match="was overwritten by other scores"):
-        compare_subsets(two / "a.txt", two / "b.txt")
+        compare(two / "a.txt", two / "b.txt")
     (two / "a.parquet").unlink()
     with pytest.raises(DataError, match="is no longer there"):
-        compare_subsets(two / "a.txt", two / "b.txt")
-    export_subset(select_samples(score_samples(two / "known.zarr", signals="early")), two / "m.txt", "ids")
+        compare(two / "a.txt", two / "b.txt")
+    export(
+        select(score(two / "known.zarr", ScoreRequest(signals="early"))), two / "m.txt", ExportRequest(as_format="ids")
+    )
     with pytest.raises(DataError, match="from a table in memory"):
-        compare_subsets(two / "m.txt", two / "b.txt")
+        compare(two / "m.txt", two / "b.txt")

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from grace_store.base.errors import SettingError, UnknownName
 from grace_store.cli import main
-from grace_store.curate.stability import measure_stability
+from grace_store.curate.stability import StabilityRequest, stability
 from grace_store.values.ranking import budget, top
 from grace_store.values.score_spec import ScoreSpec
 from tests.scored_stores import known_store
@@ -32,7 +32,7 @@ def brute_value(vectors: np.ndarray, alpha: float = 0.7) -> float:
 
 def test_signals_are_compared_over_the_samples_that_both_have(tmp_path: Path) -> None:
     known = known_store(tmp_path, ("base", "later"), set_aside={"later": [2, 5]})
-    found = measure_stability(known.store, signal="base", ratio="0.4", draws=10)
+    found = stability(known.store, StabilityRequest(signal="base", ratio="0.4", draws=10))
     both = [i for i in range(len(known.samples["base"])) if i not in (2, 5)]
     values = [np.array([brute_value(known.samples[name][i][0]) for i in both]) for name in ("base", "later")]
     chosen = [set(top(value, budget("0.4", len(both))).tolist()) for value in values]
@@ -42,23 +42,26 @@ def test_signals_are_compared_over_the_samples_that_both_have(tmp_path: Path) ->
 
 
 def test_full_precision_survives_and_less_is_tried(tmp_path: Path) -> None:
-    found = measure_stability(known_store(tmp_path).store, ratio="0.4", draws=10)
+    found = stability(known_store(tmp_path).store, StabilityRequest(ratio="0.4", draws=10))
     assert list(found.storages) == ["float32", "float16", "int8", "int4"]
     assert found.storages["float32"].jaccard == found.storages["float16"].jaccard == 1.0
     assert found.signals == {}
     assert found.steps is not None
     assert 0 < found.steps.jaccard <= 1
-    assert measure_stability(known_store(tmp_path / "b").store, ScoreSpec(aggregation="min"), draws=1).steps is None
+    assert (
+        stability(known_store(tmp_path / "b").store, StabilityRequest(spec=ScoreSpec(aggregation="min"), draws=1)).steps
+        is None
+    )
 
 
 def test_bad_wishes_get_a_sentence(tmp_path: Path) -> None:
     store = known_store(tmp_path).store
     with pytest.raises(UnknownName, match="has no other signal 'nope'"):
-        measure_stability(store, against=["nope"])
+        stability(store, StabilityRequest(against=["nope"]))
     with pytest.raises(SettingError, match="ratio 2 is not"):
-        measure_stability(store, ratio="2")
+        stability(store, StabilityRequest(ratio="2"))
     with pytest.raises(SettingError, match="draws 0 is not at least 1"):
-        measure_stability(store, draws=0)
+        stability(store, StabilityRequest(draws=0))
 
 
 def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:

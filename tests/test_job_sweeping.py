@@ -16,8 +16,8 @@ from grace_store.artifacts import sweep_table
 from grace_store.artifacts.sweep_table import SweepValues
 from grace_store.base.errors import SettingError, Unfinished
 from grace_store.curate import sweep as sweeping
-from grace_store.curate.score import score_samples
-from grace_store.curate.sweep import sweep_settings
+from grace_store.curate.score import ScoreRequest, score
+from grace_store.curate.sweep import sweep
 from grace_store.curate.sweep_settings import load_grid, resolve_settings, short_labels
 from grace_store.read import blocks
 from grace_store.values.grid import Grid, SweepSpec
@@ -47,7 +47,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def swept(store, tmp_path_factory):
-    return sweep_settings(store, EVERYTHING, tmp_path_factory.mktemp("out") / "sweep")
+    return sweep(store, EVERYTHING, out=tmp_path_factory.mktemp("out") / "sweep")
 
 
 def test_every_setting_has_the_bits_of_its_own_scoring(store, swept):
@@ -56,7 +56,7 @@ def test_every_setting_has_the_bits_of_its_own_scoring(store, swept):
     values = swept.values()
     samples = pq.read_table(swept.folder / "samples.parquet").to_pydict()
     for index, setting in enumerate(settings):
-        table = score_samples(store, setting.spec, signals=setting.weights)
+        table = score(store, ScoreRequest(spec=setting.spec, signals=setting.weights))
         alone = dict(zip(table.row.tolist(), table.value.tolist(), strict=True))
         expected = [alone.get(row, math.nan) for row in samples["row"]]
         np.testing.assert_array_equal(values[index], expected, err_msg=setting.name)
@@ -115,8 +115,8 @@ def test_a_setting_says_which_command_scores_by_it(store, swept):
 def test_pictures_are_svg_with_a_cell_for_every_pair(swept):
     for name in ("overlap-0.2.svg", "overlap-0.5.svg", "rank_correlation.svg"):
         root = ElementTree.parse(swept.folder / name).getroot()
-        titles = root.findall(".//{http://www.w3.org/2000/svg}title")
-        assert len(titles) == len(swept.settings) ** 2
+        cells = root.findall(".//{http://www.w3.org/2000/svg}rect/{http://www.w3.org/2000/svg}title")
+        assert len(cells) == len(swept.settings) ** 2
 
 
 def test_xarray_takes_it(swept):
@@ -129,35 +129,35 @@ def test_xarray_takes_it(swept):
 def test_neither_blocks_nor_groups_nor_threads_change_a_value(store, swept, tmp_path, monkeypatch, threads):
     monkeypatch.setattr(blocks, "SAMPLES_PER_CHUNK", 4)
     monkeypatch.setattr(sweep_table, "GROUP_ROWS", 6)
-    again = sweep_settings(store, EVERYTHING, tmp_path / "sweep", threads=threads)
+    again = sweep(store, EVERYTHING, out=tmp_path / "sweep", threads=threads)
     np.testing.assert_array_equal(again.values(), swept.values())
     np.testing.assert_array_equal(again.jaccard, swept.jaccard)
 
 
 def test_rank_correlations_of_many_samples_are_taken_over_some(store, tmp_path, monkeypatch):
     monkeypatch.setattr(sweeping, "MAX_RANKED", 5)
-    found = sweep_settings(store, SweepSpec(grid=[Grid(signal="late", alpha="0.1,0.9")]), tmp_path / "sweep")
+    found = sweep(store, SweepSpec(grid=[Grid(signal="late", alpha="0.1,0.9")]), out=tmp_path / "sweep")
     assert (found.num_samples, found.num_ranked) == (11, 4)
 
 
 def test_an_unfinished_store_is_swept_only_if_asked(tmp_path):
     store = known_store(tmp_path, units={"base": [0]}).store
     with pytest.raises(Unfinished, match="1 of 4 units"):
-        sweep_settings(store, SweepSpec(), tmp_path / "sweep")
+        sweep(store, SweepSpec(), out=tmp_path / "sweep")
     assert not list(tmp_path.glob("sweep*"))
-    found = sweep_settings(store, SweepSpec(), tmp_path / "sweep", partial=True)
+    found = sweep(store, SweepSpec(), out=tmp_path / "sweep", partial=True)
     assert found.made_by["partial"]
     assert found.num_samples == 4
 
 
 def test_an_earlier_sweep_is_replaced_but_no_other_folder(store, tmp_path):
     spec = SweepSpec(grid=[Grid(signal="late")])
-    sweep_settings(store, spec, tmp_path / "sweep")
-    sweep_settings(store, spec, tmp_path / "sweep")
+    sweep(store, spec, out=tmp_path / "sweep")
+    sweep(store, spec, out=tmp_path / "sweep")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
     with pytest.raises(SettingError, match="mine exists and was not made by this command"):
-        sweep_settings(store, spec, tmp_path / "mine")
+        sweep(store, spec, out=tmp_path / "mine")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "sweep"]
 
 
@@ -192,7 +192,7 @@ def test_the_papers_grids_are_all_there(repository):
 def test_a_grid_of_the_paper_loads_and_runs(repository, tmp_path, name):
     signals = ("a", "b", "c", "d") if name == "checkpoints" else ("base",)
     store = known_store(tmp_path, signals, num_steps=[9, 8, 12, 10]).store
-    found = sweep_settings(store, load_grid(repository / f"jobs/sweeps/{name}.toml"), tmp_path / "sweep")
+    found = sweep(store, load_grid(repository / f"jobs/sweeps/{name}.toml"), out=tmp_path / "sweep")
     assert len(found.settings) == PAPER[name]
     assert len(set(found.labels)) == PAPER[name]
     assert found.made_by["spec"]["about"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from grace_store.base.errors import SettingError, Unusable
+from grace_store.base.errors import SettingError
+from grace_store.base.states import Unusable
 from grace_store.base.states import Reason
 from grace_store.data.sample import ImageRef, Sample, Turn
 from grace_store.model.text.render import Renderer, resolve_rendering

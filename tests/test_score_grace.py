@@ -14,9 +14,10 @@ from grace_store.base.errors import SettingError
 from grace_store.values import gram_columns as columns_module
 from grace_store.values.alignment import answer_alignment, history_alignment
 from grace_store.values.combine import combine_signals
-from grace_store.values.grace import Flag, alignment_means, flag_names, score_block, score_ragged, values_for_alphas
+from grace_store.values.flags import Flag, flag_names
 from grace_store.values.gram import pack, unpack
 from grace_store.values.history import history_weights
+from grace_store.values.methods.grace import alignment_means, score_block, score_ragged, values_for_alphas
 from grace_store.values.score_spec import ScoreSpec
 
 HISTORIES = ["uniform", "window:1", "window:3", "window:100", "ema:0", "ema:0.5", "ema:0.99"]

@@ -8,15 +8,11 @@ import numpy as np
 import pytest
 
 from grace_store.base.errors import SettingError
-from grace_store.values.heuristics import (
-    HeuristicSpec,
-    heuristic_values,
-    longest_values,
-    loss_values,
-    perplexity_values,
-    random_values,
-    stepmax_values,
-)
+from grace_store.values.methods.heuristic_spec import HeuristicSpec
+from grace_store.values.methods.longest import longest_values
+from grace_store.values.methods.loss import loss_values
+from grace_store.values.methods.perplexity import perplexity_values
+from grace_store.values.random_values import random_values
 
 NUM_STEPS = np.array([2, 1, 3])
 NUM_TOKENS = np.array([4, 1, 5, 7, 3, 2, 2, 2, 4], dtype=np.int32)

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from grace_store.base.errors import SettingError
 from grace_store.likeness.communities import find_communities
-from grace_store.values.grace import Flag
-from grace_store.values.influence.cadc import capability_directions, joined_pairs, self_influence_slopes, trajectories
-from grace_store.values.influence.directions import (
+from grace_store.values.directions import (
     ROWS_AT_ONCE,
     SubtaskMeans,
     combine_checkpoints,
     products,
     unit_vectors,
 )
-from grace_store.values.influence.icons import count_votes, icons_values, mean_rank_shares, vote_thresholds
-from grace_store.values.influence.influence_spec import InfluenceSpec
-from grace_store.values.influence.less import strongest
+from grace_store.values.flags import Flag
+from grace_store.values.methods.cadc import capability_directions, joined_pairs, self_influence_slopes, trajectories
+from grace_store.values.methods.icons import count_votes, icons_values, mean_rank_shares, vote_thresholds
+from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.less import strongest
 from tests.gradient_stores import brute_influence, brute_mean_rank, brute_votes
 
 # ---------------------------------------------------------------- directions and means

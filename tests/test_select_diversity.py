@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_store.artifacts.curve_picture import Line, Panel, Point, curve_picture
 from grace_store.base.errors import SettingError
 from grace_store.values.diverse_orders import (
     GREEDY,
@@ -229,27 +227,3 @@ def test_each_method_has_its_own_defaults():
 def test_what_would_be_ignored_or_has_no_meaning_is_refused(given_settings, message):
     with pytest.raises(SettingError, match=message):
         DiversitySpec.parse(**given_settings)
-
-
-# ---------------------------------------------------------------- the picture
-
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def test_a_picture_has_every_point_in_its_place_and_all_text_escaped():
-    lines = [Line("a<b", [Point(0.0, 0.2, "x & y"), Point(1.0, 0.9, "end")])]
-    panel = Panel("lost", "gained", lines, [Point(0.5, 0.5, "tip", "<mark>")])
-    root = ElementTree.fromstring(curve_picture([panel, panel], "T & t", "note <n>"))
-    texts = [element.text for element in root.iter(f"{SVG}text")]
-    assert {"T & t", "a<b", "lost", "gained", "note <n>", "<mark>", "0.2", "0.4", "0.6", "0.8"} <= set(texts)
-    circles = list(root.iter(f"{SVG}circle"))
-    assert [circle.find(f"{SVG}title").text for circle in circles] == ["x & y", "end", "tip"] * 2
-    x, y = ([float(circle.get(name)) for circle in circles[:3]] for name in ("cx", "cy"))
-    assert x[2] == pytest.approx((x[0] + x[1]) / 2, abs=0.1)
-    assert y[1] < y[2] < y[0]
-
-
-@pytest.mark.parametrize("points", [[], [Point(0.5, 1.0, "one")]])
-def test_a_picture_of_next_to_nothing_is_one_too(points):
-    root = ElementTree.fromstring(curve_picture([Panel("x", "y", [Line("l", points)])], "t"))
-    assert len(list(root.iter(f"{SVG}circle"))) == len(points)

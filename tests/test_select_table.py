@@ -10,7 +10,7 @@ import pytest
 from grace_store.artifacts.score_table import SCHEMA, read_made_by, read_scores, score_rows, write_scores
 from grace_store.artifacts.sweep_table import SweepValues
 from grace_store.base.errors import DataError
-from grace_store.values.grace import Flag
+from grace_store.values.flags import Flag
 
 MADE_BY = {"kind": "scores", "spec": {"method": "grace"}, "store": "s.zarr", "plan_sha256": "0", "signals": {}}
 

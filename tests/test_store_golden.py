@@ -11,9 +11,10 @@ import pytest
 
 from grace_store.base.errors import StoreError
 from grace_store.base.settings import ExtractRequest, GradientRequest, RunOptions
-from grace_store.curate.score import score_samples
+from grace_store.curate.score import ScoreRequest, score
 from grace_store.run.extract import ExtractJob, extract, missing_units
-from grace_store.run.verify import repair, verify
+from grace_store.run.repair import repair
+from grace_store.run.verify import verify
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import withdraw_units
 from tests.fake_model import make_fake_model
@@ -59,7 +60,7 @@ def test_it_is_who_it_was(store, version):
 
 def test_it_scores_as_it_did(store, version):
     for name, signal in expected(version)["signals"].items():
-        table = score_samples(store, signals=name)
+        table = score(store, ScoreRequest(signals=name))
         assert list(table.sample_id) == list(signal["value"])
         np.testing.assert_allclose(table.value, list(signal["value"].values()), rtol=1e-12)
 
@@ -71,7 +72,7 @@ def test_it_can_be_mended_and_ends_as_it_was(store, version, tmp_path):
     assert missing_units(view) == [1]
     extract(job_on(store, version, tmp_path, signal="int8"))
     assert content(store.location) == before
-    assert repair(store, job_on(store, version, tmp_path)) == []
+    assert repair(job_on(store, version, tmp_path)) == []
 
 
 def test_signals_of_its_own_version_can_be_added_and_no_others(tmp_path):

@@ -12,7 +12,6 @@ from grace_store.base.settings import Storage
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import UnitSignals
 from grace_store.likeness.vector_sources import Block
-from grace_store.store.layout import unit_range
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal
 from tests.stores import add_signal, spans_for, write_plan
@@ -65,7 +64,7 @@ def vector_store(
     writer = UnitWriter(view)
     chosen = range(store.plan.num_units) if units is None else units
     for unit in chosen:
-        start, stop = unit_range(store.plan, unit)
+        start, stop = store.plan.unit_range(unit)
         num_segments = [len(sample) for sample in samples[start:stop]]
         alive = np.repeat([place not in set_aside for place in range(start, stop)], num_segments)
         tokens = [1] * (stop - start) if num_tokens is None else num_tokens[start:stop]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store.artifacts.score_table import METADATA_KEY, metadata_of
-from grace_store.artifacts.table_check import wrong_fields
+from grace_store.artifacts.notes import DuplicatesNote, GroupSpec
 from grace_store.base.arrays import BoolArray, Float32Array, FloatArray, IntArray
+from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import whole_file
+from grace_store.base.text import counted
 from grace_store.likeness.duplicate_groups import (
-    KEEPS,
     SHOWN_THRESHOLDS,
     Keep,
     ThresholdCount,
@@ -43,14 +42,9 @@ SCHEMA = pa.schema(
         ("link_similarity", pa.float32()),
     ]
 )
-_NOTE_FIELDS: dict[str, Any] = {
-    "kind": str, "spec": dict, "num_samples": int, "plan_sha256": str, "num_units": int, "signal": dict,
-    "descriptor": str, "partial": bool, "exact_by": str, "num_zero": int, "search": dict,
-}  # fmt: skip
-_SPEC_FIELDS: dict[str, Any] = {"threshold": float | int, "floor": float | int, "keep": str}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class DuplicateTable:
     """Samples in the order of their records, the groups that they are in, and which are kept."""
 
@@ -70,7 +64,7 @@ class DuplicateTable:
     """NaN without scores."""
     num_tokens: IntArray
     """In the response."""
-    made_by: dict[str, Any]
+    note: DuplicatesNote
     path: Path | None = None
     group: IntArray = field(init=False)
     """Numbered from 0 by their earliest samples; -1 for a sample alone."""
@@ -78,18 +72,18 @@ class DuplicateTable:
 
     def __post_init__(self) -> None:
         group = group_samples(self.link, self.link_similarity, self.threshold)
-        kept = choose_kept(group, self.made_by["spec"]["keep"], value=self.value, num_tokens=self.num_tokens)
+        kept = choose_kept(group, self.note.spec.keep, value=self.value, num_tokens=self.num_tokens)
         object.__setattr__(self, "group", group)
         object.__setattr__(self, "keep", kept)
 
     @property
     def threshold(self) -> float:
-        return float(self.made_by["spec"]["threshold"])
+        return self.note.spec.threshold
 
     @property
     def floor(self) -> float:
         """The lowest threshold that the links can tell of."""
-        return float(self.made_by["spec"]["floor"])
+        return self.note.spec.floor
 
     @property
     def num_groups(self) -> int:
@@ -120,7 +114,7 @@ class DuplicateTable:
             pa.array(self.row[np.where(has_link, self.link, 0)] if len(self) else self.row, pa.int64(), mask=~has_link),
             pa.array(self.link_similarity, pa.float32(), from_pandas=True),
         ]
-        return pa.table(columns, schema=SCHEMA.with_metadata(metadata_of(self.made_by)))
+        return pa.table(columns, schema=SCHEMA.with_metadata(document_metadata(self.note)))
 
     def regrouped(
         self, threshold: float | None = None, keep: Keep | None = None, value: FloatArray | None = None
@@ -133,10 +127,9 @@ class DuplicateTable:
                 f"similar than that. Search again with --floor {threshold:g}."
             )
         check_thresholds(threshold, self.floor)
-        spec = self.made_by["spec"] | {"threshold": threshold, "keep": keep or self.made_by["spec"]["keep"]}
-        return replace(
-            self, value=self.value if value is None else value, made_by=self.made_by | {"spec": spec}, path=None
-        )
+        spec = GroupSpec(threshold=threshold, floor=self.floor, keep=keep or self.note.spec.keep)
+        note = self.note.model_copy(update={"spec": spec, "version": DuplicatesNote.model_fields["version"].default})
+        return replace(self, value=self.value if value is None else value, note=note, path=None)
 
     def counts(self, thresholds: Sequence[float] | None = None) -> list[ThresholdCount]:
         """Return what thresholds make of the samples: those given, or a few from the floor up."""
@@ -160,6 +153,10 @@ class DuplicateTable:
     def __len__(self) -> int:
         return len(self.sample_id)
 
+    def __repr__(self) -> str:
+        groups = counted(self.num_groups, "group")
+        return f"<DuplicateTable: {counted(len(self), 'sample')}, {groups} from {self.threshold:g} up>"
+
 
 def read_duplicates(path: str | Path) -> DuplicateTable:
     """Read a table of duplicates, or say why the file is none."""
@@ -169,12 +166,11 @@ def read_duplicates(path: str | Path) -> DuplicateTable:
         raise DataError(f"{path} does not exist; `grace-store duplicates` makes such a table.") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} is not a Parquet file ({error}).") from None
-    table, made_by = _checked(table, path)
+    note = metadata_document(table.schema.metadata, DuplicatesNote, str(path))
+    table = _checked(table, path)
     row = _ints(table, "row")
-    if len(row) != made_by["num_samples"] or (np.diff(row) <= 0).any():
-        raise DataError(
-            f"{path} does not hold the {made_by['num_samples']} samples it was written with, in their order."
-        )
+    if len(row) != note.num_samples or (np.diff(row) <= 0).any():
+        raise DataError(f"{path} does not hold the {note.num_samples} samples it was written with, in their order.")
     ids: list[str] = table["sample_id"].to_pylist()
     place = {text: number for number, text in enumerate(ids)}
     named, linked = table["nearest"].to_pylist(), _ints(table, "link")
@@ -191,23 +187,19 @@ def read_duplicates(path: str | Path) -> DuplicateTable:
         link_similarity=_floats(table, "link_similarity").astype(np.float32),
         value=_floats(table, "value"),
         num_tokens=_ints(table, "num_tokens"),
-        made_by=made_by,
+        note=note,
         path=Path(path),
     )
 
 
-def _checked(table: pa.Table, path: str | Path) -> tuple[pa.Table, dict[str, Any]]:
-    """Return a table, perhaps a stranger's, with columns of their own types and the note of its making."""
+def _checked(table: pa.Table, path: str | Path) -> pa.Table:
+    """Return a table, perhaps a stranger's, with columns of their own types."""
     try:
-        made_by = json.loads((table.schema.metadata or {})[METADATA_KEY])
         checked = table.select(SCHEMA.names).cast(SCHEMA)
         checked.validate(full=True)
-    except (pa.ArrowException, KeyError, ValueError, RecursionError) as error:
+    except (pa.ArrowException, KeyError) as error:
         raise DataError(f"{path} is not a table that `grace-store duplicates` made ({error}).") from None
-    wrong = wrong_fields(made_by, _NOTE_FIELDS) or wrong_fields(made_by["spec"], _SPEC_FIELDS)
-    if wrong or made_by["kind"] != "duplicates" or made_by["spec"]["keep"] not in KEEPS:
-        raise DataError(f"{path} is not a table that `grace-store duplicates` made (no {wrong or 'such kind'}).")
-    return checked, made_by
+    return checked
 
 
 def _ints(table: pa.Table, name: str) -> IntArray:

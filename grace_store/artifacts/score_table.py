@@ -1,73 +1,67 @@
-"""The table of scores: Parquet, one row a sample, with the spec that made it in the metadata."""
+"""The table of scores: Parquet, one row a sample, with the note of what made it in the metadata."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from grace_store.artifacts.table_check import check_columns, parse_note
-from grace_store.base.arrays import Array, ByteArray, Float32Array, FloatArray, Int32Array, IntArray
+from grace_store.artifacts.notes import ScoresNote
+from grace_store.base.arrays import Array, FlagArray, Float32Array, FloatArray, Int32Array, IntArray
+from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import whole_file
-from grace_store.values.grace import flag_names
+from grace_store.base.text import counted
+from grace_store.read.records import columns_of_rows
+from grace_store.store.opened import Store
+from grace_store.values.flags import flag_names
 from grace_store.values.gram import offsets_of
 from grace_store.values.length_bias import Length, lengths_of, step_token_totals
 from grace_store.values.ranking import balanced_order, rank
 
-METADATA_KEY = b"grace_store"
-
-SCHEMA = pa.schema(
-    [
-        ("sample_id", pa.string()),
-        ("row", pa.int64()),
-        ("num_steps", pa.int32()),
-        ("num_tokens", pa.int64()),
-        ("value", pa.float64()),
-        ("step_score", pa.list_(pa.float64())),
-        ("answer_alignment", pa.list_(pa.float64())),
-        ("history_alignment", pa.list_(pa.float64())),
-        ("step_num_tokens", pa.list_(pa.int32())),
-        ("flags", pa.list_(pa.string())),
-    ]
-)
+COLUMNS = {
+    "sample_id": pa.string(),
+    "row": pa.int64(),
+    "num_steps": pa.int32(),
+    "num_tokens": pa.int64(),
+    "value": pa.float64(),
+    "step_score": pa.list_(pa.float64()),
+    "answer_alignment": pa.list_(pa.float64()),
+    "history_alignment": pa.list_(pa.float64()),
+    "step_num_tokens": pa.list_(pa.int32()),
+    "flags": pa.list_(pa.string()),
+}
+"""What every table has. A table that was written before a column was added is read with nulls in it."""
+NEVER_NULL = ("sample_id", "row", "num_steps", "num_tokens")
 STEP_SCORES = ("step_score", "answer_alignment", "history_alignment")
 STEP_COLUMNS = (*STEP_SCORES, "step_num_tokens")
-
-INFLUENCE_COLUMNS = {
-    "influence": pa.list_(pa.float32()),
-    "votes": pa.int32(),
-    "capability": pa.int32(),
-    "stage": pa.float64(),
-}
-"""What tables of methods with a target set have besides: a sample's influence on each thing that the metadata lists
-under influence_of; how many subtasks vote for it; which of those things it is counted to, from 0; and where it stands
-in a training by stages, the smallest first."""
-COLUMNS_OF = {
-    "less": ("influence",),
-    "icons": ("influence", "votes"),
-    "cadc": ("influence", "capability", "stage"),
-}
-RECONSTRUCTED = ("cadc",)
-"""Methods published without code: what is here is our reading of their text, and says so wherever it is shown."""
+METHOD_TYPES = {"int32": pa.int32(), "float64": pa.float64(), "list<float32>": pa.list_(pa.float32())}
+"""The types of columns that methods add."""
 _FLAG_LISTS = [flag_names(flags) for flags in range(256)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ScoreTable:
     """A scores table in memory: its columns as Arrow or NumPy, and what made it."""
 
     table: pa.Table
-    made_by: dict[str, Any]
+    note: ScoresNote
     path: Path | None = None
     """Where it was read from."""
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __repr__(self) -> str:
+        place = f", {self.path}" if self.path else ""
+        return f"<ScoreTable: {counted(len(self), 'sample')} by {self.method}{place}>"
 
     @property
     def value(self) -> FloatArray:
@@ -111,18 +105,27 @@ class ScoreTable:
     @property
     def influence(self) -> Float32Array:
         """Influence of each sample on every subtask or capability, (n, J); NaN for one without a value."""
-        names = self.made_by["influence_of"]
-        return np.asarray(self.flat("influence"), dtype=np.float32).reshape(-1, len(names))
+        return np.asarray(self.flat("influence"), dtype=np.float32).reshape(-1, len(self.note.influence_of or ()))
 
     @property
     def method(self) -> str:
         """The method's name, with what must be said of it."""
-        return named_method(self.made_by)
+        return self.note.method.title
 
     @property
     def what(self) -> str:
         """What it is and where, for a sentence."""
         return "table of scores" if self.path is None else f"table of scores {self.path}"
+
+    @property
+    def has_step_scores(self) -> bool:
+        """Whether steps have scores; those of a heuristic have none."""
+        return "step_score" in self.table.column_names and self.table["step_score"].null_count == 0
+
+    @property
+    def offsets(self) -> IntArray:
+        """Where each sample's steps begin in a flat column, and where the last ones end."""
+        return offsets_of(self.num_steps)
 
     def values_of(self, row: IntArray) -> FloatArray:
         """Return the value of each of some dataset rows; NaN for a row that the table lacks."""
@@ -133,11 +136,6 @@ class ScoreTable:
             here = mine[place] == row
             found[here] = self.value[place[here]]
         return found
-
-    @property
-    def has_step_scores(self) -> bool:
-        """Whether steps have scores; those of a heuristic have none."""
-        return "step_score" in self.table.column_names and self.table["step_score"].null_count == 0
 
     def with_steps(self) -> ScoreTable:
         """Return the table with its step scores, if it has any, reading them if they were left out."""
@@ -158,14 +156,13 @@ class ScoreTable:
         """Return the signal whose vectors go with the table: the one named, or the one that was scored."""
         if signal is not None:
             return signal
-        scored = list(self.made_by.get("signals", ()))
+        scored = list(self.note.signals)
         if len(scored) != 1:
             place = self.path.name if self.path else "the table"
             raise SettingError(
-                f"{place} was scored from {', '.join(scored) or 'no'} signals: name the one whose vectors are meant, "
-                "with --signal"
+                f"{place} was scored from {', '.join(scored)}: name the signal whose vectors are meant, with --signal"
             )
-        return str(scored[0])
+        return scored[0]
 
     def flat(self, name: str) -> Array:
         """Return a column of lists as one array, the steps of sample i at offsets[i]..offsets[i + 1]."""
@@ -173,137 +170,161 @@ class ScoreTable:
         flat = pa.chunked_array(chunks, self.table.schema.field(name).type.value_type)
         return np.asarray(flat.to_numpy())
 
-    @property
-    def offsets(self) -> IntArray:
-        """Where each sample's steps begin in a flat column, and where the last ones end."""
-        return offsets_of(self.num_steps)
-
     def _ints(self, name: str) -> IntArray:
         return np.asarray(self.table[name].to_numpy(zero_copy_only=False), dtype=np.int64)
 
-    def to_pandas(self) -> Any:
-        """Return a pandas DataFrame; pandas must be installed."""
-        return self.table.to_pandas()
+    def to_pandas(self, fields: Sequence[str] = (), data: Sequence[str] | None = None) -> Any:
+        """Return a pandas DataFrame, with fields of the records as further columns; pandas must be installed.
 
-    def __len__(self) -> int:
-        return int(self.table.num_rows)
+        data says where the dataset is now, if it moved.
+        """
+        frame = self.table.to_pandas()
+        if not fields:
+            return frame
+        return frame.assign(**columns_of_rows(Store.open(self.note.store), self.row, fields, data))
 
 
-def score_rows(
-    *, sample_id: Array, row: IntArray, num_steps: IntArray, num_tokens: IntArray, value: FloatArray,
-    steps: tuple[FloatArray, FloatArray, FloatArray] | None, step_tokens: Int32Array | None,
-    flags: ByteArray, more: Mapping[str, pa.Array] | None = None,
-) -> pa.Table:  # fmt: skip
-    """Return some rows of a table.
+# ---------------------------------------------------------------- writing
 
-    steps are step_score, answer_alignment, history_alignment, flat, or none; step_tokens are none where only the
-    tokens of whole responses are known. more are columns of INFLUENCE_COLUMNS, as the method has them.
-    """
-    offsets = pa.array(offsets_of(num_steps), pa.int32())
 
-    def lists(values: FloatArray) -> pa.ListArray:
-        return pa.ListArray.from_arrays(offsets, pa.array(values, pa.float64(), from_pandas=True))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRows:
+    """Some rows of a table, as arrays."""
 
-    empty = pa.nulls(len(row), pa.list_(pa.float64()))
-    no_tokens = pa.nulls(len(row), pa.list_(pa.int32()))
-    return pa.table(
-        [
-            pa.array(sample_id.tolist(), pa.string()),
-            pa.array(row, pa.int64()),
-            pa.array(num_steps, pa.int32()),
-            pa.array(num_tokens, pa.int64()),
+    sample_id: Array
+    row: IntArray
+    num_steps: IntArray
+    num_tokens: IntArray
+    value: FloatArray
+    flags: FlagArray
+    steps: tuple[FloatArray, FloatArray, FloatArray] | None = None
+    """step_score, answer_alignment and history_alignment, flat; None for a method without step scores."""
+    step_tokens: Int32Array | None = None
+    """Flat; None where only the tokens of whole responses are known."""
+    more: Mapping[str, Array] = field(default_factory=dict)
+    """Columns of the method's own; influences are (n, J)."""
+
+    def to_table(self, note: ScoresNote) -> pa.Table:
+        """Return the rows as a table of the note's method."""
+        offsets = pa.array(offsets_of(self.num_steps), pa.int32())
+        columns = {
+            "sample_id": pa.array(self.sample_id.tolist(), pa.string()),
+            "row": pa.array(self.row, pa.int64()),
+            "num_steps": pa.array(self.num_steps, pa.int32()),
+            "num_tokens": pa.array(self.num_tokens, pa.int64()),
             # No value is null, not NaN, which databases sort above all numbers.
-            pa.array(value, pa.float64(), from_pandas=True),
-            *([empty] * 3 if steps is None else map(lists, steps)),
-            no_tokens if step_tokens is None else pa.ListArray.from_arrays(offsets, pa.array(step_tokens, pa.int32())),
-            _flag_lists(flags),
-            *(more or {}).values(),
-        ],
-        schema=_with_columns(more or {}),
-    )
+            "value": pa.array(self.value, pa.float64(), from_pandas=True),
+            "flags": _flag_lists(self.flags),
+        }
+        for name, values in zip(STEP_SCORES, self.steps or (), strict=False):
+            columns[name] = pa.ListArray.from_arrays(offsets, pa.array(values, pa.float64(), from_pandas=True))
+        if self.step_tokens is not None:
+            columns["step_num_tokens"] = pa.ListArray.from_arrays(offsets, pa.array(self.step_tokens, pa.int32()))
+        for name, kind in note.method.columns.items():
+            columns[name] = self._method_column(self.more[name], METHOD_TYPES[kind])
+        schema = scores_schema(note)
+        return pa.table(
+            [columns[each.name] if each.name in columns else pa.nulls(len(self.row), each.type) for each in schema],
+            schema=schema.remove_metadata(),
+        )
+
+    def _method_column(self, values: Array, kind: pa.DataType) -> pa.Array:
+        if pa.types.is_list(kind):
+            starts = pa.array(np.arange(len(values) + 1, dtype=np.int32) * values.shape[1])
+            return pa.ListArray.from_arrays(starts, pa.array(values.ravel(), kind.value_type, from_pandas=True))
+        if pa.types.is_floating(kind):
+            return pa.array(values, kind, from_pandas=True)
+        return pa.array(values, kind, mask=np.isnan(self.value))
 
 
-def influence_lists(influence: Float32Array) -> pa.Array:
-    """Return influences (n, J) as a column; NaN becomes null, as in other columns."""
-    offsets = pa.array(np.arange(len(influence) + 1, dtype=np.int32) * influence.shape[1])
-    return pa.ListArray.from_arrays(offsets, pa.array(influence.ravel(), pa.float32(), from_pandas=True))
+def scores_schema(note: ScoresNote) -> pa.Schema:
+    """Return the columns that a table has, by the method that made it, with its note in the metadata."""
+    more = {name: METHOD_TYPES[kind] for name, kind in note.method.columns.items()}
+    return pa.schema(list((COLUMNS | more).items()), metadata=document_metadata(note))
 
 
-def schema_of(made_by: dict[str, Any]) -> pa.Schema:
-    """Return the columns that a table has, by the method that made it, with what made it in the metadata."""
-    columns = COLUMNS_OF.get(made_by["spec"].get("method"), ())
-    return _with_columns(columns).with_metadata(metadata_of(made_by))
-
-
-def _with_columns(names: Iterable[str]) -> pa.Schema:
-    return pa.schema([*SCHEMA, *((name, INFLUENCE_COLUMNS[name]) for name in names)])
-
-
-def named_method(made_by: dict[str, Any]) -> str:
-    """Return the name of the method that made a table, with what must be said of it.
-
-    >>> named_method({"spec": {"method": "cadc"}})
-    'cadc (reconstruction)'
-    """
-    method = str(made_by["spec"].get("method"))
-    return f"{method} (reconstruction)" if method in RECONSTRUCTED else method
-
-
-def _flag_lists(flags: ByteArray) -> pa.Array:
+def _flag_lists(flags: FlagArray) -> pa.Array:
     if not flags.any():
         offsets = pa.array(np.zeros(len(flags) + 1, np.int32))
         return pa.ListArray.from_arrays(offsets, pa.array([], pa.string()))
     return pa.array([_FLAG_LISTS[flag] for flag in flags.tolist()], pa.list_(pa.string()))
 
 
-def metadata_of(made_by: dict[str, Any]) -> dict[bytes, bytes]:
-    """Return what a Parquet file of ours carries about its making."""
-    return {METADATA_KEY: json.dumps(made_by, sort_keys=True).encode()}
-
-
 @contextmanager
-def write_scores(path: Path, made_by: dict[str, Any]) -> Iterator[pq.ParquetWriter]:
+def write_scores(path: Path, note: ScoresNote) -> Iterator[pq.ParquetWriter]:
     """Open a table for writing, block by block; it appears under its name only when all of it is there."""
-    schema = schema_of(made_by)
     # Hardly two scores are equal: looking for a dictionary of them takes longer than all the rest.
     with (
         whole_file(path) as partial,
-        pq.ParquetWriter(partial, schema, compression="zstd", use_dictionary=False) as writer,
+        pq.ParquetWriter(partial, scores_schema(note), compression="zstd", use_dictionary=False) as writer,
     ):
         yield writer
 
 
+# ---------------------------------------------------------------- reading, perhaps a stranger's
+
+
 def read_scores(path: str | Path, *, steps: bool = True) -> ScoreTable:
     """Read a scores table, or say why the file is none; without steps, only what is one number a sample."""
-    made_by, names = _read_header(Path(path))
-    missing = [name for name in SCHEMA.names if name not in names]
-    if made_by is None or missing:
-        raise DataError(f"{path} is not a table that `grace-store score` made (no {', '.join(missing) or 'spec'}).")
-    known = [*SCHEMA.names, *(name for name in INFLUENCE_COLUMNS if name in names)]
-    wanted = [name for name in known if steps or name not in (*STEP_SCORES, "influence")]
+    path = Path(path)
+    note, names = _read_header(path)
+    if missing := [name for name in (*NEVER_NULL, "value") if name not in names]:
+        raise _not_ours(path, f"it has no column {', '.join(missing)}")
+    kinds = COLUMNS | {name: METHOD_TYPES[kind] for name, kind in note.method.columns.items()}
+    wanted = {name: kind for name, kind in kinds.items() if steps or name not in (*STEP_SCORES, "influence")}
     try:
-        table = pq.read_table(path, columns=wanted)
+        table = pq.read_table(path, columns=[name for name in wanted if name in names])
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} is damaged ({error}). Score again.") from None
-    return ScoreTable(
-        check_columns(table, _with_columns(INFLUENCE_COLUMNS), STEP_COLUMNS, Path(path)), made_by, Path(path)
-    )
+    table = _with_types(table, wanted, path)
+    _check_rows(table, path)
+    return ScoreTable(table, note, path)
 
 
-def read_made_by(path: str | Path) -> dict[str, Any]:
+def read_scores_note(path: str | Path) -> ScoresNote:
     """Return what made a scores table, without reading the table."""
-    made_by, _ = _read_header(Path(path))
-    if made_by is None or made_by.get("kind") != "scores":
-        raise DataError(f"{path} is not a table that `grace-store score` made.")
-    return made_by
+    return _read_header(Path(path))[0]
 
 
-def _read_header(path: Path) -> tuple[dict[str, Any] | None, list[str]]:
+def _read_header(path: Path) -> tuple[ScoresNote, list[str]]:
     try:
         schema = pq.read_schema(path)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; `grace-store score` makes such a table.") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} is not a Parquet file ({error}).") from None
-    metadata = (schema.metadata or {}).get(METADATA_KEY)
-    return (None if metadata is None else parse_note(metadata, path)), schema.names
+    return metadata_document(schema.metadata, ScoresNote, str(path)), schema.names
+
+
+def _with_types(table: pa.Table, kinds: Mapping[str, pa.DataType], path: Path) -> pa.Table:
+    """Return a table with the columns' own types, nulls where a column is missing."""
+    try:
+        for name, kind in kinds.items():
+            if name not in table.column_names:
+                empty = pa.nulls(len(table), kind) if name != "flags" else _flag_lists(np.zeros(len(table), np.uint8))
+                table = table.append_column(name, empty)
+        wanted = pa.schema(list(kinds.items()), metadata=table.schema.metadata)
+        table = table.select(wanted.names)
+        table = table if table.schema.equals(wanted) else table.cast(wanted)
+        table.validate(full=True)
+    except (pa.ArrowException, KeyError) as error:
+        raise _not_ours(path, str(error)) from None
+    return table
+
+
+def _check_rows(table: pa.Table, path: Path) -> None:
+    """Raise DataError unless the rows can be those of samples. Whether values are right only the store can tell."""
+    if nulls := [name for name in NEVER_NULL if table[name].null_count]:
+        raise _not_ours(path, f"{nulls[0]} is empty in some rows")
+    for name in ("row", "num_steps", "num_tokens"):
+        if len(table) and pc.min(table[name]).as_py() < 0:
+            raise _not_ours(path, f"{name} is negative in some rows")
+    for name in STEP_COLUMNS:
+        if name in table.column_names:
+            lengths = pc.list_value_length(table[name])
+            if pc.any(pc.not_equal(lengths, table["num_steps"])).as_py():
+                raise _not_ours(path, f"{name} has not as many entries as num_steps says")
+
+
+def _not_ours(path: Path, why: str) -> DataError:
+    return DataError(f"{path} is not a table that `grace-store score` made: {why}.")

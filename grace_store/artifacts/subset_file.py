@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from grace_store.artifacts.made_from import check_plan_of
+from grace_store.artifacts.notes import SubsetNote, SubsetSpec
 from grace_store.artifacts.score_table import ScoreTable, read_scores
-from grace_store.artifacts.table_check import wrong_fields
 from grace_store.base.arrays import IntArray
+from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError
-from grace_store.base.files import read_note, sidecar_of
+from grace_store.base.files import sidecar_of
 from grace_store.store.opened import Store
 from grace_store.values.ranking import Ratio, budget
 
-_NOTE_FIELDS = {"rows": list, "num_samples": int, "spec": dict, "scores": dict}
-"""What is asked of the note beside a subset."""
 NAMES_SHOWN = 3
 
 
@@ -30,8 +28,10 @@ class WrittenSubset:
     scores: ScoreTable
     chosen: IntArray
     """Rows of the table."""
-    spec: dict[str, Any]
-    """How it was chosen; empty for the best of a table."""
+    spec: SubsetSpec
+    """How it was chosen."""
+    is_table: bool = False
+    """Whether it is no file of its own but the best of a table."""
 
 
 def read_subset(path: Path, ratio: Ratio | None = None) -> WrittenSubset:
@@ -43,25 +43,13 @@ def read_subset(path: Path, ratio: Ratio | None = None) -> WrittenSubset:
                 f"{path} has no {sidecar.name} beside it, so it is not known what made it; select it again."
             )
         scores = read_scores(path, steps=False)
-        return WrittenSubset(path, scores, _best(scores, ratio), {})
-    made_by = read_note(sidecar)
-    if wrong := wrong_fields(made_by, _NOTE_FIELDS) or _wrong_choice(made_by["spec"] if made_by else {}):
-        raise DataError(f"{sidecar} is not what `grace-store select` wrote (no {wrong}); select {path.name} again.")
-    assert made_by is not None
-    scores = _table_of(path, made_by)
-    rows = {row for row in made_by["rows"] if isinstance(row, int)}
-    chosen = np.flatnonzero([row in rows for row in scores.row.tolist()])
-    if len(chosen) != made_by["num_samples"]:
+        return WrittenSubset(path, scores, _best(scores, ratio), SubsetSpec(), is_table=True)
+    note = read_document(sidecar, SubsetNote)
+    scores = _table_of(path, note)
+    chosen = np.flatnonzero(np.isin(scores.row, note.rows))
+    if len(chosen) != note.num_samples:
         raise DataError(f"{scores.path} does not hold all samples of {path}: it is another table. Select it again.")
-    return WrittenSubset(path, scores, chosen, made_by["spec"])
-
-
-def _wrong_choice(spec: dict[str, Any]) -> str:
-    """Return which part of how a subset was chosen is not what `select` writes; empty if none."""
-    control, diversity = spec.get("control") or [], spec.get("diversity") or {"method": ""}
-    if not isinstance(control, list) or not all(isinstance(name, str) for name in control):
-        return "control"
-    return "" if isinstance(diversity, dict) and "method" in diversity else "diversity"
+    return WrittenSubset(path, scores, chosen, note.spec)
 
 
 def _best(scores: ScoreTable, ratio: Ratio | None) -> IntArray:
@@ -71,16 +59,16 @@ def _best(scores: ScoreTable, ratio: Ratio | None) -> IntArray:
     return ranked[: budget("0.2" if ratio is None else ratio, len(ranked))]
 
 
-def _table_of(path: Path, made_by: dict[str, Any]) -> ScoreTable:
-    where = made_by.get("scores_path")
-    if not isinstance(where, str):
+def _table_of(path: Path, note: SubsetNote) -> ScoreTable:
+    if note.scores_path is None:
         raise DataError(f"{path} was chosen from a table in memory; write the table, then select from it.")
-    beside = path.parent / Path(where).name
-    where = where if Path(where).is_file() or not beside.is_file() else str(beside)
-    if not Path(where).is_file():
+    where = Path(note.scores_path)
+    beside = path.parent / where.name
+    where = where if where.is_file() or not beside.is_file() else beside
+    if not where.is_file():
         raise DataError(f"{path} was chosen from {where}, which is no longer there: put it back or score again.")
     scores = read_scores(where, steps=False)
-    if scores.made_by != made_by["scores"]:
+    if scores.note != note.scores:
         raise DataError(f"{where} was overwritten by other scores since {path} was chosen from it. Select it again.")
     return scores
 
@@ -92,24 +80,21 @@ def samples_named(store: Store, path: str | Path) -> IntArray:
         return store.positions_of(rows)
     if path.suffix == ".parquet":
         scores = read_scores(path, steps=False)
-        check_plan_of(scores.made_by, store, scores.what)
+        check_plan_of(scores.note, store, scores.what)
         return np.sort(store.positions_of(scores.row))
     return _with_ids(store, path)
 
 
 def selected_rows(store: Store, path: Path) -> IntArray | None:
-    """Return the dataset rows, ascending, of a subset that ``select`` wrote; None if no note beside it says so."""
-    note = read_note(sidecar_of(path))
-    if note is None:
+    """Return the dataset rows, ascending, of a subset that ``select`` wrote; None if there is no note beside it."""
+    sidecar = sidecar_of(path)
+    if not sidecar.is_file():
         return None
-    is_ours = not wrong_fields(note, {"rows": list, "scores": dict})
-    rows = np.array(note["rows"] if is_ours else [], dtype=object)
-    if not is_ours or not all(type(row) is int for row in rows.tolist()):
-        raise DataError(f"{sidecar_of(path)} does not say which records {path.name} holds; select it again.")
-    check_plan_of(note["scores"], store, f"subset {path}")
-    found = np.unique(rows.astype(np.int64))
+    note = read_document(sidecar, SubsetNote)
+    check_plan_of(note.scores, store, f"subset {path}")
+    found = np.unique(np.array(note.rows, dtype=np.int64))
     if not np.isin(found, store.column("sample_row")).all():
-        raise DataError(f"{sidecar_of(path)} names records that {store.location} has no samples of; select it again.")
+        raise DataError(f"{sidecar} names records that {store.location} has no samples of; select it again.")
     return found
 
 

@@ -5,18 +5,18 @@ A row group holds one setting of a run of samples, so one setting is read withou
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store.artifacts.score_table import METADATA_KEY, metadata_of
+from grace_store.artifacts.notes import SweepNote
 from grace_store.base.arrays import FloatArray, IntArray
+from grace_store.base.documents import document_metadata, find_document, metadata_document
 from grace_store.base.errors import DataError
 
 VALUES_SCHEMA = pa.schema(
@@ -33,6 +33,16 @@ GROUP_ROWS = 1 << 16
 
 VALUES = "values.parquet"
 SAMPLES = "samples.parquet"
+SUMMARY = "summary.parquet"
+OVERLAP = "overlap.parquet"
+SWEEP_NOTE = "sweep.json"
+
+
+class SweepSink(Protocol):
+    """Takes the values of a sweep, block by block."""
+
+    def add(self, samples: pa.Table, row: IntArray, values: FloatArray) -> None:
+        """Add a block: its samples, their rows (n,) and values (settings, n)."""
 
 
 class SweepWriter:
@@ -71,12 +81,12 @@ def _constant(text: str, length: int) -> pa.Array:
 
 
 @contextmanager
-def write_sweep(folder: Path, settings: Sequence[str], made_by: dict[str, Any]) -> Iterator[SweepWriter]:
+def write_sweep(folder: Path, note: SweepNote) -> Iterator[SweepWriter]:
     """Open a sweep's two tables for writing in a folder."""
     with (
         pq.ParquetWriter(
             folder / VALUES,
-            VALUES_SCHEMA.with_metadata(metadata_of(made_by)),
+            VALUES_SCHEMA.with_metadata(document_metadata(note)),
             compression="none",  # hardly two values are equal, and rows are packed already
             use_dictionary=["setting"],
             column_encoding={"row": "DELTA_BINARY_PACKED", "value": "PLAIN"},
@@ -84,33 +94,84 @@ def write_sweep(folder: Path, settings: Sequence[str], made_by: dict[str, Any]) 
         ) as values,
         pq.ParquetWriter(
             folder / SAMPLES,
-            SAMPLES_SCHEMA.with_metadata(metadata_of(made_by)),
+            SAMPLES_SCHEMA.with_metadata(document_metadata(note)),
             compression="zstd",
             use_dictionary=False,
         ) as samples,
     ):
-        writer = SweepWriter(values, samples, settings)
+        writer = SweepWriter(values, samples, note.settings)
         yield writer
         writer.flush()
 
 
-class SweepValues:
-    """The values of a sweep on disk, read one setting at a time. Threads may share it."""
+class SweepTables(Protocol):
+    """The values of a sweep and its samples. Threads may share it."""
+
+    def values(self, index: int) -> FloatArray:
+        """Return the values of one setting in the order of the samples."""
+
+    def samples(self) -> pa.Table:
+        """Return the samples: id, row, num_steps, num_tokens."""
+
+
+class HeldTables:
+    """A sweep's tables in memory."""
+
+    def __init__(self, note: SweepNote) -> None:
+        self._samples = [SAMPLES_SCHEMA.empty_table()]
+        self._values = [np.zeros((len(note.settings), 0))]
+
+    def add(self, samples: pa.Table, row: IntArray, values: FloatArray) -> None:
+        """Add a block: its samples, their rows (n,) and values (settings, n)."""
+        self._samples.append(samples)
+        self._values.append(values)
+
+    def joined(self) -> HeldTables:
+        """Put the blocks together, once all are there."""
+        self._samples, self._values = [pa.concat_tables(self._samples)], [np.concatenate(self._values, axis=1)]
+        return self
+
+    def values(self, index: int) -> FloatArray:
+        return np.asarray(self._values[0][index])
+
+    def samples(self) -> pa.Table:
+        return self._samples[0]
+
+
+class FolderTables:
+    """A sweep's tables in its folder, read one setting at a time."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / VALUES
+        self._folder = folder
         try:
-            self._metadata = pq.read_metadata(self._path)
-        except (OSError, pa.ArrowInvalid) as error:
+            self._metadata = pq.read_metadata(folder / VALUES)
+        except (OSError, pa.ArrowException) as error:
             raise DataError(f"{folder} is not what `grace-store sweep` makes ({error}).") from None
-        self.made_by: dict[str, Any] = json.loads(self._metadata.metadata[METADATA_KEY])
-        self.settings: list[str] = self.made_by["settings"]
+        self._num_settings = len(metadata_document(self._metadata.metadata, SweepNote, str(folder / VALUES)).settings)
 
-    def read(self, index: int) -> FloatArray:
-        """Return the values of one setting in the order of the samples."""
-        groups = list(range(index, self._metadata.num_row_groups, len(self.settings)))
+    def values(self, index: int) -> FloatArray:
+        groups = list(range(index, self._metadata.num_row_groups, self._num_settings))
         if not groups:
             return np.zeros(0)
-        with pq.ParquetFile(self._path, metadata=self._metadata) as file:
+        with pq.ParquetFile(self._folder / VALUES, metadata=self._metadata) as file:
             column = file.read_row_groups(groups, columns=["value"], use_threads=False)["value"]
         return np.asarray(column.to_numpy(), dtype=np.float64)
+
+    def samples(self) -> pa.Table:
+        return read_sweep_table(self._folder, SAMPLES, SAMPLES_SCHEMA.names)
+
+
+def read_sweep_table(folder: Path, name: str, columns: Sequence[str]) -> pa.Table:
+    """Read one of a sweep's tables, with at least these columns."""
+    try:
+        table = pq.read_table(folder / name)
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise DataError(f"{folder / name} cannot be read ({error}). Sweep again.") from None
+    if missing := [column for column in columns if column not in table.column_names]:
+        raise DataError(f"{folder / name} has no column {', '.join(missing)}. Sweep again.")
+    return table
+
+
+def is_sweep(folder: Path) -> bool:
+    """Return whether a folder holds a sweep of ours."""
+    return find_document(folder / SWEEP_NOTE, SweepNote) is not None

@@ -22,12 +22,10 @@
     ├── Interrupted                       the user asked to stop; everything committed is kept
     └── MissingExtra (ImportError)        an optional package is not installed
 
-``Unusable`` stands apart: it is not a failure but the verdict on one record, and never leaves the job.
+``Unusable``, in ``states``, stands apart: it is the verdict on one record, no failure, and never leaves the job.
 """
 
 from __future__ import annotations
-
-from grace_store.base.states import Reason, SetAside
 
 
 class GraceStoreError(Exception):
@@ -116,19 +114,3 @@ class Interrupted(GraceStoreError):
 
 class MissingExtra(GraceStoreError, ImportError):
     """An optional package is not installed."""
-
-
-class Unusable(Exception):
-    """One record or sample cannot be used: carries the reason and a detail for people."""
-
-    def __init__(self, reason: Reason, detail: str = "") -> None:
-        self.why = SetAside(reason, detail)
-        super().__init__(str(self.why))
-
-    @property
-    def reason(self) -> Reason:
-        return self.why.reason
-
-    @property
-    def detail(self) -> str:
-        return self.why.detail

@@ -88,14 +88,14 @@ def sync_file(path: Path) -> None:
 
 
 @contextmanager
-def whole_folder(path: Path, mark: str | Callable[[Path], bool]) -> Iterator[Path]:
+def whole_folder(path: Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
     """Yield a folder to fill, which then takes its own name.
 
-    A folder of that name is replaced only if it was made here before: mark is the name of a document in it that says
-    so, or a function that tells. The old one is deleted when the new one is in its place.
+    A folder of that name is replaced only if it was made here before, as is_ours tells. The old one is deleted when
+    the new one is in its place.
     """
     place = Path(os.path.realpath(path))
-    if place.exists() and not (place.is_dir() and (_is_empty(place) or _is_marked(place, mark))):
+    if place.exists() and not (place.is_dir() and (_is_empty(place) or is_ours(place))):
         raise SettingError(f"{path} exists and was not made by this command; choose another --out.")
     part, old = name_beside(place, "part"), name_beside(place, "old")
     part.mkdir(parents=True)
@@ -119,20 +119,6 @@ def whole_folder(path: Path, mark: str | Callable[[Path], bool]) -> Iterator[Pat
 
 def _is_empty(folder: Path) -> bool:
     return next(folder.iterdir(), None) is None
-
-
-def _is_marked(folder: Path, mark: str | Callable[[Path], bool]) -> bool:
-    return read_note(folder / mark) is not None if isinstance(mark, str) else mark(folder)
-
-
-def read_note(path: Path) -> dict[str, Any] | None:
-    """Return a document that says grace-store made what it lies in or beside; None if there is none, or another's."""
-    try:
-        note = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    is_ours = isinstance(note, dict) and str(note.get("made_by")).startswith("grace-store ")
-    return note if is_ours else None
 
 
 def overlaps(one: Path, other: Path) -> bool:

@@ -48,6 +48,24 @@ class Plan(Frozen):
     """Digest over every plan array, in the order FORMAT.md gives."""
     created_by: str
 
+    @property
+    def units(self) -> range:
+        """The numbers of all units."""
+        return range(self.num_units)
+
+    def unit_of(self, sample: int) -> int:
+        """Return the unit that a sample is in."""
+        return sample // self.samples_per_unit
+
+    def unit_range(self, unit: int) -> tuple[int, int]:
+        """Return the half-open range of samples in a unit."""
+        start = unit * self.samples_per_unit
+        return start, min(start + self.samples_per_unit, self.num_samples)
+
+    def units_between(self, start: int, stop: int) -> range:
+        """Return the units that hold samples start..stop."""
+        return range(self.unit_of(start), -(-stop // self.samples_per_unit))
+
 
 class Signal(Frozen):
     """One named set of vectors, with Grams where they are of segments."""

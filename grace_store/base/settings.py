@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, field_validator, model_validator
+
+from grace_store.base.errors import SettingError
 
 Storage = Literal["float32", "float16", "int8", "int4"]
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -28,13 +30,58 @@ SPARSE_ENTRIES = 4
 class Frozen(BaseModel):
     """A value object: immutable, no unknown fields, one canonical JSON form."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_by_name=True, validate_by_alias=True
+    )
 
     def canonical(self) -> bytes:
         return canonical_json(self.model_dump(mode="json"))
 
     def digest(self) -> str:
         return hashlib.sha256(self.canonical()).hexdigest()
+
+
+_WANTED = {
+    "bool": "true or false", "float": "a number", "int": "a whole number", "string": "a text", "tuple": "a list",
+    "list": "a list", "dict": "a table", "model": "a table",
+}  # fmt: skip
+"""What pydantic calls the types of settings, by the beginning of its names for errors."""
+
+
+def one_sentence(error: ValidationError) -> str:
+    """Return all of pydantic's complaints as one sentence, in our words."""
+    complaints = []
+    for problem in error.errors(include_url=False, include_context=False):
+        message = problem["msg"].removeprefix("Value error, ")
+        kind = problem["type"]
+        if kind == "value_error":
+            complaints.append(message)
+            continue
+        place = ".".join(map(str, problem["loc"]))
+        if kind == "missing":
+            complaints.append(f"{place} is missing")
+            continue
+        if kind == "extra_forbidden":
+            message = "there is no such setting"
+        elif kind.partition("_")[0] in _WANTED:
+            message = f"{_WANTED[kind.partition('_')[0]]} is wanted"
+        shown = repr(problem["input"])
+        complaints.append(
+            f"{place} {shown if len(shown) <= 80 else shown[:80] + '...'}: {message[:1].lower()}{message[1:]}"
+        )
+    return "; ".join(complaints)
+
+
+class Settings(Frozen):
+    """Settings that a user may get wrong."""
+
+    @classmethod
+    def parse(cls, **settings: Any) -> Self:
+        """Make a spec, saying in one SettingError all that is wrong with it."""
+        try:
+            return cls(**settings)
+        except ValidationError as error:
+            raise SettingError(one_sentence(error)) from None
 
 
 def canonical_json(value: Any) -> bytes:

@@ -52,3 +52,19 @@ class SetAside:
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}" if self.detail else str(self.reason)
+
+
+class Unusable(Exception):
+    """One record or sample cannot be used: carries the reason and a detail for people."""
+
+    def __init__(self, reason: Reason, detail: str = "") -> None:
+        self.why = SetAside(reason, detail)
+        super().__init__(str(self.why))
+
+    @property
+    def reason(self) -> Reason:
+        return self.why.reason
+
+    @property
+    def detail(self) -> str:
+        return self.why.detail

@@ -9,6 +9,8 @@ from typing import Any
 RANGES_SHOWN = 20
 LINE_CHARS = 60
 
+_BARS = "▁▂▃▄▅▆▇█"
+
 
 def size(num_bytes: float) -> str:
     """Return bytes for people.
@@ -81,3 +83,19 @@ def one_line(value: object) -> str:
     """
     text = " ".join(str(value).split())
     return text if len(text) <= LINE_CHARS else text[:LINE_CHARS] + "..."
+
+
+def sparkline(values: Sequence[float], width: int = LINE_CHARS) -> str:
+    """Return values as one line of bars, neighbours averaged where there are more than fit.
+
+    >>> sparkline([4.0, 3.0, 2.0, 1.0])
+    '█▆▃▁'
+    """
+    if not values:
+        return ""
+    width = min(width, len(values))
+    parts = (values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width))
+    means = [sum(part) / len(part) for part in parts]
+    low = min(means)
+    span = max(means) - low or 1.0
+    return "".join(_BARS[min(int((mean - low) / span * len(_BARS)), len(_BARS) - 1)] for mean in means)

@@ -1,4 +1,6 @@
-"""--config FILE: a command's options from a TOML file. What the command line says wins."""
+"""--config FILE: a command's options from a TOML file. What the command line says wins. "
+"[default: none]
+"""
 
 from __future__ import annotations
 
@@ -64,5 +66,5 @@ config_option = click.option(
     callback=_read,
     is_eager=True,
     expose_value=False,
-    help="Take options from a TOML file; the command line wins.",
+    help="TOML file with options, named as here without the dashes; the command line wins over it. [default: none]",
 )

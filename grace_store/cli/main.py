@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import click
 
 from grace_store import __version__
+from grace_store.base.registry import Registry
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "plan": ("planning:plan", "Read a dataset and freeze what is to be done."),
-    "doctor": ("doctoring:doctor", "Check model, data and machine before a long run."),
-    "warmup": ("warming:warmup", "Train a LoRA adapter on a small random subset; run again to resume."),
-    "extract": ("extracting:extract", "Write every sample's signals into a store; run again to resume."),
-    "status": ("storing:status", "Say how far a store is."),
-    "verify": ("storing:verify", "Check a store, down to every byte if asked."),
-    "repair": ("storing:repair", "Redo exactly what verify finds broken."),
-    "inspect": ("storing:inspect", "Show one sample, segment by segment."),
-    "info": ("storing:info", "Show what a store was made from."),
-    "score": ("scoring:score", "Make a table of values from a store, without model or GPU."),
-    "audit": ("scoring:audit", "Say how far the values of a table follow length."),
-    "sweep": ("sweeping:sweep", "Score by many settings at once, and compare them."),
-    "select": ("selecting:select", "Write the best samples of a table as the user's own records."),
-    "compare": ("selecting:compare", "Say what two subsets share, what entered, what left and why."),
-    "fidelity": ("studying:fidelity", "Say how well the proxy follows whole parameter gradients."),
-    "evaluate": ("evaluating:evaluate", "Compare trained models with the one trained on the full data."),
-    "stability": ("studying:stability", "Say how much of a subset survives what might have come out otherwise."),
-    "report": ("reporting:report", "Write one HTML page about a store: plots, and traces step by step."),
-    "duplicates": ("analysing:duplicates", "Find samples that are alike, and which one of each group to keep."),
-    "neighbours": ("analysing:neighbours", "Show the samples nearest to one, or least aligned with it."),
-    "diversity": ("diversifying:diversity", "Say how diverse subsets are, and what diversity costs."),
-    "demo": ("demonstrating:demo", "Run the whole of it on what ships with it."),
+GROUPS: dict[str, dict[str, str]] = {
+    "Prepare": {
+        "plan": "Read a dataset and freeze what is to be done in a new store.",
+        "doctor": "Check model, data and machine before a long run.",
+        "warmup": "Train a LoRA adapter on a small random subset; resumable.",
+    },
+    "Extract": {
+        "extract": "Write every sample's signals into a store; resumable.",
+        "status": "Count the records that are planned, done and set aside.",
+        "verify": "Check that a store is what was written; exit 1 if it is not.",
+        "repair": "Redo exactly what a deep verify finds broken.",
+        "info": "Show what a store was made from: files, settings, models, sizes.",
+        "inspect": "Show one sample, segment by segment, with losses and scores.",
+    },
+    "Score and choose": {
+        "score": "Make a table of step scores and values, without model or GPU.",
+        "sweep": "Score a store by many settings at once, and compare them.",
+        "audit": "Measure how far the values of a table follow length.",
+        "select": "Write the best samples of a table of scores as a training set.",
+        "compare": "Show what two subsets share, what entered, what left and why.",
+    },
+    "Look closer": {
+        "duplicates": "Find samples that are alike, and choose one of each group.",
+        "neighbours": "List the samples nearest to one, or least aligned with it.",
+        "diversity": "Measure how diverse subsets are, and what diversity costs.",
+        "stability": "Measure how much of a subset survives small changes.",
+        "fidelity": "Measure how well GRACE's proxy follows whole gradients.",
+        "report": "Write one HTML page of plots, and of traces step by step.",
+    },
+    "Afterwards": {
+        "evaluate": "Compare trained models with the one trained on the full data.",
+    },
+    "Try it": {
+        "demo": "Run all of it on traces that ship with grace-store.",
+    },
 }
-"""name: (module:function, one line of help)."""
+"""Every command by what it is for, with the first line of its help, which must not take an import to show."""
+
+COMMANDS: Registry[click.Command] = Registry(
+    "grace_store.cli", "COMMAND", [name for lines in GROUPS.values() for name in lines]
+)
 
 
 class LazyGroup(click.Group):
@@ -43,15 +59,13 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, function = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(f"grace_store.cli.{module}"), function)
-        return command
+        return COMMANDS.get(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for title, lines in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), line) for name, line in lines.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         from grace_store.cli.console import told
@@ -69,6 +83,7 @@ class LazyGroup(click.Group):
 def main() -> None:
     """Choose the reasoning traces worth training on.
 
-    Each step of a trace would push a model in some direction; GRACE keeps traces whose steps push the way the
-    answer does. `extract` writes those directions to a Zarr store once, `score` and `select` use them ever after.
+    Each step of a trace would push a model in some direction. GRACE keeps traces whose steps push in the same
+    direction as their answer. `extract` writes these directions to a Zarr store once; from then on, `score` and
+    `select` need neither model nor GPU.
     """

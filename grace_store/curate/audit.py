@@ -9,7 +9,7 @@ from grace_store.values.length_bias import LengthAudit, audit_lengths
 from grace_store.values.ranking import Ratio, budget
 
 
-def audit_length(scores: ScoreTable | str | Path, *, ratio: Ratio = "0.2") -> LengthAudit:
+def audit(scores: ScoreTable | str | Path, *, ratio: Ratio = "0.2") -> LengthAudit:
     """Return how far values follow the length of steps, of the response, and the number of steps."""
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores)
     budget(ratio, 0)  # says so if it is no ratio

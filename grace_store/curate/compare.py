@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from grace_store.artifacts.score_table import RECONSTRUCTED, ScoreTable
+from grace_store.artifacts.score_table import ScoreTable
 from grace_store.artifacts.subset_file import WrittenSubset, read_subset
 from grace_store.base.arrays import FloatArray, IntArray
-from grace_store.curate.select import rank_samples
+from grace_store.base.files import write_lines
+from grace_store.curate.select import RankRequest, rank_samples
 from grace_store.values.overlap import jaccard
 from grace_store.values.ranking import Ratio
 
@@ -60,13 +62,13 @@ class _Side:
     """Rank from 1 of every row of the table by that value; 0 without one."""
 
 
-def compare_subsets(a: str | Path, b: str | Path, *, ratio: Ratio | None = None) -> Comparison:
+def compare(a: str | Path, b: str | Path, *, ratio: Ratio | None = None) -> Comparison:
     """Compare two subsets that ``select`` wrote, or the best of two score tables.
 
     Samples are the same if they are the same record of one plan; between plans, if they have the same id.
     """
     first, second = (_side(read_subset(Path(path), ratio)) for path in (a, b))
-    by_row = first.scores.made_by["plan_sha256"] == second.scores.made_by["plan_sha256"]
+    by_row = first.scores.note.plan_sha256 == second.scores.note.plan_sha256
     keys = [side.scores.row.tolist() if by_row else side.scores.sample_id for side in (first, second)]
     place_a, place_b = ({key: place for place, key in enumerate(some)} for some in keys)
     in_a, in_b = ({keys[i][j] for j in side.chosen.tolist()} for i, side in enumerate((first, second)))
@@ -85,24 +87,32 @@ def compare_subsets(a: str | Path, b: str | Path, *, ratio: Ratio | None = None)
     )
 
 
+def write_changes(found: Comparison, out: Path) -> None:
+    """Write every sample that entered or left, a JSON object a line."""
+    both = [("entered", found.entered), ("left", found.left)]
+    write_lines(
+        out, (json.dumps({"change": word, **asdict(change)}).encode() for word, some in both for change in some)
+    )
+
+
 def _side(subset: WrittenSubset) -> _Side:
     scores, spec, path = subset.scores, subset.spec, subset.path
-    ranking = rank_samples(scores, control=spec.get("control", ()))
+    ranking = rank_samples(scores, RankRequest(control=spec.control))
     ranks = np.zeros(len(scores), dtype=np.int64)
     ranks[ranking.ranked] = np.arange(1, len(ranking.ranked) + 1)
-    notes = []
-    if scores.made_by["spec"].get("method") in RECONSTRUCTED:
+    notes, order = [], None
+    if scores.note.method.is_reconstruction:
         notes.append(f"{path.name} was scored by {scores.method}")
     if ranking.is_balanced:
         notes.append(f"{path.name} is ranked in turns over its capabilities; ranks are of that order")
     if ranking.control:
         controlled = ", ".join(ranking.control)
         notes.append(f"{path.name} was chosen with {controlled} taken out of the values, which are shown after that")
-    if spec.get("by"):
-        notes.append(f"{path.name} was chosen in strata of {spec['by']}; ranks are those over all of them")
-    order = None if not spec.get("by") else f"strata of {spec['by']}"
-    if diversity := spec.get("diversity"):
-        order = f"diversity by {diversity['method']}"
+    if spec.by:
+        order = f"strata of {spec.by}"
+        notes.append(f"{path.name} was chosen in {order}; ranks are those over all of them")
+    if spec.diversity:
+        order = f"diversity by {spec.diversity.method}"
         notes.append(f"{path.name} was chosen with {order}; ranks are those by value alone")
     return _Side(scores, subset.chosen, ranking.value, order, notes, ranks)
 

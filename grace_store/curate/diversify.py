@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicates
 from grace_store.artifacts.made_from import open_store_of
+from grace_store.artifacts.notes import ChosenDiversity
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, ignore
-from grace_store.curate.duplicates import find_duplicates
+from grace_store.curate.duplicates import DuplicatesRequest, duplicates
 from grace_store.curate.pool import open_pool
 from grace_store.curate.pool_orders import pool_orders
-from grace_store.curate.select import Diversified, Ranking
+from grace_store.curate.select import Diversified, Ranking, RankRequest
 from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
 from grace_store.likeness.points import descriptor_named
 from grace_store.store.opened import Store
@@ -26,52 +25,58 @@ from grace_store.values.diversity_spec import DiversitySpec
 
 
 def diversify(
-    ranking: Ranking, spec: DiversitySpec, *, store: str | None = None, data: Sequence[str] | None = None,
-    duplicates: str | Path | None = None, threads: int | None = None, listener: Listener = ignore,
-) -> Ranking:  # fmt: skip
-    """Return a ranking of the same samples in a diverse order; every subset of it has the budget it always had.
-
-    store and data are where those are now, if they moved; duplicates is a table that ``grace-store duplicates`` wrote,
-    in place of a search of one's own, for the method dedup.
-    """
+    ranking: Ranking,
+    spec: DiversitySpec,
+    request: RankRequest,
+    *,
+    threads: int | None = None,
+    listener: Listener = ignore,
+) -> Ranking:
+    """Return a ranking of the same samples in a diverse order; every subset of it has the budget it always had."""
     if ranking.by is not None:
         raise SettingError("strata and diversity are two ways to order samples: give --by or --diversity")
-    if duplicates is not None and spec.method != "dedup":
+    if request.duplicates is not None and spec.method != "dedup":
         raise SettingError(f"a table of duplicates is for diversity by dedup; {spec.method} would ignore it")
-    opened = open_store_of(ranking.scores, store)
+    opened = open_store_of(ranking.scores, request.store)
     row = ranking.scores.row[ranking.ranked]
-    if duplicates is not None:
-        table = _given_table(duplicates, opened, spec)
-        return _without_duplicates(ranking, table, row, str(duplicates))
+    if request.duplicates is not None:
+        table = _given_table(request.duplicates, opened, spec)
+        return _without_duplicates(ranking, table, row, str(request.duplicates))
     spec = spec.model_copy(update={"signal": ranking.scores.signal_named(spec.signal)})
     samples = np.sort(opened.positions_of(row))
     if spec.method == "dedup":
         similarity = spec.similarity or DEFAULT_THRESHOLD
         descriptor = None if spec.descriptor is None else descriptor_named(spec.descriptor)
-        table = find_duplicates(
-            opened, signal=spec.signal, descriptor=descriptor, threshold=similarity,
-            floor=similarity, scores=ranking.scores.with_steps() if descriptor == "weighted" else None,
-            subset=samples, data=data, partial=True, threads=threads, listener=listener,
-        )  # fmt: skip
+        wanted = DuplicatesRequest(
+            signal=spec.signal,
+            descriptor=descriptor,
+            threshold=similarity,
+            floor=similarity,
+            scores=ranking.scores.with_steps() if descriptor == "weighted" else None,
+            subset=samples,
+            data=request.data,
+            partial=True,
+        )
+        table = duplicates(opened, wanted, threads=threads, listener=listener)
         return _without_duplicates(ranking, table, row, "the search")
     pool = open_pool(
         opened, signal=spec.signal, descriptor=spec.descriptor, scores=ranking.scores, samples=samples, partial=True,
         threads=threads, listener=listener,
     )  # fmt: skip
     at = pool.places_of(row, "the table")
-    made_by = spec.model_dump(mode="json", exclude_none=True) | {"descriptor": pool.made_by["descriptor"]}
+    choice = ChosenDiversity(**spec.model_dump() | {"descriptor": pool.note.descriptor})
     listener(Note(f"Ordering {len(at)} samples by {spec.method}."))
-    return _ranked(ranking, pool_orders(pool, at, [spec], threads=threads)[0], made_by)
+    return _ranked(ranking, pool_orders(pool.vector, at, [spec], threads=threads)[0], choice)
 
 
 def _given_table(path: str | Path, store: Store, spec: DiversitySpec) -> DuplicateTable:
     if spec.signal is not None or spec.descriptor is not None:
         raise SettingError("a table of duplicates was made from its own vectors: leave --signal and --descriptor out")
     table = read_duplicates(path)
-    if table.made_by.get("plan_sha256") != store.plan.digest():
+    if table.note.plan_sha256 != store.plan.digest():
         raise DataError(
             f"The table of duplicates {path} was made from another plan than the scores: it belongs to "
-            f"{table.made_by.get('store')}. Look for duplicates in {store.location}."
+            f"{table.note.store}. Look for duplicates in {store.location}."
         )
     return table.regrouped(threshold=spec.similarity)
 
@@ -83,10 +88,10 @@ def _without_duplicates(ranking: Ranking, table: DuplicateTable, row: IntArray, 
         raise DataError(f"{what} lacks {missing} of the samples that have a value. Look for duplicates among all.")
     # A sample alone is a group of its own.
     group = np.where(table.group < 0, table.num_groups + np.arange(len(table)), table.group)[place]
-    made_by = {"method": "dedup", "similarity": table.threshold, "duplicates": table.made_by}
-    return _ranked(ranking, distinct_first(group), made_by, len(np.unique(group)))
+    choice = ChosenDiversity(method="dedup", similarity=table.threshold, duplicates=table.note)
+    return _ranked(ranking, distinct_first(group), choice, len(np.unique(group)))
 
 
-def _ranked(ranking: Ranking, order: IntArray, made_by: dict[str, Any], num_distinct: int | None = None) -> Ranking:
-    diversified = Diversified(made_by, ranking.ranked, num_distinct)
+def _ranked(ranking: Ranking, order: IntArray, choice: ChosenDiversity, num_distinct: int | None = None) -> Ranking:
+    diversified = Diversified(choice, ranking.ranked, num_distinct)
     return replace(ranking, ranked=ranking.ranked[order], diversified=diversified)

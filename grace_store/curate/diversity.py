@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from grace_store import __version__
+from grace_store.artifacts.diversity_document import (
+    ClusterShare,
+    Diversity,
+    RandomSubsets,
+    SubsetDiversity,
+    TradeCurve,
+)
 from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.score_table import ScoreTable, read_scores
 from grace_store.artifacts.subset_file import read_subset
 from grace_store.base.arrays import FloatArray, IntArray
+from grace_store.base.documents import write_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, ignore
-from grace_store.base.files import write_json, write_text
-from grace_store.base.text import counted, without_nan
+from grace_store.base.files import write_text
+from grace_store.base.text import counted
 from grace_store.curate.pool import Pool, open_pool
 from grace_store.curate.select import Ranking, Subset, rank_samples
-from grace_store.curate.trade_curve import TradeCurve, TradeSpec, trade_curve
+from grace_store.curate.trade_curve import TradeSpec, curve_svg, trade_curve
 from grace_store.likeness.clusters import Clusters, cluster_vectors
 from grace_store.likeness.coverage import (
     RandomInterval,
@@ -42,144 +48,88 @@ _MEASURE_STREAM = 0x636F766572
 """Added to the seed, so that coverage is not measured by the very clusters that a selection was balanced by."""
 
 
-@dataclass(frozen=True, slots=True)
-class RandomSubsets:
-    """What random subsets of a size have."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiversityRequest:
+    """What is measured, and against what."""
 
-    share_touched: RandomInterval
-    expected_share_touched: float
-    """The exact mean, over all subsets of that size."""
-    entropy: RandomInterval
-    vendi: RandomInterval
-    nearest_distance: RandomInterval
-
-
-@dataclass(frozen=True, slots=True)
-class SubsetDiversity:
-    """How diverse one subset is. What cannot be said is NaN."""
-
-    name: str
-    num_samples: int
-    num_without_direction: int
-    """Samples whose vector is zero: they are in no cluster and have no neighbour."""
-    mean_value: float
-    num_touched: int
-    """Clusters that have at least one of its samples."""
-    share_touched: float
-    entropy: float
-    """Of how the samples fall into clusters, over log K: 1 if evenly."""
-    vendi: float
-    """Effective number of different samples."""
-    vendi_num_samples: int
-    """How many samples the Vendi score is taken over: all, or some drawn at random."""
-    nearest_distance: float
-    """Mean of 1 - cos to the nearest other of the subset."""
-    random: RandomSubsets | None
-    """None for the pool itself."""
+    subsets: Sequence[str | Path | Subset] = ()
+    """Files that ``select`` wrote, scores tables (their best), or subsets in memory."""
+    scores: ScoreTable | str | Path | None = None
+    """A table whose best are measured too, and whose values are those of the pool."""
+    ratio: Sequence[Ratio] = ()
+    """Shares of that table's best."""
+    signal: str | None = None
+    descriptor: str | None = None
+    num_clusters: int | None = None
+    seed: int = 0
+    num_random: int = NUM_RANDOM
+    """Random subsets that each subset is held against."""
+    curve: TradeSpec | None = None
+    """Asks for what value every bit of coverage costs, at the first ratio."""
+    partial: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterShare:
-    """One cluster: its samples' values, and how many of them each subset has."""
-
-    cluster: int
-    num_samples: int
-    mean_value: float
-    example: str
-    """Id of the sample nearest to the cluster's centre."""
-    num_chosen: list[int]
-    representation: list[float]
-    """For each subset, the cluster's share of it over its share of the pool: 1 is as at random."""
-
-
-@dataclass(frozen=True, slots=True)
-class Diversity:
-    """Subsets of a pool side by side."""
-
-    pool: SubsetDiversity
-    subsets: list[SubsetDiversity]
-    clusters: list[ClusterShare]
-    """Numbered as they are; the first cluster is the first here."""
-    curve: TradeCurve | None
-    made_by: dict[str, Any]
-
-    def represented(self, subset: int, count: int = 5) -> tuple[list[ClusterShare], list[ClusterShare]]:
-        """Return the clusters that a subset has the most too many samples of, and those it has the most too few of."""
-
-        def excess(each: ClusterShare) -> float:
-            # Chosen beyond what would be as at random; a cluster without any lacks all it should have.
-            share = self.subsets[subset].num_samples / max(self.pool.num_samples, 1)
-            return each.num_chosen[subset] - each.num_samples * share
-
-        ordered = sorted(self.clusters, key=excess)
-        over = [each for each in reversed(ordered) if each.representation[subset] > 1]
-        return over[:count], [each for each in ordered if each.representation[subset] < 1][:count]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON takes it, None for what cannot be said."""
-        found: dict[str, Any] = without_nan(
-            {
-                **self.made_by,
-                "pool": asdict(self.pool),
-                "subsets": [asdict(each) for each in self.subsets],
-                "clusters": [asdict(each) for each in self.clusters],
-                "curve": None if self.curve is None else self.curve.to_dict(),
-            }
-        )
-        return found
-
-
-def measure_diversity(
-    store: Store | str | Path, subsets: Sequence[str | Path | Subset] = (), *,
-    scores: ScoreTable | str | Path | None = None, ratio: Sequence[Ratio] = (), signal: str | None = None,
-    descriptor: str | None = None, num_clusters: int | None = None, seed: int = 0, num_random: int = NUM_RANDOM,
-    curve: TradeSpec | None = None, partial: bool = False, threads: int | None = None, listener: Listener = ignore,
-) -> Diversity:  # fmt: skip
+def diversity(
+    store: Store | str | Path,
+    request: DiversityRequest | None = None,
+    *,
+    threads: int | None = None,
+    listener: Listener = ignore,
+) -> Diversity:
     """Say how diverse subsets of a store's samples are, against the pool and against random subsets of their size.
 
-    subsets are files that ``select`` wrote, scores tables (their best), or Subset objects; with scores, the best of
-    that table in each ratio are measured too, and its values are those of the pool. curve asks for what value every
-    bit of coverage costs, at the first ratio. The pool is every done sample of the signal.
+    The pool is every done sample of the signal.
     """
+    request = request or DiversityRequest()
     opened = store if isinstance(store, Store) else Store.open(store)
-    if num_random < 1:
-        raise SettingError(f"{num_random} random subsets are too few: at least 1 is needed")
+    if request.num_random < 1:
+        raise SettingError(f"{request.num_random} random subsets are too few: at least 1 is needed")
+    scores, curve, seed = request.scores, request.curve, request.seed
     table = read_scores(scores, steps=False) if isinstance(scores, (str, Path)) else scores
-    if table is None and (ratio or curve):
+    if table is None and (request.ratio or curve):
         raise SettingError("a ratio or a curve needs values: give --scores")
-    chosen = [_chosen(subset, i) for i, subset in enumerate(subsets)]
     ranking = None if table is None else rank_samples(table)
-    shares = [*ratio] or (["0.2"] if table is not None and (curve or not subsets) else [])
+    shares = [*request.ratio] or (["0.2"] if table is not None and (curve or not request.subsets) else [])
+    chosen = [_chosen(subset, i) for i, subset in enumerate(request.subsets)]
     if ranking is not None:
-        chosen += [
-            _Chosen(f"best {share}", ranking.scores, ranking.take(ratio=share).ranked, ranking.scores.what)
-            for share in shares
-        ]
+        chosen += [_best(ranking, share) for share in shares]
     for each in chosen:
-        check_plan_of(each.scores.made_by, opened, each.what)
+        check_plan_of(each.scores.note, opened, each.what)
     with_values = table if table is not None else chosen[0].scores if chosen else None
-    if signal is None and with_values is not None:
-        signal = with_values.signal_named(None)
+    signal = request.signal if with_values is None else with_values.signal_named(request.signal)
     pool = open_pool(
-        opened, signal=signal, descriptor=descriptor, scores=with_values, partial=partial, threads=threads,
+        opened,
+        signal=signal,
+        descriptor=request.descriptor,
+        scores=with_values,
+        partial=request.partial,
+        threads=threads,
         listener=listener,
-    )  # fmt: skip
+    )
     listener(Note("Looking for clusters."))
-    clusters = cluster_vectors(pool.vector, num_clusters, seed=seed + _MEASURE_STREAM, threads=threads)
+    clusters = cluster_vectors(pool.vector, request.num_clusters, seed=seed + _MEASURE_STREAM, threads=threads)
     inside = counted(clusters.num_clusters, "cluster")
     listener(Note(f"Measuring {counted(len(chosen), 'subset')}, and random ones, in {inside}."))
-    measure = _Measure(pool, clusters, num_random, seed)
+    measure = _Measure(pool, clusters, request.num_random, seed)
     places = [pool.places_of(each.scores.row[each.chosen], each.name) for each in chosen]
     value = np.full(len(pool), np.nan) if with_values is None else with_values.values_of(pool.described.row)
     return Diversity(
-        pool=measure.of("pool", np.arange(len(pool)), value),
-        subsets=[
-            measure.of(each.name, mine, each.scores.value[each.chosen])
-            for each, mine in zip(chosen, places, strict=True)
-        ],
-        clusters=_cluster_shares(pool, clusters, value, places),
-        curve=_curve(pool, clusters, ranking, shares, curve, threads, listener),
-        made_by=_made_by(pool, clusters, chosen, with_values, seed=seed, num_random=num_random),
+        **pool.described.made_by
+        | {
+            "scores": None if with_values is None else with_values.note,
+            "num_samples": len(pool),
+            "num_clusters": clusters.num_clusters,
+            "compared": tuple(each.name for each in chosen),
+            "seed": seed,
+            "num_random": request.num_random,
+            "pool": measure.of("pool", np.arange(len(pool)), value),
+            "subsets": tuple(
+                measure.of(each.name, mine, each.scores.value[each.chosen])
+                for each, mine in zip(chosen, places, strict=True)
+            ),
+            "clusters": _cluster_shares(pool, clusters, value, places),
+            "curve": _curve(pool, clusters, ranking, shares, curve, threads, listener),
+        }
     )
 
 
@@ -198,33 +148,27 @@ def _chosen(subset: str | Path | Subset, number: int) -> _Chosen:
     if isinstance(subset, Subset):
         return _Chosen(f"subset {number + 1}", subset.scores, subset.chosen, f"subset {number + 1}")
     found = read_subset(Path(subset))
-    what = f"subset {subset}" if found.spec else found.scores.what
+    what = found.scores.what if found.is_table else f"subset {subset}"
     return _Chosen(str(subset), found.scores, found.chosen, what)
 
 
+def _best(ranking: Ranking, share: Ratio) -> _Chosen:
+    return _Chosen(f"best {share}", ranking.scores, ranking.take(ratio=share).ranked, ranking.scores.what)
+
+
 def _curve(
-    pool: Pool, clusters: Clusters, ranking: Ranking | None, shares: Sequence[Ratio], curve: TradeSpec | None,
-    threads: int | None, listener: Listener,
-) -> TradeCurve | None:  # fmt: skip
+    pool: Pool,
+    clusters: Clusters,
+    ranking: Ranking | None,
+    shares: Sequence[Ratio],
+    curve: TradeSpec | None,
+    threads: int | None,
+    listener: Listener,
+) -> TradeCurve | None:
     if curve is None or ranking is None:
         return None
     listener(Note(f"Drawing a curve of {len(curve.specs())} choices."))
     return trade_curve(pool, clusters, ranking, shares[0], curve, threads=threads)
-
-
-def _made_by(
-    pool: Pool, clusters: Clusters, chosen: Sequence[_Chosen], scores: ScoreTable | None, **settings: Any
-) -> dict[str, Any]:
-    return {
-        **pool.made_by,
-        "kind": "diversity",
-        "made_by": f"grace-store {__version__}",
-        "num_samples": len(pool),
-        "num_clusters": clusters.num_clusters,
-        "scores": None if scores is None else scores.made_by,
-        "compared": [each.name for each in chosen],
-        **settings,
-    }
 
 
 @dataclass(slots=True)
@@ -289,7 +233,7 @@ class _Measure:
 
 def _cluster_shares(
     pool: Pool, clusters: Clusters, value: FloatArray, places: Sequence[IntArray]
-) -> list[ClusterShare]:
+) -> tuple[ClusterShare, ...]:
     num = clusters.num_clusters
     label = clusters.label
     finite = np.flatnonzero(np.isfinite(value) & (label >= 0))
@@ -304,23 +248,22 @@ def _cluster_shares(
     ordered = np.lexsort((-np.arange(len(label)), clusters.similarity, label))
     central = ordered[np.searchsorted(label[ordered], np.arange(num), side="right") - 1]
     ids = pool.store.column("sample_id")[pool.described.sample[central]]
-    return [
+    return tuple(
         ClusterShare(
             cluster=i,
             num_samples=int(clusters.size[i]),
             mean_value=float(mean[i]),
             example=str(ids[i]),
-            num_chosen=[int(each[i]) for each in counts],
-            representation=[float(each[i]) for each in shares],
+            num_chosen=tuple(int(each[i]) for each in counts),
+            representation=tuple(float(each[i]) for each in shares),
         )
         for i in range(num)
-    ]
+    )
 
 
 def write_diversity(found: Diversity, out: Path | None = None, curve: Path | None = None) -> None:
-    """Write everything as JSON, and the curve as SVG."""
+    """Write everything as a document, and the curve as SVG."""
     if out is not None:
-        write_json(out, found.to_dict())
+        write_document(out, found)
     if curve is not None and found.curve is not None:
-        note = f"{found.made_by['num_samples']} samples of {found.made_by['store']}"
-        write_text(curve, found.curve.picture(note))
+        write_text(curve, curve_svg(found.curve, f"{found.num_samples} samples of {found.store}"))

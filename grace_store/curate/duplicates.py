@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grace_store import __version__
 from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicates
 from grace_store.artifacts.made_from import check_plan_of
+from grace_store.artifacts.notes import DuplicatesNote, GroupSpec, RecallNote, SearchNote
 from grace_store.artifacts.score_table import ScoreTable, read_scores
 from grace_store.artifacts.subset_file import samples_named
 from grace_store.base.arrays import BoolArray, Float32Array, IntArray
@@ -22,58 +22,85 @@ from grace_store.curate.text_digests import sample_digests
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS, Keep, check_thresholds
 from grace_store.likeness.forest import Pairs, joined, nearest_in, parents_in, spanning_forest
 from grace_store.likeness.points import Descriptor
-from grace_store.read.blocks import BlockReader, Mapper, Threads, map_ordered
-from grace_store.read.descriptors import DescriptionReader, tell_oddities
+from grace_store.read.blocks import BlockReader
+from grace_store.read.descriptors import DescriptionReader, DescriptorSpec, tell_oddities
+from grace_store.read.parallel import Mapper, Threads, map_ordered
 from grace_store.store.opened import SignalView, Store
 
 if TYPE_CHECKING:
     from grace_store.likeness.search import Found
 
 
-def find_duplicates(
-    store: Store | str | Path, *, signal: str | None = None, descriptor: Descriptor | None = None,
-    threshold: float = DEFAULT_THRESHOLD, floor: float | None = None, scores: ScoreTable | str | Path | None = None,
-    subset: str | Path | IntArray | None = None, keep: Keep | None = None, dimension: int | None = None, seed: int = 0,
-    data: Sequence[str | Path] | None = None, partial: bool = False, threads: Threads = None,
-    listener: Listener = ignore,
-) -> DuplicateTable:  # fmt: skip
-    """Return the done samples of a signal in groups: those with the same text, or with a cosine that reaches threshold.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DuplicatesRequest:
+    """Which samples are compared, by what, and which one of a group is kept."""
 
-    subset is a file that names samples, or their positions in the plan. keep says which one of a group stays: that with
-    the highest value (the default if there are scores), the shortest, or the earliest. Pairs are looked for down to
-    floor (0.9, or the threshold if that is lower), so that the table can be regrouped by any threshold from there up.
-    data says where the dataset is now, if it moved: texts are compared if it is there.
-    """
-    floor = min(DEFAULT_FLOOR, threshold) if floor is None else floor
+    signal: str | None = None
+    descriptor: Descriptor | None = None
+    dimension: int | None = None
+    """Of the descriptor projected."""
+    seed: int = 0
+    threshold: float = DEFAULT_THRESHOLD
+    """Cosine from which samples are alike."""
+    floor: float | None = None
+    """Pairs are looked for down to here (0.9, or the threshold if that is lower), so that the table can be regrouped
+    by any threshold from there up."""
+    scores: ScoreTable | str | Path | None = None
+    """Values to keep the best of a group by, and step scores for the descriptor weighted."""
+    subset: str | Path | IntArray | None = None
+    """Only these: a file that names samples, or their positions in the plan."""
+    keep: Keep | None = None
+    """Which one of a group stays: that with the highest value (the default with scores), the shortest, the earliest."""
+    data: Sequence[str | Path] | None = None
+    """Where the dataset is now, if it moved: texts are compared if it is there."""
+    partial: bool = False
+
+
+def duplicates(
+    store: Store | str | Path,
+    request: DuplicatesRequest | None = None,
+    *,
+    threads: Threads = None,
+    listener: Listener = ignore,
+) -> DuplicateTable:
+    """Return the done samples of a signal in groups: those with the same text, or with a cosine from a threshold up."""
+    request = request or DuplicatesRequest()
+    threshold, descriptor = request.threshold, request.descriptor
+    floor = min(DEFAULT_FLOOR, threshold) if request.floor is None else request.floor
     check_thresholds(threshold, floor)
     opened = store if isinstance(store, Store) else Store.open(store)
-    table = _scores(opened, scores, steps=descriptor == "weighted")
-    keep = _checked(keep, table)
-    view = opened.signal(signal if table is None else table.signal_named(signal))
-    samples = samples_named(opened, subset) if isinstance(subset, (str, Path)) else subset
+    table = _scores(opened, request.scores, steps=descriptor == "weighted")
+    keep = _checked(request.keep, table)
+    view = opened.signal(request.signal if table is None else table.signal_named(request.signal))
+    named = isinstance(request.subset, (str, Path))
     reader = DescriptionReader.of(
-        opened, signal=view.name, descriptor=descriptor, scores=table if descriptor == "weighted" else None,
-        samples=samples, dimension=dimension, seed=seed, partial=partial, threads=threads,
-    )  # fmt: skip
+        opened,
+        DescriptorSpec(view.name, descriptor, request.dimension, request.seed),
+        scores=table if descriptor == "weighted" else None,
+        samples=samples_named(opened, request.subset) if isinstance(request.subset, (str, Path)) else request.subset,
+        partial=request.partial,
+        threads=threads,
+    )
     source = StoreVectors(reader)
     # Vectors may come from elsewhere; they are searched here, so that the result is the same wherever they come from.
     here = None if isinstance(threads, Mapper) else threads
-    search, about = _search(source, floor, here, seed, listener)
+    search, about = _search(source, floor, here, request.seed, listener)
     found = source.sample
-    digests, digest_of = sample_digests(opened, found, data, listener)
+    digests, digest_of = sample_digests(opened, found, request.data, listener)
     copies, is_exact = _same_text(found, digests)
     row = opened.column("sample_row")[found].astype(np.int64)
-    made_by = reader.made_by | {
-        "kind": "duplicates",
-        "made_by": f"grace-store {__version__}",
-        "spec": {"threshold": threshold, "floor": floor, "keep": keep},
-        "num_samples": len(found),
-        "num_zero": source.num_zero,
-        "exact_by": digest_of,
-        "search": about,
-        "subset": str(subset) if isinstance(subset, (str, Path)) else None,
-        "scores": None if table is None else table.made_by,
-    }
+    note = DuplicatesNote(
+        **reader.made_by
+        | {
+            "spec": GroupSpec(threshold=threshold, floor=floor, keep=keep),
+            "num_samples": len(found),
+            "num_zero": source.num_zero,
+            "exact_by": digest_of,
+            "search": about,
+            "subset": str(request.subset) if named else None,
+            "scores": None if table is None else table.note,
+        }
+    )
     forest = spanning_forest(joined([copies, search.forest]))
     return DuplicateTable(
         sample_id=opened.column("sample_id")[found].tolist(),
@@ -82,25 +109,28 @@ def find_duplicates(
         **_likeness(found, forest, search),
         value=np.full(len(found), np.nan) if table is None else table.values_of(row),
         num_tokens=_num_tokens(view, threads)[found],
-        made_by=made_by,
+        note=note,
     )
 
 
-def regroup_duplicates(
-    table: str | Path, *, threshold: float | None = None, keep: Keep | None = None,
+def regroup(
+    table: str | Path,
+    *,
+    threshold: float | None = None,
+    keep: Keep | None = None,
     scores: ScoreTable | str | Path | None = None,
-) -> DuplicateTable:  # fmt: skip
-    """Return a table's samples in groups by another threshold or policy, without store or search."""
+) -> DuplicateTable:
+    """Return the samples of a table of duplicates in groups by another threshold or policy, without store or search."""
     found = read_duplicates(table)
     value = None
     if scores is not None:
         given = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
-        if given.made_by.get("plan_sha256") != found.made_by["plan_sha256"]:
+        if given.note.plan_sha256 != found.note.plan_sha256:
             raise DataError(
                 f"{table} and the scores are of different plans; score the store that {table} was made from."
             )
         value = given.values_of(found.row)
-    _checked(keep or found.made_by["spec"]["keep"], scores if scores is not None else found)
+    _checked(keep or found.note.spec.keep, scores if scores is not None else found)
     return found.regrouped(threshold, keep, value)
 
 
@@ -144,7 +174,7 @@ class StoreVectors:
 
 def _search(
     source: StoreVectors, floor: float, threads: int | None, seed: int, listener: Listener
-) -> tuple[Found, dict[str, Any]]:
+) -> tuple[Found, SearchNote]:
     """Return what the search found and what the table says of it."""
     # Here, so that nothing but a search needs faiss: a table is regrouped without.
     from grace_store.likeness.search import num_gpus, plan_index, similar_pairs
@@ -154,13 +184,19 @@ def _search(
     listener(Note(f"Comparing {counted(source.reader.max_samples, 'sample')}, {source.size} numbers each, {how}."))
     found = similar_pairs(source, floor, plan=plan, threads=threads, seed=seed, listener=listener)
     tell_oddities(source.num_zero, source.num_unweighted, listener)
-    about: dict[str, Any] = {"index": plan.kind, "seed": seed, "num_distinct": found.num_distinct, "recall": None}
-    if found.recall is not None:
-        about |= {"num_cells": plan.num_cells, "num_probed": plan.num_probed}
-        about["recall"] = asdict(found.recall) | {"share": found.recall.share}
-        if found.recall.share is not None and found.recall.share < 0.99:
-            listener(Warned(f"The search found {found.recall.share:.3f} of the similar pairs of samples at random."))
-    return found, about
+    recall = found.recall
+    if recall is None:
+        return found, SearchNote(index=plan.kind, seed=seed, num_distinct=found.num_distinct)
+    if recall.share is not None and recall.share < 0.99:
+        listener(Warned(f"The search found {recall.share:.3f} of the similar pairs of samples at random."))
+    return found, SearchNote(
+        index=plan.kind,
+        seed=seed,
+        num_distinct=found.num_distinct,
+        recall=RecallNote(**asdict(recall), share=recall.share),
+        num_cells=plan.num_cells,
+        num_probed=plan.num_probed,
+    )
 
 
 def _same_text(samples: IntArray, digests: Sequence[bytes]) -> tuple[Pairs, BoolArray]:
@@ -208,7 +244,7 @@ def _scores(store: Store, scores: ScoreTable | str | Path | None, *, steps: bool
     if scores is None:
         return None
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=steps)
-    check_plan_of(table.made_by, store, table.what)
+    check_plan_of(table.note, store, table.what)
     return table
 
 

@@ -4,94 +4,122 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+from grace_store.artifacts.fidelity_document import (
+    FidelityDocument,
+    FidelitySample,
+    SampleAlignments,
+    SpaceFidelity,
+)
 from grace_store.base.arrays import FloatArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.read.blocks import BlockReader
 from grace_store.read.records import UnitLoader, image_folder, open_dataset
+from grace_store.read.samples import samples_at
 from grace_store.run.model_door import PROXY, model_door
 from grace_store.run.open_signal import check_same
 from grace_store.store.opened import SignalView, Store
-from grace_store.values.agreement import Agreement, agreement, scores_of
-from grace_store.values.grace import RaggedScores
-from grace_store.values.heuristics import random_values
+from grace_store.values.agreement import agreement, scores_of
+from grace_store.values.methods.grace import RaggedScores
 from grace_store.values.overlap import jaccard_by_chance
+from grace_store.values.random_values import random_values
 from grace_store.values.ranking import Ratio, budget, rank
 from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.survival import Survival, survival
+from grace_store.values.survival import survival
 
 MIN_SAMPLES = 8
 NOTE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class SpaceFidelity:
-    """How the proxy agrees with the gradients over one set of parameters."""
-
-    answer_alignment: Agreement
-    history_alignment: Agreement
-    value: Agreement
-    chosen: Survival
-    """How much the two choices share."""
-
-
-@dataclass(frozen=True, slots=True)
 class Fidelity:
-    """The proxy's alignments against those of parameter gradients, over the same samples."""
+    """What was found, and the scores behind it."""
 
-    signal: str
-    num_samples: int
-    num_steps: int
-    ratio: str
-    by_chance: float
-    """What two random choices of that size would share."""
-    spaces: dict[str, SpaceFidelity]
+    document: FidelityDocument
+    """Without the samples."""
     sample_id: list[str]
     scores: dict[str, RaggedScores]
     """All scores, "proxy" first, then by set of parameters."""
 
+    def with_samples(self) -> FidelityDocument:
+        """Return the document with every number behind it."""
+        samples = tuple(self._sample(number) for number in range(len(self.sample_id)))
+        return self.document.model_copy(update={"samples": samples})
 
-def measure_fidelity(
-    store: Store | str, model: str | None = None, spec: ScoreSpec | None = None, *, signal: str | None = None,
-    num_samples: int = 64, ratio: Ratio = "0.2", seed: int = 0, draws: int = 200, num_layer_groups: int = 0,
-    lora: bool = True, options: RunOptions | None = None, data: Sequence[str] | None = None,
-    adapter: str | None = None, images: str | None = None, listener: Listener = ignore,
-) -> Fidelity:  # fmt: skip
+    def _sample(self, number: int) -> FidelitySample:
+        scores = {}
+        for name, found in self.scores.items():
+            steps = slice(int(found.offsets[number]), int(found.offsets[number + 1]))
+            scores[name] = SampleAlignments(
+                value=float(found.value[number]),
+                answer_alignment=tuple(found.answer_alignment[steps].tolist()),
+                history_alignment=tuple(found.history_alignment[steps].tolist()),
+            )
+        return FidelitySample(sample_id=self.sample_id[number], scores=scores)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FidelityRequest:
+    """Which samples' gradients are taken, and where everything that it needs is now, if it moved."""
+
+    spec: ScoreSpec = field(default_factory=ScoreSpec)
+    signal: str | None = None
+    """The proxy signal; None for the only one."""
+    num_samples: int = 64
+    ratio: Ratio = "0.2"
+    seed: int = 0
+    """Which samples, and the draws."""
+    draws: int = 200
+    num_layer_groups: int = 0
+    """Also over the parameters of each of this many groups of layers."""
+    lora: bool = True
+    """Also over the adapter's own parameters, if there is one."""
+    model: str | None = None
+    adapter: str | None = None
+    data: Sequence[str] | None = None
+    images: str | None = None
+    options: RunOptions = field(default_factory=RunOptions)
+
+
+def fidelity(
+    store: Store | str | Path, request: FidelityRequest | None = None, *, listener: Listener = ignore
+) -> Fidelity:
     """Take whole gradients of a seeded sample of the done ones, and compare their alignments with the stored ones."""
+    request = request or FidelityRequest()
     opened = store if isinstance(store, Store) else Store.open(store)
-    view = opened.signal(signal)
+    view = opened.signal(request.signal)
     if view.signal.spec.kind != "proxy":
         raise SettingError(f"signal {view.name!r} holds gradients itself: fidelity is asked of a proxy signal")
-    if num_samples < MIN_SAMPLES:
-        raise SettingError(f"{num_samples} samples are too few to correlate anything: take at least {MIN_SAMPLES}")
-    if draws < 1:
-        raise SettingError(f"draws {draws} is not at least 1")
+    if request.num_samples < MIN_SAMPLES:
+        raise SettingError(
+            f"{request.num_samples} samples are too few to correlate anything: take at least {MIN_SAMPLES}"
+        )
+    if request.draws < 1:
+        raise SettingError(f"draws {request.draws} is not at least 1")
+    ratio = request.ratio
     budget(ratio, 0)  # says so if it is no ratio
-    chosen = _choose(view, num_samples, seed)
-    found = _gradients(
-        view, model, chosen, num_layer_groups, lora, options or RunOptions(), data, adapter, images, listener
-    )  # fmt: skip
-    proxy = [view.gram(int(position)) for position in found.positions]
-    tokens = [view.segments("segment_num_tokens", int(position)) for position in found.positions]
-    spec = spec or ScoreSpec()
-    scores = {"proxy": scores_of(proxy, tokens, spec)}
-    scores |= {space: scores_of(grams, tokens, spec) for space, grams in found.grams.items()}
-    count = budget(ratio, len(proxy))
-    return Fidelity(
+    found = _gradients(view, _choose(view, request.num_samples, request.seed), request, listener)
+    samples = samples_at(view, found.positions)
+    proxy, tokens = [each.gram for each in samples], [each.num_tokens for each in samples]
+    scores = {"proxy": scores_of(proxy, tokens, request.spec)}
+    scores |= {space: scores_of(grams, tokens, request.spec) for space, grams in found.grams.items()}
+    document = FidelityDocument(
+        store=opened.location,
+        plan_sha256=opened.plan.digest(),
         signal=view.name,
         num_samples=len(proxy),
         num_steps=int(scores["proxy"].offsets[-1]),
         ratio=str(ratio),
-        by_chance=jaccard_by_chance(len(proxy), count),
-        spaces={space: _compare(scores["proxy"], scores[space], ratio, draws, seed) for space in found.grams},
-        sample_id=[str(opened.column("sample_id", int(p), int(p) + 1)[0]) for p in found.positions],
-        scores=scores,
+        by_chance=jaccard_by_chance(len(proxy), budget(ratio, len(proxy))),
+        spaces={space: _compare(scores["proxy"], scores[space], request) for space in found.grams},
     )
+    return Fidelity(document, [each.sample_id for each in samples], scores)
 
 
 def _choose(view: SignalView, num_samples: int, seed: int) -> list[int]:
@@ -114,22 +142,24 @@ class _Found:
     grams: dict[str, list[FloatArray]]
 
 
-def _gradients(
-    view: SignalView, model: str | None, chosen: Sequence[int], num_layer_groups: int, lora: bool,
-    options: RunOptions, data: Sequence[str] | None, adapter: str | None, images: str | None, listener: Listener,
-) -> _Found:  # fmt: skip
+def _gradients(view: SignalView, chosen: Sequence[int], request: FidelityRequest, listener: Listener) -> _Found:
     from grace_store.model.gradients.true_gradients import open_gradients
 
-    model = model or view.signal.origin["model"]
-    adapter = adapter or view.signal.origin.get("adapter")
-    check_same(view, model, ExtractRequest(), options, model_door(PROXY), adapter)
-    with open_dataset(view.store, data) as dataset:
-        folder = image_folder(images, view, dataset)
+    model = request.model or view.signal.origin["model"]
+    adapter = request.adapter or view.signal.origin.get("adapter")
+    check_same(view, model, ExtractRequest(), request.options, model_door(PROXY), adapter)
+    with open_dataset(view.store, request.data) as dataset:
+        folder = image_folder(request.images, view, dataset)
         samples = UnitLoader(view.store, dataset).read_some(chosen)
         gradients = open_gradients(
-            model, view.signal.spec, options, adapter=adapter, images=folder,
-            num_layer_groups=num_layer_groups, lora=lora,
-        )  # fmt: skip
+            model,
+            view.signal.spec,
+            request.options,
+            adapter=adapter,
+            images=folder,
+            num_layer_groups=request.num_layer_groups,
+            lora=request.lora,
+        )
         grams: dict[str, list[FloatArray]] = {space: [] for space in gradients.spaces}
         positions = []
         began = told = time.monotonic()
@@ -154,12 +184,12 @@ def _gradients(
     return _Found(positions, grams)
 
 
-def _compare(proxy: RaggedScores, true: RaggedScores, ratio: Ratio, draws: int, seed: int) -> SpaceFidelity:
+def _compare(proxy: RaggedScores, true: RaggedScores, request: FidelityRequest) -> SpaceFidelity:
     each = np.arange(len(proxy.value) + 1)
-    drawn = {"draws": draws, "seed": seed}
+    drawn = {"draws": request.draws, "seed": request.seed}
     return SpaceFidelity(
         answer_alignment=agreement(proxy.answer_alignment, true.answer_alignment, proxy.offsets, **drawn),
         history_alignment=agreement(proxy.history_alignment, true.history_alignment, proxy.offsets, **drawn),
         value=agreement(proxy.value, true.value, each, **drawn),
-        chosen=survival(proxy.value, true.value, ratio, **drawn),
+        chosen=survival(proxy.value, true.value, request.ratio, **drawn),
     )

@@ -7,10 +7,22 @@ from typing import Any
 
 from grace_store.base.errors import DataError
 from grace_store.read.records import UnitLoader, open_dataset
-from grace_store.store.opened import SignalView
-from grace_store.values.grace import score_block
+from grace_store.run.status import check_planned, why_set_aside
+from grace_store.store.opened import SignalView, Store
 from grace_store.values.gram import pack
+from grace_store.values.methods.grace import score_block
 from grace_store.values.score_spec import ScoreSpec
+
+
+def inspect(
+    store: Store | str, sample: str, *, signal: str | None = None, data: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Return a sample (its id, or #ROW) as sample_view does, scored by the defaults, and why it was set aside."""
+    opened = store if isinstance(store, Store) else Store.open(store)
+    check_planned(opened, sample)
+    view = opened.signal(signal)
+    shown = sample_view(view, opened.find(sample), ScoreSpec(), data)
+    return shown | {"why_set_aside": why_set_aside(view, shown["sample"]) or None}
 
 
 def sample_view(view: SignalView, sample: int, spec: ScoreSpec, data: Sequence[str] | None = None) -> dict[str, Any]:
@@ -20,7 +32,7 @@ def sample_view(view: SignalView, sample: int, spec: ScoreSpec, data: Sequence[s
         "sample_id": rows.sample_id[0],
         "row": int(rows.row[0]),
         "sample": sample,
-        "unit": sample // view.store.plan.samples_per_unit,
+        "unit": view.store.plan.unit_of(sample),
         "signal": view.name,
         "state": view.state(sample),
         "num_steps": int(rows.num_steps[0]),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import Float32Array
 from grace_store.base.errors import DataError, SettingError, Unfinished
@@ -14,7 +15,7 @@ from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.text import counted
 from grace_store.likeness.nearest import Nearest
 from grace_store.likeness.points import Descriptor
-from grace_store.read.descriptors import DescriptionReader
+from grace_store.read.descriptors import DescriptionReader, DescriptorSpec
 from grace_store.store.opened import Store
 
 
@@ -39,29 +40,49 @@ class Neighbours:
     neighbours: list[Neighbour]
 
 
-def nearest_samples(
-    store: Store | str | Path, sample: str | Float32Array, *, count: int = 10, least: bool = False,
-    signal: str | None = None, descriptor: Descriptor | None = None, scores: ScoreTable | None = None,
-    dimension: int | None = None, seed: int | None = None, partial: bool = False, threads: int | None = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeighboursRequest:
+    """How many are looked for, and by what."""
+
+    count: int = 10
+    least: bool = False
+    """The least aligned ones instead."""
+    signal: str | None = None
+    descriptor: Descriptor | None = None
+    scores: ScoreTable | None = None
+    """Step scores, for the descriptor weighted."""
+    dimension: int | None = None
+    seed: int | None = None
+    partial: bool = False
+
+
+def neighbours(
+    store: Store | str | Path,
+    sample: str | Float32Array,
+    request: NeighboursRequest | None = None,
+    *,
+    threads: int | None = None,
     listener: Listener = ignore,
-) -> Neighbours:  # fmt: skip
+) -> Neighbours:
     """Return the samples with the largest cosine to a sample (its id, or #ROW), or with the smallest.
 
     Instead of a sample, the vectors of any trace may be given: (K+1, d), the answer last, from the signal's own model.
     Every done sample is compared, exactly; one whose descriptor is zero is left out.
     """
+    request = request or NeighboursRequest()
+    count, least, scores = request.count, request.least, request.scores
     if count < 1:
         raise SettingError(f"count {count} is below 1")
-    if scores is not None and descriptor != "weighted":
+    if scores is not None and request.descriptor != "weighted":
         raise SettingError("scores are for the descriptor weighted, which weighs steps by them: leave --scores out")
-    if seed is not None and descriptor != "projected":
+    if request.seed is not None and request.descriptor != "projected":
         raise SettingError("a seed is for the random projection of the descriptor projected: leave --seed out")
     opened = store if isinstance(store, Store) else Store.open(store)
-    view = opened.signal(signal if scores is None else scores.signal_named(signal))
-    reader = DescriptionReader.of(
-        opened, signal=view.name, descriptor=descriptor, scores=scores, dimension=dimension, seed=seed or 0,
-        partial=partial, threads=threads,
-    )  # fmt: skip
+    if scores is not None:
+        check_plan_of(scores.note, opened, scores.what)
+    view = opened.signal(request.signal if scores is None else scores.signal_named(request.signal))
+    spec = DescriptorSpec(view.name, request.descriptor, request.dimension, request.seed or 0)
+    reader = DescriptionReader.of(opened, spec, scores=scores, partial=request.partial, threads=threads)
     if isinstance(sample, str):
         place = opened.find(sample)
         query, name = _descriptor_of(reader, place), str(opened.column("sample_id", place, place + 1)[0])
@@ -103,7 +124,7 @@ def read_vectors(path: str | Path) -> Float32Array:
 
 
 def _descriptor_of(reader: DescriptionReader, place: int) -> Float32Array:
-    unit = place // reader.store.plan.samples_per_unit
+    unit = reader.store.plan.unit_of(place)
     if unit not in reader.units:
         raise Unfinished(
             f"{reader.store.location}: the sample is in unit {unit} of {reader.view.name}, which is not done yet. "

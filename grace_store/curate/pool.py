@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
+from grace_store.artifacts.notes import PointsNote
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.text import counted
 from grace_store.likeness.points import descriptor_named
-from grace_store.read.descriptors import Descriptions, describe_samples
+from grace_store.read.descriptors import Descriptions, DescriptorSpec, describe_samples
 from grace_store.store.opened import Store
 
 
@@ -29,8 +30,9 @@ class Pool:
         return cast(Float32Array, self.described.vector)
 
     @property
-    def made_by(self) -> dict[str, Any]:
-        return self.described.made_by
+    def note(self) -> PointsNote:
+        """Which vectors these are."""
+        return PointsNote(**self.described.made_by)
 
     def __len__(self) -> int:
         return len(self.described)
@@ -42,7 +44,7 @@ class Pool:
         if missing.any():
             raise DataError(
                 f"{int(missing.sum())} of the {len(row)} samples of {what} have no vector in signal "
-                f"{self.made_by['signal']['name']!r} of {self.store.location}. Name another --signal, or extract them."
+                f"{self.note.signal.name!r} of {self.store.location}. Name another --signal, or extract them."
             )
         return place
 
@@ -57,8 +59,8 @@ def open_pool(
     weights = scores.with_steps() if chosen == "weighted" and scores is not None else None
     num_samples = store.plan.num_samples if samples is None else len(samples)
     listener(Note(f"Reading the vectors of {counted(num_samples, 'sample')}, signal {view.name}."))
+    spec = DescriptorSpec(view.name, chosen)
     found = describe_samples(
-        store, signal=view.name, descriptor=chosen, scores=weights, samples=samples, partial=partial, threads=threads,
-        listener=listener,
-    )  # fmt: skip
+        store, spec, scores=weights, samples=samples, partial=partial, threads=threads, listener=listener
+    )
     return Pool(store, found)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from grace_store.base.arrays import IntArray
-from grace_store.curate.pool import Pool
+from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.likeness.clusters import cluster_vectors, make_cells
 from grace_store.likeness.greedy import Trade, greedy_orders
 from grace_store.values.diverse_orders import blended_order
@@ -16,9 +15,9 @@ from grace_store.values.ranking import Balance, balanced_order
 
 
 def pool_orders(
-    pool: Pool, at: IntArray, specs: Sequence[DiversitySpec], *, threads: int | None = None
+    vector: Float32Array, at: IntArray, specs: Sequence[DiversitySpec], *, threads: int | None = None
 ) -> list[IntArray]:
-    """Return an order by each spec over samples given the best first, at being their places in the pool.
+    """Return an order by each spec over samples given the best first, at being their places among the vectors.
 
     Specs of the methods clusters, facility and mmr that share a seed share clusters and similarities.
     """
@@ -27,11 +26,11 @@ def pool_orders(
         mine = [i for i, spec in enumerate(specs) if (spec.seed or 0) == seed]
         greedy = [i for i in mine if specs[i].method != "clusters"]
         if greedy:
-            cell = make_cells(pool.vector, seed=seed, threads=threads)[at]
+            cell = make_cells(vector, seed=seed, threads=threads)[at]
             trades = [Trade(specs[i].method, _weight(specs[i])) for i in greedy]  # type: ignore[arg-type]
-            orders |= dict(zip(greedy, greedy_orders(pool.vector, at, cell, trades), strict=True))
+            orders |= dict(zip(greedy, greedy_orders(vector, at, cell, trades), strict=True))
         for num_clusters in dict.fromkeys(specs[i].num_clusters for i in mine if i not in greedy):
-            label = cluster_vectors(pool.vector, num_clusters, seed=seed, threads=threads).label[at]
+            label = cluster_vectors(vector, num_clusters, seed=seed, threads=threads).label[at]
             # Samples that point nowhere are a cluster of their own.
             stratum = np.unique(label, return_inverse=True)[1].astype(np.int64)
             for i in mine:

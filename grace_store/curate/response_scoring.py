@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from grace_store.artifacts.notes import ScoresNote
 from grace_store.artifacts.outputs import Source, sources_of
-from grace_store.artifacts.score_table import score_rows
+from grace_store.artifacts.score_table import ScoreRows
 from grace_store.base.arrays import BoolArray, FlagArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
-from grace_store.curate.made_by import describe
-from grace_store.read.blocks import SignalWeights, Threads, map_ordered
+from grace_store.curate.scores_note import scores_note
+from grace_store.read.parallel import Threads, map_ordered
+from grace_store.read.signal_choice import SignalWeights
 from grace_store.read.vectors import VectorReader
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.combine import combine_signals
-from grace_store.values.grace import Flag
-from grace_store.values.heuristics import HeuristicSpec, heuristic_values
+from grace_store.values.flags import Flag
+from grace_store.values.methods.method import Heuristic, Responses
+from grace_store.values.methods.method_spec import MethodSpec
 
 
 def are_whole_responses(store: Store, weights: SignalWeights) -> bool:
@@ -45,9 +47,8 @@ class ResponseScoring:
     """One scoring: what is read, by which settings, and what its table says of it."""
 
     reader: VectorReader
-    spec: HeuristicSpec
     weights: SignalWeights
-    made_by: dict[str, Any]
+    note: ScoresNote
 
     @property
     def sources(self) -> list[Source]:
@@ -55,10 +56,10 @@ class ResponseScoring:
         return sources_of(self.reader.store)
 
     @classmethod
-    def of(cls, store: Store, spec: HeuristicSpec, weights: SignalWeights, *, partial: bool) -> ResponseScoring:
+    def of(cls, store: Store, spec: MethodSpec, weights: SignalWeights, *, partial: bool) -> ResponseScoring:
         reader = VectorReader(store, weights.names)
         reader.check_complete(partial=partial)
-        return cls(reader, spec, weights, describe(reader, spec.model_dump(mode="json"), weights))
+        return cls(reader, weights, scores_note(reader, spec, weights))
 
     def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, FlagArray]]:
         """Yield rows of the table in order, with the samples' flags as numbers."""
@@ -75,18 +76,16 @@ class ResponseScoring:
         kept = np.flatnonzero(has.any(axis=0))
         value = combine_signals(values, list(self.weights.weights.values()))[kept]
         flags = heuristic_flags(value, ~np.asarray(has[:, kept].all(axis=0)))
-        rows = score_rows(
+        rows = ScoreRows(
             sample_id=store.column("sample_id", start, stop)[kept],
             row=row[kept],
             num_steps=num_steps[kept],
             # Where signals tokenise differently, of the first one that has the sample.
             num_tokens=tokens[has.argmax(axis=0), np.arange(stop - start)][kept],
             value=value,
-            steps=None,
-            step_tokens=None,
             flags=flags,
         )
-        return rows, flags
+        return rows.to_table(self.note), flags
 
     def _signal(
         self, number: int, start: int, row: IntArray, num_steps: IntArray
@@ -94,7 +93,9 @@ class ResponseScoring:
         """Return of all samples of a block, by one signal: is it done, its value (NaN if not), its tokens."""
         parts = [self.reader.response(number, unit) for unit in self.reader.units(start)]
         done, tokens, loss = (np.concatenate(each) for each in zip(*parts, strict=True))
-        value = heuristic_values(
-            self.spec, row=row, num_steps=num_steps, num_parts=np.ones(len(row), np.int64), num_tokens=tokens, loss=loss
-        )
+        parts_of = np.ones(len(row), np.int64)
+        samples = Responses(row=row, num_steps=num_steps, num_parts=parts_of, num_tokens=tokens, loss=loss)
+        method = self.note.method
+        assert isinstance(method, Heuristic)
+        value = method.values(self.note.spec, samples)
         return done, np.where(done, value, np.nan), tokens.astype(np.int64)

@@ -4,33 +4,52 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Protocol, cast, overload
 
 import numpy as np
 import pyarrow as pa
 
 from grace_store.artifacts.made_from import check_made_from, check_plan_of, check_signals_of, open_made_from
+from grace_store.artifacts.notes import CustomHistory, ScoresNote
 from grace_store.artifacts.outputs import Source, check_outputs, sources_of
-from grace_store.artifacts.score_table import ScoreTable, read_made_by, schema_of, score_rows, write_scores
-from grace_store.base.arrays import ByteArray, FloatArray
+from grace_store.artifacts.score_table import ScoreRows, ScoreTable, read_scores_note, scores_schema, write_scores
+from grace_store.base.arrays import FlagArray, FloatArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, ignore
-from grace_store.curate.influence import InfluenceScoring, prepare_influence
-from grace_store.curate.made_by import describe
+from grace_store.curate.influence import prepare_influence
 from grace_store.curate.response_scoring import ResponseScoring, are_whole_responses, heuristic_flags
+from grace_store.curate.scores_note import scores_note
 from grace_store.curate.targets import Targets
-from grace_store.read.blocks import BlockReader, SampleBlock, Signals, SignalWeights, Threads, resolve_signals
+from grace_store.read.blocks import BlockReader, SampleBlock
+from grace_store.read.parallel import Threads
+from grace_store.read.signal_choice import Signals, SignalWeights, resolve_signals
 from grace_store.store.opened import Store
 from grace_store.values.combine import combine_scores, combine_signals, placed
-from grace_store.values.grace import Flag, RaggedScores, flag_names, score_ragged
-from grace_store.values.heuristics import HeuristicSpec, heuristic_values
+from grace_store.values.flags import Flag, flag_names
 from grace_store.values.history import History
-from grace_store.values.influence.influence_spec import INFLUENCE_METHODS, InfluenceSpec
+from grace_store.values.methods import METHODS
+from grace_store.values.methods.grace import RaggedScores, score_ragged
+from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.method import Heuristic, InfluenceMethod, Responses
+from grace_store.values.methods.method_spec import MethodSpec
 from grace_store.values.score_spec import ScoreSpec
 
-Spec = ScoreSpec | HeuristicSpec | InfluenceSpec
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRequest:
+    """What is scored, and by what."""
+
+    spec: MethodSpec = field(default_factory=ScoreSpec)
+    signals: Signals = None
+    """A name, several, or {name: weight}; None for the only one."""
+    targets: Targets | None = None
+    """What the methods that look at a target set, and only they, score by."""
+    custom_history: History | None = None
+    """In place of the spec's: weights (K, K), row k those of the steps before step k, or a function from K to such."""
+    partial: bool = False
+    """Score what is there of unfinished signals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,36 +61,73 @@ class ScoreRun:
     num_with_value: int
     flags: dict[str, int]
     """How many samples have each flag."""
-    made_by: dict[str, Any]
+    note: ScoresNote
 
 
-def score_samples(
-    store: Store | str | Path, spec: Spec | None = None, *, signals: Signals = None,
-    custom_history: History | None = None, targets: Targets | None = None, partial: bool = False,
-    threads: Threads = None, tell: Listener = ignore,
-) -> ScoreTable:  # fmt: skip
-    """Return the scores of every done sample as a table in memory.
+class Scoring(Protocol):
+    """One scoring: rows of a table in their order, and what the table says of its making."""
 
-    signals is a name, several, or {name: weight}; custom_history takes the place of the spec's: weights (K, K) with
-    row k those of the steps before step k, or a function from K to such weights. targets is what the methods of
-    InfluenceSpec, and only they, score by.
+    @property
+    def note(self) -> ScoresNote: ...
+
+    @property
+    def sources(self) -> list[Source]:
+        """What a table must not be written over."""
+
+    def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, FlagArray]]:
+        """Yield rows of the table in order, with the samples' flags as numbers."""
+
+
+@overload
+def score(
+    store: Store | str | Path,
+    request: ScoreRequest | MethodSpec | None = None,
+    *,
+    out: None = None,
+    threads: Threads = None,
+    listener: Listener = ignore,
+) -> ScoreTable: ...
+
+
+@overload
+def score(
+    store: Store | str | Path,
+    request: ScoreRequest | MethodSpec | None = None,
+    *,
+    out: str | Path,
+    threads: Threads = None,
+    listener: Listener = ignore,
+) -> ScoreRun: ...
+
+
+def score(
+    store: Store | str | Path,
+    request: ScoreRequest | MethodSpec | None = None,
+    *,
+    out: str | Path | None = None,
+    threads: Threads = None,
+    listener: Listener = ignore,
+) -> ScoreTable | ScoreRun:
+    """Score every done sample: return the table, or write it to out block by block and say what was written.
+
+    A spec alone asks for its method on the only signal.
     """
-    scoring = _prepare(store, spec, signals, custom_history, targets, partial=partial, threads=threads, tell=tell)
+    if not isinstance(request, ScoreRequest):
+        request = ScoreRequest() if request is None else ScoreRequest(spec=request)
+    opened = store if isinstance(store, Store) else Store.open(store)
+    scoring = _prepare(opened, request, threads, listener)
+    if out is not None:
+        return _write(scoring, Path(out), threads)
     tables = [table for table, _ in scoring.tables(threads)]
-    return ScoreTable(pa.concat_tables([schema_of(scoring.made_by).empty_table(), *tables]), scoring.made_by)
+    schema = scores_schema(scoring.note)
+    return ScoreTable(pa.concat_tables([schema.empty_table(), *tables]), scoring.note)
 
 
-def write_score_table(
-    store: Store | str | Path, spec: Spec | None, out: Path, *, signals: Signals = None,
-    custom_history: History | None = None, targets: Targets | None = None, partial: bool = False,
-    threads: Threads = None, tell: Listener = ignore,
-) -> ScoreRun:  # fmt: skip
-    """Write the scores of every done sample, block by block, and say what was written."""
-    scoring = _prepare(store, spec, signals, custom_history, targets, partial=partial, threads=threads, tell=tell)
+def _write(scoring: Scoring, out: Path, threads: Threads) -> ScoreRun:
     check_outputs([out], scoring.sources)
     num_samples = num_with_value = 0
     counts = np.zeros(256, dtype=np.int64)
-    with write_scores(out, scoring.made_by) as writer:
+    with write_scores(out, scoring.note) as writer:
         for table, flags in scoring.tables(threads):
             writer.write_table(table)
             num_samples += table.num_rows
@@ -79,145 +135,137 @@ def write_score_table(
             counts += np.bincount(flags, minlength=256)
     named = {flag_names(int(flag))[0]: int(counts[np.arange(256) & int(flag) > 0].sum()) for flag in Flag}
     flagged = {name: count for name, count in named.items() if count}
-    return ScoreRun(out, num_samples, num_with_value, flagged, scoring.made_by)
+    return ScoreRun(out, num_samples, num_with_value, flagged, scoring.note)
 
 
-def _prepare(
-    store: Store | str | Path, spec: Spec | None, signals: Signals, history: History | None, targets: Targets | None,
-    *, partial: bool, threads: Threads, tell: Listener,
-) -> _Scoring | ResponseScoring | InfluenceScoring:  # fmt: skip
-    opened = store if isinstance(store, Store) else Store.open(store)
-    if not isinstance(spec, InfluenceSpec):
-        if targets is not None:
-            raise SettingError(f"a target set is for the methods {', '.join(INFLUENCE_METHODS)}: leave it out")
-        return _prepare_without_targets(opened, spec or ScoreSpec(), signals, history, partial=partial)
-    if history is not None:
-        raise SettingError(f"method {spec.method} has no history: leave custom_history out")
-    return prepare_influence(opened, spec, targets, signals, partial=partial, threads=threads, tell=tell)
+def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Listener) -> Scoring:
+    """Return the scoring that a method needs, or say why it cannot be."""
+    spec, method = request.spec, METHODS[request.spec.method]
+    if request.custom_history is not None and (not isinstance(spec, ScoreSpec) or spec.history != "uniform"):
+        raise SettingError("custom_history takes the place of GRACE's history: leave that out of the spec")
+    if isinstance(method, InfluenceMethod):
+        return prepare_influence(
+            store,
+            cast(InfluenceSpec, spec),
+            request.targets,
+            request.signals,
+            partial=request.partial,
+            threads=threads,
+            listener=listener,
+        )
+    if request.targets is not None:
+        takers = [name for name, each in METHODS.items() if isinstance(each, InfluenceMethod)]
+        raise SettingError(f"a target set is for the methods {', '.join(takers)}: leave it out")
+    weights = resolve_signals(store, request.signals)
+    if isinstance(method, Heuristic) and are_whole_responses(store, weights):
+        return ResponseScoring.of(store, spec, weights, partial=request.partial)
+    return _BlockScoring.of(store, weights, request)
 
 
-def _prepare_without_targets(
-    store: Store, spec: ScoreSpec | HeuristicSpec, signals: Signals, history: History | None, *, partial: bool
-) -> _Scoring | ResponseScoring:
-    if history is not None and (isinstance(spec, HeuristicSpec) or spec.history != "uniform"):
-        raise SettingError("custom_history takes the place of the history: leave that out of the spec")
-    weights = resolve_signals(store, signals)
-    if isinstance(spec, HeuristicSpec) and are_whole_responses(store, weights):
-        return ResponseScoring.of(store, spec, weights, partial=partial)
-    return _Scoring.of(store, spec, weights, history, partial=partial)
+# ---------------------------------------------------------------- again, as before
 
 
 def replay(
-    table: Path, out: Path, store: Store | str | Path | None = None, threads: Threads = None, *,
-    targets: Targets | None = None, tell: Listener = ignore,
-) -> ScoreRun:  # fmt: skip
+    table: Path,
+    out: Path,
+    store: Store | str | Path | None = None,
+    *,
+    targets: Targets | None = None,
+    threads: Threads = None,
+    listener: Listener = ignore,
+) -> ScoreRun:
     """Score again exactly as a table was scored, from the store it was made from or a copy of it elsewhere.
 
     targets says where the target set and its data are now; what else it may say is taken from the table.
     """
-    made_by = read_made_by(table)
+    note = read_scores_note(table)
     what = f"table of scores {table}"
-    opened = open_made_from(made_by, store or None, what, "STORE (`grace-store score STORE --replay ...`)")
-    check_made_from(made_by, opened, what)
-    spec = spec_of(made_by)
-    if isinstance(spec, InfluenceSpec):
-        names = made_by["checkpoints"]
-        weights = {name: made_by["signals"][name]["weight"] for name in names}
-        given = made_by["weights_from"] == "given"
-        where = targets_of(made_by, targets)
-        return write_score_table(
-            opened, spec, out, signals=weights if given else names, targets=where, partial=made_by["partial"],
-            threads=threads, tell=tell,
-        )  # fmt: skip
-    if targets is not None:
+    opened = open_made_from(note, store or None, what, "STORE (`grace-store score STORE --replay ...`)")
+    check_made_from(note, opened, what)
+    if note.targets is None and targets is not None:
         raise SettingError(f"{table} was scored without a target set: leave --targets and --target-data out")
-    custom = made_by.get("custom_history")
-    if custom is not None and "weights" not in custom:
+    if note.custom_history is not None and note.custom_history.weights is None:
         raise SettingError(f"{table} was scored with a history function given from Python; give it again there.")
-    return write_score_table(
-        opened,
-        spec,
-        out,
-        signals={name: signal["weight"] for name, signal in made_by["signals"].items()},
-        custom_history=None if custom is None else np.array(custom["weights"]),
-        partial=made_by["partial"],
-        threads=threads,
+    return score(opened, request_of(note, targets), out=out, threads=threads, listener=listener)
+
+
+def request_of(note: ScoresNote, moved: Targets | None = None) -> ScoreRequest:
+    """Return the request that a table answers; moved says where its target set is now."""
+    weights = {name: note.signals[name].weight for name in note.checkpoints or note.signals}
+    custom = None if note.custom_history is None else note.custom_history.weights
+    return ScoreRequest(
+        spec=note.spec,
+        # Weights that were not given are found anew, so that the table says the same of where they come from.
+        signals=weights if note.weights_from in (None, "given") else list(weights),
+        targets=None if note.targets is None else targets_of(note, moved),
+        custom_history=None if custom is None else np.array(custom),
+        partial=note.partial,
     )
 
 
-def spec_of(made_by: dict[str, Any]) -> Spec:
-    """Return the settings that a table was scored with."""
-    settings = made_by["spec"]
-    if settings.get("method") in INFLUENCE_METHODS:
-        return InfluenceSpec.parse(**settings)
-    return ScoreSpec.parse(**settings) if settings.get("method") == "grace" else HeuristicSpec.parse(**settings)
-
-
-def targets_of(made_by: dict[str, Any], moved: Targets | None = None) -> Targets:
+def targets_of(note: ScoresNote, moved: Targets | None = None) -> Targets:
     """Return the target set that a table was made from, at its old place or a new one, if it still is the same."""
-    then = made_by["targets"]
+    then = note.targets
+    assert then is not None
+    assert note.checkpoints is not None
     store = open_made_from(then, None if moved is None else moved.open(), "target set of the table", "--targets")
     check_plan_of(then, store, "target set of the table")
-    check_signals_of({each["name"]: each for each in then["signals"].values()}, store)
-    names = tuple(then["signals"][name]["name"] for name in made_by["checkpoints"])
-    data = moved.data if moved is not None and moved.data else tuple(then["data"])
-    return Targets(store, names, then["subtasks_by"], data)
+    check_signals_of(then.signals, store)
+    names = tuple(then.signals[name].name for name in note.checkpoints)
+    data = moved.data if moved is not None and moved.data else then.data
+    return Targets(store, names, then.subtasks_by, data)
+
+
+# ---------------------------------------------------------------- from Grams and token counts
 
 
 @dataclass(frozen=True, slots=True)
-class _Scoring:
-    """One scoring: what is read, by which settings, and what its table says of it."""
+class _BlockScoring:
+    """Scores signals that have steps: from their Grams, or from token counts and losses."""
 
     reader: BlockReader
-    spec: ScoreSpec | HeuristicSpec
     weights: SignalWeights
     history: History | None
-    made_by: dict[str, Any]
+    note: ScoresNote
 
     @property
     def sources(self) -> list[Source]:
-        """What a table must not be written over."""
         return sources_of(self.reader.store)
 
     @classmethod
-    def of(
-        cls, store: Store, spec: ScoreSpec | HeuristicSpec, weights: SignalWeights, history: History | None, *,
-        partial: bool,
-    ) -> _Scoring:  # fmt: skip
-        is_grace = isinstance(spec, ScoreSpec)
-        needs_loss = not is_grace and spec.method in ("loss", "perplexity")
-        reader = BlockReader(store, weights.names, gram=is_grace, loss=needs_loss)
-        reader.check_complete(partial=partial)
-        made_by = describe(reader, spec.model_dump(mode="json"), weights)
-        if history is not None:
-            made_by["custom_history"] = _described(history)
-        return cls(reader, spec, weights, history, made_by)
+    def of(cls, store: Store, weights: SignalWeights, request: ScoreRequest) -> _BlockScoring:
+        reads = METHODS[request.spec.method].reads
+        reader = BlockReader(store, weights.names, gram=reads == "grams", loss=reads == "losses")
+        reader.check_complete(partial=request.partial)
+        history = request.custom_history
+        described = None if history is None else _described(history)
+        note = scores_note(reader, request.spec, weights, custom_history=described)
+        return cls(reader, weights, history, note)
 
-    def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, ByteArray]]:
-        """Yield rows of the table in order, with the samples' flags as numbers."""
+    def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, FlagArray]]:
         return self.reader.map(self._table, threads)
 
-    def _table(self, block: SampleBlock) -> tuple[pa.Table, ByteArray]:
-        if isinstance(self.spec, ScoreSpec):
-            scores = score_signals(block, self.spec, self.weights, self.history)
+    def _table(self, block: SampleBlock) -> tuple[pa.Table, FlagArray]:
+        steps, method = None, self.note.method
+        if isinstance(method, Heuristic):
+            value, flags = _heuristic(block, method, self.note.spec, self.weights)
+        else:
+            scores = score_signals(block, cast(ScoreSpec, self.note.spec), self.weights, self.history)
             steps = (scores.step_score, scores.answer_alignment, scores.history_alignment)
             value, flags = scores.value, scores.flags
-        else:
-            steps = None
-            value, flags = _heuristic(block, self.spec, self.weights)
         is_answer = np.zeros(len(block.segment_tokens), dtype=np.bool_)
         is_answer[np.cumsum(block.num_steps + 1) - 1] = True
-        rows = score_rows(
+        rows = ScoreRows(
             sample_id=self.reader.ids(block),
             row=block.row,
             num_steps=block.num_steps,
             num_tokens=block.num_tokens,
             value=value,
+            flags=flags,
             steps=steps,
             step_tokens=block.segment_tokens[~is_answer],
-            flags=flags,
         )
-        return rows, flags
+        return rows.to_table(self.note), flags
 
 
 def score_signals(
@@ -231,7 +279,9 @@ def score_signals(
     return combine_scores(block.num_steps, parts, block.places, list(weights.weights.values()))
 
 
-def _heuristic(block: SampleBlock, spec: HeuristicSpec, weights: SignalWeights) -> tuple[FloatArray, ByteArray]:
+def _heuristic(
+    block: SampleBlock, method: Heuristic, spec: MethodSpec, weights: SignalWeights
+) -> tuple[FloatArray, FlagArray]:
     values = []
     missing = np.zeros(len(block), dtype=np.bool_)
     for found, place in zip(block.signals, block.places, strict=True):
@@ -239,9 +289,8 @@ def _heuristic(block: SampleBlock, spec: HeuristicSpec, weights: SignalWeights) 
         # Only methods that look at losses have them.
         loss = found.loss if len(found.loss) else np.zeros(len(found.num_tokens), np.float32)
         steps = found.num_steps
-        each = heuristic_values(
-            spec, row=row, num_steps=steps, num_parts=steps + 1, num_tokens=found.num_tokens, loss=loss
-        )
+        samples = Responses(row=row, num_steps=steps, num_parts=steps + 1, num_tokens=found.num_tokens, loss=loss)
+        each = method.values(spec, samples)
         values.append(placed(each, place, len(block)))
         if place is not None:
             missing |= ~np.isin(np.arange(len(block)), place)
@@ -249,8 +298,10 @@ def _heuristic(block: SampleBlock, spec: HeuristicSpec, weights: SignalWeights) 
     return value, heuristic_flags(value, missing)
 
 
-def _described(history: History) -> dict[str, Any]:
+def _described(history: History) -> CustomHistory:
     if callable(history):
-        return {"function": getattr(history, "__qualname__", type(history).__name__)}
+        return CustomHistory(function=getattr(history, "__qualname__", type(history).__name__))
     weights = np.asarray(history, dtype=np.float64)
-    return {"sha256": hashlib.sha256(weights.tobytes()).hexdigest(), "weights": weights.tolist()}
+    return CustomHistory(
+        sha256=hashlib.sha256(weights.tobytes()).hexdigest(), weights=tuple(map(tuple, weights.tolist()))
+    )

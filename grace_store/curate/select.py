@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from grace_store.artifacts.made_from import open_store_of
+from grace_store.artifacts.notes import ChosenDiversity, SubsetSpec
 from grace_store.artifacts.score_table import ScoreTable, read_scores
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned, ignore
+from grace_store.base.text import counted
 from grace_store.read.records import read_field
 from grace_store.values.diversity_spec import DiversityMethod, DiversitySpec
 from grace_store.values.length_bias import LENGTHS, Length, residuals
@@ -22,7 +24,7 @@ from grace_store.values.ranking import Ratio, at_least, budget, stratified_rank
 DiversityChoice = DiversityMethod | DiversitySpec
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Subset:
     """The samples chosen from a table."""
 
@@ -32,15 +34,10 @@ class Subset:
     num_with_value: int
     threshold: float
     """The smallest value that was kept, of those ranked by."""
-    spec: dict[str, Any]
+    spec: SubsetSpec
     """How it was chosen."""
     notes: tuple[str, ...] = ()
     """What the user should know."""
-
-    @property
-    def is_all_above(self) -> bool:
-        """Whether nothing but the table's values decided, so that what is left out has no larger one."""
-        return not any(self.spec.get(name) for name in ("by", "control", "diversity", "balanced"))
 
     @property
     def chosen(self) -> IntArray:
@@ -65,12 +62,15 @@ class Subset:
     def __len__(self) -> int:
         return len(self.ranked)
 
+    def __repr__(self) -> str:
+        return f"<Subset: {len(self)} of {counted(self.num_with_value, 'sample')} by {self.scores.method}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Diversified:
     """What made a ranking diverse."""
 
-    made_by: dict[str, Any]
+    choice: ChosenDiversity
     """The method and its settings."""
     by_value: IntArray
     """Rows of the table in the order of value alone."""
@@ -109,12 +109,15 @@ class Ranking:
             kept = self._reaching(threshold)
         else:
             raise SettingError("give one of ratio, count and threshold")
-        spec: dict[str, Any] = {
-            key: each if key != "ratio" else str(each) for key, each in said.items() if each is not None
-        }
-        spec |= {"by": self.by, "control": list(self.control)}
-        spec |= {} if self.diversified is None else {"diversity": self.diversified.made_by}
-        spec |= {"balanced": "capability"} if self.is_balanced else {}
+        spec = SubsetSpec(
+            ratio=None if ratio is None else str(ratio),
+            count=count,
+            threshold=threshold,
+            by=self.by,
+            control=self.control,
+            diversity=None if self.diversified is None else self.diversified.choice,
+            balanced="capability" if self.is_balanced else None,
+        )
         least = float(self.value[kept].min())
         return Subset(self.scores, kept, len(self.ranked), least, spec, self._notes(kept))
 
@@ -139,7 +142,7 @@ class Ranking:
         num_both = len(np.intersect1d(kept, best, assume_unique=True))
         mean, most = float(self.value[kept].mean()), float(self.value[best].mean())
         notes = [
-            f"diversity by {self.diversified.made_by['method']}: mean value {mean:.4f}, {most:.4f} for the best "
+            f"diversity by {self.diversified.choice.method}: mean value {mean:.4f}, {most:.4f} for the best "
             f"{len(best)} by value alone, of which {num_both} are here"
         ]
         num_distinct = self.diversified.num_distinct
@@ -151,67 +154,81 @@ class Ranking:
         return tuple(notes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRequest:
+    """In which order samples are chosen."""
+
+    by: str | None = None
+    """A field of the records (dots lead inside), or num_steps: every subset has its strata in their natural shares."""
+    control: Sequence[str] = ()
+    """Lengths that are taken out of the values first; "length" is all three."""
+    diversity: DiversityChoice | None = None
+    """dedup, clusters, facility, mmr, or a spec: an order that trades value against redundancy."""
+    duplicates: str | Path | None = None
+    """A table by ``grace-store duplicates`` whose groups dedup takes, in place of a search of its own."""
+    store: str | None = None
+    """Where the store is now, if it moved."""
+    data: Sequence[str] | None = None
+    """Where the dataset is now, if it moved."""
+
+
 def rank_samples(
-    scores: ScoreTable | str | Path, *, by: str | None = None, control: Sequence[str] = (),
-    store: str | None = None, data: Sequence[str] | None = None, diversity: DiversityChoice | None = None,
-    duplicates: str | Path | None = None, threads: int | None = None, listener: Listener = ignore,
-) -> Ranking:  # fmt: skip
+    scores: ScoreTable | str | Path,
+    request: RankRequest | None = None,
+    *,
+    threads: int | None = None,
+    listener: Listener = ignore,
+) -> Ranking:
     """Rank the samples of a table by value, ties to the earlier record; never one whose value is not finite.
 
-    by names a field of the records (dots lead inside), or num_steps: every subset then has its strata in their natural
-    shares. control names lengths that are taken out of the values first; "length" is all three. diversity is a method
-    (dedup, clusters, facility, mmr) or a spec: the ranking is then an order that trades value against redundancy, and
-    duplicates a table of groups for dedup. store and data say where those are now, if they moved. A table with
-    capabilities is ranked in turns, the best of each one, then the second best, and so on: every subset has equal
-    numbers of them, and what one cannot fill goes to the others.
+    A table with capabilities is ranked in turns, the best of each one, then the second best, and so on: every subset
+    has equal numbers of them, and what one cannot fill goes to the others.
     """
+    request = request or RankRequest()
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
-    lengths = _controls(control, table)
+    lengths = _controls(request.control, table)
     value = residuals(table.value, table.lengths, lengths) if lengths else table.value
     if not np.isfinite(value).any():
         place = table.path or "The table"
         raise DataError(f"{place} has no sample with a value, so there is nothing to select.")
-    if table.capability is not None:
-        if by is not None or diversity is not None:
-            raise SettingError(
-                f"{table.method} balances capabilities, which {'--by' if by else '--diversity'} would undo: leave it "
-                "out, or take a table of another method"
-            )
-        return Ranking(table, value, table.ranked(value), None, lengths, is_balanced=True)
-    if by is None:
-        ranked = table.ranked(value)
-    else:
-        strata = table.num_steps.tolist() if by == "num_steps" else _field(table, by, data, store)
-        if len(set(strata)) == len(strata) > 1:
-            listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
-        ranked = stratified_rank(value, strata, table.row)
-    ranking = Ranking(table, value, ranked, by, lengths)
+    by, diversity = request.by, request.diversity
+    if table.capability is not None and (by is not None or diversity is not None):
+        raise SettingError(
+            f"{table.method} balances capabilities, which {'--by' if by else '--diversity'} would undo: leave it "
+            "out, or take a table of another method"
+        )
+    ranked = table.ranked(value) if by is None else _stratified(table, value, by, request, listener)
+    ranking = Ranking(table, value, ranked, by, lengths, is_balanced=table.capability is not None)
     if diversity is None:
         return ranking
     from grace_store.curate.diversify import diversify  # needs faiss, which nothing else here does
 
     spec = diversity if isinstance(diversity, DiversitySpec) else DiversitySpec.parse(method=diversity)
-    return diversify(ranking, spec, store=store, data=data, duplicates=duplicates, threads=threads, listener=listener)
+    return diversify(ranking, spec, request, threads=threads, listener=listener)
 
 
-def select_samples(
-    scores: ScoreTable | str | Path, *, ratio: Ratio | None = None, count: int | None = None,
-    threshold: float | None = None, by: str | None = None, control: Sequence[str] = (),
-    store: str | None = None, data: Sequence[str] | None = None, diversity: DiversityChoice | None = None,
-    duplicates: str | Path | None = None, threads: int | None = None,
-) -> Subset:  # fmt: skip
-    """Choose the best samples of a table: a share (0.2 unless said otherwise), a number, or all that reach a value.
-
-    diversity, a method (dedup, clusters, facility, mmr) or a DiversitySpec, trades value against redundancy, for the
-    same number of samples.
-    """
+def select(
+    scores: ScoreTable | str | Path,
+    request: RankRequest | None = None,
+    *,
+    ratio: Ratio | None = None,
+    count: int | None = None,
+    threshold: float | None = None,
+    threads: int | None = None,
+    listener: Listener = ignore,
+) -> Subset:
+    """Choose the best samples of a table: a share (0.2 unless said otherwise), a number, or all that reach a value."""
     if ratio is None and count is None and threshold is None:
         ratio = "0.2"
-    ranking = rank_samples(
-        scores, by=by, control=control, store=store, data=data, diversity=diversity, duplicates=duplicates,
-        threads=threads,
-    )  # fmt: skip
+    ranking = rank_samples(scores, request, threads=threads, listener=listener)
     return ranking.take(ratio=ratio, count=count, threshold=threshold)
+
+
+def _stratified(table: ScoreTable, value: FloatArray, by: str, request: RankRequest, listener: Listener) -> IntArray:
+    strata = table.num_steps.tolist() if by == "num_steps" else _field(table, by, request.data, request.store)
+    if len(set(strata)) == len(strata) > 1:
+        listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
+    return stratified_rank(value, strata, table.row)
 
 
 def _controls(control: Sequence[str], table: ScoreTable) -> tuple[Length, ...]:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from grace_store.artifacts.notes import WeightsFrom
 from grace_store.base.errors import SettingError, TargetMismatch, UnknownName
 from grace_store.base.settings import ExtractSpec, ModelIdentity, short
-from grace_store.read.blocks import Signals, SignalWeights, name_and_weight, resolve_signals
+from grace_store.read.signal_choice import Signals, SignalWeights, name_and_weight, resolve_signals
 from grace_store.store.opened import SignalView, Store
-from grace_store.values.influence.influence_spec import InfluenceMethod
-
-WeightsFrom = Literal["given", "learning_rate", "equal"]
+from grace_store.values.methods.method import InfluenceMethod
 
 PROJECTION = ("projection", "dimension", "seed", "parameters")
 """What two projected gradients must share."""
@@ -56,8 +54,10 @@ def pair_signals(
     """
     names, given = _named(pool, signals)
     resolve_signals(pool, names)
-    if method == "icons" and len(names) > 1:
-        raise SettingError(f"ICONS looks at one checkpoint, and {len(names)} signals are given: give one --signal")
+    if method.max_checkpoints is not None and len(names) > method.max_checkpoints:
+        raise SettingError(
+            f"{method.name.upper()} looks at one checkpoint, and {len(names)} signals are given: give one --signal"
+        )
     _check_suitable([pool.signal(name) for name in names], method)
     if target_signals and len(target_signals) != len(names):
         raise SettingError(
@@ -151,7 +151,9 @@ def _check_suitable(signals: Sequence[SignalView], method: InfluenceMethod) -> N
     others = [name for name in pool.signal_names if not _unsuitable(pool.signal(name), method, is_target=False)]
     known = f"it has {', '.join(others)}" if others else "it has none yet"
     raise TargetMismatch(
-        f"{method.upper()} cannot score {pool.location} by these signals:\n  " + "\n  ".join(lines) + "\nName others "
+        f"{method.name.upper()} cannot score {pool.location} by these signals:\n  "
+        + "\n  ".join(lines)
+        + "\nName others "
         f"that do with --signal ({known}), or extract such a signal of the pool."
     )
 
@@ -166,7 +168,7 @@ def _check_comparable(pairs: Sequence[tuple[SignalView, SignalView]], method: In
         lines += [f"{first.name} and {other.name} of the pool: {line}" for line in _between_checkpoints(first, other)]
     if lines:
         raise TargetMismatch(
-            f"{method.upper()} cannot compare {first.store.location} with the targets in "
+            f"{method.name.upper()} cannot compare {first.store.location} with the targets in "
             f"{pairs[0][1].store.location}:\n  " + "\n  ".join(lines) + "\nExtract the targets again with the model, "
             "adapter and projection of the pool (`grace-store info` shows them), or choose other signals."
         )
@@ -187,8 +189,9 @@ def _unsuitable(view: SignalView, method: InfluenceMethod, *, is_target: bool) -
         return [f"{whose} has proxy vectors, not gradients (`extract --kind gradient`)"]
     if spec.gradient.per != "sample":
         return [f"{whose} has a gradient for each {spec.gradient.per}, not one for each sample (`--per sample`)"]
-    if spec.gradient.preconditioner != "none" and (is_target or method == "icons"):
-        who = "ICONS takes plain gradients on both sides" if method == "icons" else "targets are plain gradients"
+    if spec.gradient.preconditioner != "none" and (is_target or not method.takes_preconditioned):
+        is_plain = f"{method.name.upper()} takes plain gradients on both sides"
+        who = "targets are plain gradients" if method.takes_preconditioned else is_plain
         return [f"{whose} is preconditioned with {spec.gradient.preconditioner}; {who} (`--preconditioner none`)"]
     return []
 
@@ -215,7 +218,7 @@ def _notes(pairs: Sequence[tuple[SignalView, SignalView]], method: InfluenceMeth
         both = [(name, getattr(pool, name), getattr(targets, name)) for name in CONDITIONS]
         if differing := [f"{name} (pool {a}, targets {b})" for name, a, b in both if a != b]:
             notes.append(f"signal {ours.name}: pool and targets differ in {', '.join(differing)}")
-        if method == "less" and pool.gradient is not None and pool.gradient.preconditioner == "none":
+        if method.name == "less" and pool.gradient is not None and pool.gradient.preconditioner == "none":
             notes.append(f"signal {ours.name}: plain gradients; LESS itself has the pool's preconditioned with Adam")
     return notes
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 
@@ -13,12 +12,13 @@ from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import SettingError, UnknownName
 from grace_store.base.settings import Storage
-from grace_store.curate.score import score_samples
-from grace_store.read.blocks import map_ordered
-from grace_store.store.layout import unit_range
+from grace_store.curate.score import ScoreRequest, score
+from grace_store.read.parallel import map_ordered
+from grace_store.read.vectors import VectorReader
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.vectors import packed_grams, stored_form
-from grace_store.values.grace import score_ragged
+from grace_store.store.packed_grams import packed_grams
+from grace_store.store.storages import STORAGES, stored_form
+from grace_store.values.methods.grace import score_ragged
 from grace_store.values.overlap import jaccard_by_chance
 from grace_store.values.ranking import Ratio, budget
 from grace_store.values.score_spec import ScoreSpec
@@ -48,41 +48,56 @@ class Stability:
     """Each sample's steps drawn anew from its own; None where a value is no mean of steps."""
 
 
-def measure_stability(
-    store: Store | str | Path, spec: ScoreSpec | None = None, *, signal: str | None = None,
-    against: Sequence[str] | None = None, ratio: Ratio = "0.2", draws: int = 200, seed: int = 0,
-    partial: bool = False, threads: int | None = None,
-) -> Stability:  # fmt: skip
-    """Choose by one signal, then again with what might have come out otherwise, and compare the subsets.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StabilityRequest:
+    """Which choice is looked at, and what it is held against."""
 
-    against names other signals; by default all others that have steps. Intervals cover 95 % of the draws.
-    """
+    spec: ScoreSpec = field(default_factory=ScoreSpec)
+    signal: str | None = None
+    against: Sequence[str] | None = None
+    """Other signals; None for all others that have steps."""
+    ratio: Ratio = "0.2"
+    draws: int = 200
+    """For the intervals, which hold 95 % of them."""
+    seed: int = 0
+    partial: bool = False
+
+    @property
+    def drawn(self) -> dict[str, int]:
+        return {"draws": self.draws, "seed": self.seed}
+
+
+def stability(
+    store: Store | str | Path, request: StabilityRequest | None = None, *, threads: int | None = None
+) -> Stability:
+    """Choose by one signal, then again with what might have come out otherwise, and compare the subsets."""
+    request = request or StabilityRequest()
     opened = store if isinstance(store, Store) else Store.open(store)
-    spec = spec or ScoreSpec()
-    view = opened.signal(signal)
-    budget(ratio, 0)  # says so if it is no ratio
-    if draws < 1:
-        raise SettingError(f"draws {draws} is not at least 1")
-    others, skipped = _others(opened, view, against)
+    view = opened.signal(request.signal)
+    budget(request.ratio, 0)  # says so if it is no ratio
+    if request.draws < 1:
+        raise SettingError(f"draws {request.draws} is not at least 1")
+    others, skipped = _others(opened, view, request.against)
 
-    def score(name: str) -> ScoreTable:
-        return score_samples(opened, spec, signals=name, partial=partial, threads=threads)
+    def scored(name: str) -> ScoreTable:
+        wanted = ScoreRequest(spec=request.spec, signals=name, partial=request.partial)
+        return score(opened, wanted, threads=threads)
 
-    table = score(view.name)
+    table = scored(view.name)
     num_with_value = int(np.isfinite(table.value).sum())
     if not num_with_value:
         raise SettingError(f"no sample of signal {view.name!r} has a value by these settings")
-    count = budget(ratio, num_with_value)
+    count = budget(request.ratio, num_with_value)
     return Stability(
         signal=view.name,
-        ratio=str(ratio),
+        ratio=str(request.ratio),
         num_samples=num_with_value,
         num_chosen=count,
         by_chance=jaccard_by_chance(num_with_value, count),
-        signals={name: _against(table, score(name), ratio, draws, seed) for name in others},
+        signals={name: _against(table, scored(name), request) for name in others},
         skipped=skipped,
-        storages=_by_storage(view, table, spec, ratio, draws, seed, threads),
-        steps=_by_steps(table, ratio, draws, seed) if spec.aggregation == "mean" else None,
+        storages=_by_storage(view, table, request, threads),
+        steps=_by_steps(table, request) if request.spec.aggregation == "mean" else None,
     )
 
 
@@ -98,28 +113,30 @@ def _others(store: Store, view: SignalView, against: Sequence[str] | None) -> tu
     return list(against), []
 
 
-def _against(table: ScoreTable, other: ScoreTable, ratio: Ratio, draws: int, seed: int) -> Survival:
+def _against(table: ScoreTable, other: ScoreTable, request: StabilityRequest) -> Survival:
     _, mine, theirs = np.intersect1d(table.row, other.row, assume_unique=True, return_indices=True)
-    return survival(table.value[mine], other.value[theirs], ratio, draws=draws, seed=seed)
+    return survival(table.value[mine], other.value[theirs], request.ratio, **request.drawn)
 
 
-def _by_steps(table: ScoreTable, ratio: Ratio, draws: int, seed: int) -> Survival:
-    return step_survival(table.value, table.flat("step_score"), table.offsets, ratio, draws=draws, seed=seed)
+def _by_steps(table: ScoreTable, request: StabilityRequest) -> Survival:
+    return step_survival(table.value, table.flat("step_score"), table.offsets, request.ratio, **request.drawn)
 
 
 def _by_storage(
-    view: SignalView, table: ScoreTable, spec: ScoreSpec, ratio: Ratio, draws: int, seed: int, threads: int | None
-) -> dict[str, Survival]:  # fmt: skip
+    view: SignalView, table: ScoreTable, request: StabilityRequest, threads: int | None
+) -> dict[str, Survival]:
     """Score from vectors as they are stored, and as they would be with less precision."""
-    order: tuple[Storage, ...] = get_args(Storage)
+    order = tuple(STORAGES)
     storages = order[order.index(view.signal.spec.storage) :]
-    units = _spread(view)
-    found = list(map_ordered(lambda unit: _unit_values(view, unit, spec, storages), units, threads))
+    reader, spec = VectorReader(view.store, (view.name,)), request.spec
+    found = list(
+        map_ordered(lambda unit: _unit_values(reader, unit, spec, storages), _spread(view), reader.threads(threads))
+    )
     rows = np.concatenate([row for row, _ in found])
     values = np.concatenate([value for _, value in found], axis=1)
     _, mine, theirs = np.intersect1d(table.row, rows, assume_unique=True, return_indices=True)
     return {
-        storage: survival(table.value[mine], value[theirs], ratio, draws=draws, seed=seed)
+        storage: survival(table.value[mine], value[theirs], request.ratio, **request.drawn)
         for storage, value in zip(storages, values, strict=True)
     }
 
@@ -131,14 +148,16 @@ def _spread(view: SignalView) -> list[int]:
 
 
 def _unit_values(
-    view: SignalView, unit: int, spec: ScoreSpec, storages: Sequence[Storage]
+    reader: VectorReader, unit: int, spec: ScoreSpec, storages: Sequence[Storage]
 ) -> tuple[IntArray, FloatArray]:
     """Return the rows of a unit's samples and, for each storage, their values from vectors so stored."""
-    start, stop = unit_range(view.store.plan, unit)
+    view, found = reader.views[0], reader.read(0, unit)
+    assert found is not None  # only committed units are asked for
+    start, stop = view.store.plan.unit_range(unit)
     num_steps = view.store.column("sample_num_steps", start, stop).astype(np.int64)
     total = int((num_steps + 1).sum())
-    vectors = view.unit_vectors(unit)[:total]
-    tokens = view.unit_array("segment_num_tokens", unit)[:total]
+    vectors = found.decoded(slice(total))
+    tokens = found.num_tokens[:total]
     values = []
     for storage in storages:
         # What is stored already loses nothing by being stored the same way: it is taken as it is.

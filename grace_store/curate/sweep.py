@@ -12,15 +12,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store import __version__
-from grace_store.artifacts.heat_map import heat_map
-from grace_store.artifacts.score_table import metadata_of
-from grace_store.artifacts.sweep_table import SAMPLES, SAMPLES_SCHEMA, SweepValues, write_sweep
+from grace_store.artifacts.made_from import check_plan_of
+from grace_store.artifacts.notes import SignalNote, SweepNote
+from grace_store.artifacts.pictures.heat_map import draw_heat_map
+from grace_store.artifacts.sweep_table import (
+    OVERLAP,
+    SAMPLES_SCHEMA,
+    SUMMARY,
+    SWEEP_NOTE,
+    FolderTables,
+    HeldTables,
+    SweepSink,
+    SweepTables,
+    is_sweep,
+    read_sweep_table,
+    write_sweep,
+)
 from grace_store.base.arrays import ByteArray, FloatArray, IntArray
+from grace_store.base.documents import document_metadata, read_document, write_document
+from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, ignore
-from grace_store.base.files import whole_folder, write_json
+from grace_store.base.files import whole_folder
+from grace_store.base.text import counted
 from grace_store.curate.sweep_settings import Setting, SettingValues, resolve_settings, short_labels
-from grace_store.read.blocks import BlockReader, Mapper, SampleBlock, Threads, map_ordered
+from grace_store.read.blocks import BlockReader, SampleBlock
+from grace_store.read.parallel import Mapper, Threads, map_ordered
 from grace_store.store.opened import Store
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import correlation, mean_ranks
@@ -29,14 +45,12 @@ from grace_store.values.ranking import budget, top_mask
 
 MAX_RANKED = 1 << 17
 """Rank correlations are taken over at most so many samples, evenly spread; the report says how many."""
-SPEC = "sweep.json"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Sweep:
-    """A sweep on disk. All arrays have settings in the order of ``settings``."""
+    """The values of many settings, and how the settings differ. Arrays have settings in the order of ``settings``."""
 
-    folder: Path
     settings: list[str]
     labels: list[str]
     """What differs between the settings, for pictures."""
@@ -50,17 +64,26 @@ class Sweep:
     num_samples: int
     num_ranked: int
     """Samples that the rank correlations are taken over."""
-    made_by: dict[str, Any]
+    note: SweepNote
+    tables: SweepTables
+    folder: Path | None = None
+    """Where it lies; None for one in memory."""
+
+    def __repr__(self) -> str:
+        place = f", {self.folder}" if self.folder else ""
+        return f"<Sweep: {counted(len(self.settings), 'setting')}, {counted(self.num_samples, 'sample')}{place}>"
+
+    def value(self, index: int) -> FloatArray:
+        """Return the values of one setting, by its number."""
+        return self.tables.values(index)
 
     def values(self) -> FloatArray:
         """Return all values, (settings, samples). Memory for all of them is needed."""
-        found = SweepValues(self.folder)
-        return np.stack([found.read(index) for index in range(len(self.settings))])
+        return np.stack([self.value(index) for index in range(len(self.settings))])
 
     def to_dict(self) -> dict[str, Any]:
         """Return values and comparisons as ``xarray.Dataset.from_dict`` takes them."""
-        samples = pq.read_table(self.folder / SAMPLES, columns=["sample_id", "row"])
-        pair = ("setting", "other_setting")
+        samples, pair = self.tables.samples(), ("setting", "other_setting")
         return {
             "coords": {
                 "setting": {"dims": ("setting",), "data": self.settings},
@@ -74,59 +97,101 @@ class Sweep:
                 "jaccard": {"dims": ("ratio", *pair), "data": self.jaccard},
                 "rank_correlation": {"dims": pair, "data": self.rank_correlation},
             },
-            "attrs": {"about": self.made_by["spec"]["about"], "store": self.made_by["store"]},
+            "attrs": {"about": self.note.spec.about, "store": self.note.store},
         }
 
 
-def sweep_settings(
-    store: Store | str | Path, sweep: SweepSpec, out: str | Path, *, partial: bool = False,
-    threads: Threads = None, listener: Listener = ignore,
-) -> Sweep:  # fmt: skip
-    """Write the values of every setting in a sweep, and how the settings differ, to a folder.
+def sweep(
+    store: Store | str | Path,
+    spec: SweepSpec,
+    *,
+    out: str | Path | None = None,
+    partial: bool = False,
+    threads: Threads = None,
+    listener: Listener = ignore,
+) -> Sweep:
+    """Score by every setting of a sweep in one pass, and say how the settings differ: in memory, or in the folder out.
 
-    A new one, or that of an earlier sweep, which is replaced.
-
-    values.parquet has one row for each setting and sample, samples.parquet one for each sample; summary.parquet one
-    for each setting; overlap.parquet and the pictures one for each pair of settings.
+    The folder is a new one, or that of an earlier sweep, which is replaced. In it values.parquet has one row for each
+    setting and sample, samples.parquet one for each sample; summary.parquet one for each setting; overlap.parquet and
+    the pictures one for each pair of settings.
     """
     opened = store if isinstance(store, Store) else Store.open(store)
-    settings = resolve_settings(opened, sweep, listener)
-    for ratio in sweep.ratio:
+    settings = resolve_settings(opened, spec, listener)
+    for ratio in spec.ratio:
         budget(ratio, 0)
     names = tuple(dict.fromkeys(name for setting in settings for name in setting.weights.names))
     reader = BlockReader(opened, names)
     reader.check_complete(partial=partial)
-    made_by = _made_by(reader, sweep, settings)
-    with whole_folder(Path(out), SPEC) as folder:
-        _write_values(reader, settings, made_by, folder, threads)
-        # What the driver has written is compared here, wherever it was computed.
-        here = None if isinstance(threads, Mapper) else threads
-        result = _compare(folder, settings, sweep, made_by, opened.location, here)
+    note = _note(reader, spec, settings)
+    # What the driver has is compared here, wherever it was computed.
+    here = None if isinstance(threads, Mapper) else threads
+    if out is None:
+        held = HeldTables(note)
+        _add_values(reader, settings, held, threads)
+        return _compare(held.joined(), settings, note, here)
+    with whole_folder(Path(out), is_sweep) as folder:
+        with write_sweep(folder, note) as writer:
+            _add_values(reader, settings, writer, threads)
+        result = _compare(FolderTables(folder), settings, note, here)
         _write_comparison(folder, result)
-        write_json(folder / SPEC, made_by)
-    return replace(result, folder=Path(out))
+        write_document(folder / SWEEP_NOTE, note)
+    return replace(result, folder=Path(out), tables=FolderTables(Path(out)))
 
 
-def _made_by(reader: BlockReader, sweep: SweepSpec, settings: Sequence[Setting]) -> dict[str, Any]:
-    return {
-        "kind": "sweep",
-        "made_by": f"grace-store {__version__}",
-        "spec": sweep.model_dump(mode="json"),
-        "settings": [setting.name for setting in settings],
-        "store": reader.store.location,
-        "plan_sha256": reader.store.plan.digest(),
-        "num_units": reader.store.plan.num_units,
-        "signals": {
-            view.name: {"sha256": view.signal.identity(), "num_units": len(units)}
+def read_sweep(store: Store, folder: Path) -> Sweep:
+    """Read a sweep from its folder, if it was made from the store's plan."""
+    note = read_document(folder / SWEEP_NOTE, SweepNote)
+    check_plan_of(note, store, f"sweep {folder}")
+    pairs = [f"jaccard_{ratio}" for ratio in note.spec.ratio]
+    summary = read_sweep_table(folder, SUMMARY, ["setting", "num_samples", "signals"]).to_pylist()
+    overlap = read_sweep_table(folder, OVERLAP, [*pairs, "rank_correlation"])
+    shape = (len(note.settings), len(note.settings))
+    if [row["setting"] for row in summary] != list(note.settings) or len(overlap) != shape[0] ** 2:
+        raise DataError(f"{folder} does not hold the {len(note.settings)} settings that its note names. Sweep again.")
+    num_samples = int(summary[0]["num_samples"])
+    return Sweep(
+        settings=list(note.settings),
+        labels=_labels(store, note),
+        summary=summary,
+        ratios=list(note.spec.ratio),
+        jaccard=np.stack([overlap[name].to_numpy().reshape(shape) for name in pairs]),
+        rank_correlation=overlap["rank_correlation"].to_numpy().reshape(shape),
+        num_samples=num_samples,
+        num_ranked=len(range(0, num_samples, _stride(num_samples))),
+        note=note,
+        tables=FolderTables(folder),
+        folder=folder,
+    )
+
+
+def _labels(store: Store, note: SweepNote) -> list[str]:
+    """Return what differs between settings; their full names if signals came or went since."""
+    found = resolve_settings(store, note.spec)
+    return short_labels(found) if [setting.name for setting in found] == list(note.settings) else list(note.settings)
+
+
+def _stride(num_samples: int) -> int:
+    """Return that every how many-th sample is ranked."""
+    return max(1, -(-num_samples // MAX_RANKED))
+
+
+def _note(reader: BlockReader, spec: SweepSpec, settings: Sequence[Setting]) -> SweepNote:
+    return SweepNote(
+        spec=spec,
+        settings=tuple(setting.name for setting in settings),
+        store=reader.store.location,
+        plan_sha256=reader.store.plan.digest(),
+        num_units=reader.store.plan.num_units,
+        signals={
+            view.name: SignalNote(sha256=view.signal.identity(), num_units=len(units))
             for view, units in zip(reader.views, reader.committed, strict=True)
         },
-        "partial": reader.is_partial,
-    }
+        partial=reader.is_partial,
+    )
 
 
-def _write_values(
-    reader: BlockReader, settings: Sequence[Setting], made_by: dict[str, Any], folder: Path, threads: Threads
-) -> None:
+def _add_values(reader: BlockReader, settings: Sequence[Setting], out: SweepSink, threads: Threads) -> None:
     values = SettingValues(settings, reader.names)
 
     def work(block: SampleBlock) -> tuple[pa.Table, IntArray, FloatArray]:
@@ -138,43 +203,39 @@ def _write_values(
         ]
         return pa.table(columns, schema=SAMPLES_SCHEMA), block.row, values(block)
 
-    with write_sweep(folder, made_by["settings"], made_by) as writer:
-        for samples, row, found in reader.map(work, threads):
-            writer.add(samples, row, found)
+    for samples, row, found in reader.map(work, threads):
+        out.add(samples, row, found)
 
 
-def _compare(
-    folder: Path, settings: Sequence[Setting], sweep: SweepSpec, made_by: dict[str, Any], store: str,
-    threads: int | None,
-) -> Sweep:  # fmt: skip
+def _compare(tables: SweepTables, settings: Sequence[Setting], note: SweepNote, threads: int | None) -> Sweep:
     """Describe every setting and every pair of them, holding one setting's values at a time on each thread."""
-    values = SweepValues(folder)
-    lengths = pq.read_table(folder / SAMPLES, columns=["num_tokens", "num_steps"])
+    samples, ratios = tables.samples(), note.spec.ratio
+    lengths = samples.select(["num_tokens", "num_steps"])
     covariates = [_Covariate.of(lengths[name].to_numpy().astype(np.float64)) for name in lengths.column_names]
     num_samples = lengths.num_rows
-    stride = max(1, -(-num_samples // MAX_RANKED))
+    stride = _stride(num_samples)
 
     def look(index: int) -> tuple[dict[str, Any], list[ByteArray], FloatArray]:
-        value = values.read(index)
+        value = tables.values(index)
         num_with_value = int(np.isfinite(value).sum())
-        chosen = [np.packbits(top_mask(value, budget(ratio, num_with_value))) for ratio in sweep.ratio]
-        return _describe(settings[index], value, covariates, store), chosen, value[::stride].copy()
+        chosen = [np.packbits(top_mask(value, budget(ratio, num_with_value))) for ratio in ratios]
+        return _describe(settings[index], value, covariates, note.store), chosen, value[::stride].copy()
 
     looked = list(map_ordered(look, range(len(settings)), threads))
     sample = np.stack([some for _, _, some in looked])
     sample = sample[:, np.isfinite(sample).all(axis=0)]
-    overlaps = [_overlaps([chosen[number] for _, chosen, _ in looked]) for number in range(len(sweep.ratio))]
+    overlaps = [_overlaps([chosen[number] for _, chosen, _ in looked]) for number in range(len(ratios))]
     return Sweep(
-        folder=folder,
         settings=[setting.name for setting in settings],
         labels=short_labels(settings),
         summary=[row for row, _, _ in looked],
-        ratios=list(sweep.ratio),
+        ratios=list(ratios),
         jaccard=np.stack(overlaps),
         rank_correlation=_rank_correlations(sample, threads),
         num_samples=num_samples,
         num_ranked=sample.shape[1],
-        made_by=made_by,
+        note=note,
+        tables=tables,
     )
 
 
@@ -248,9 +309,9 @@ def _rank_correlations(values: FloatArray, threads: int | None) -> FloatArray:
 
 
 def _write_comparison(folder: Path, sweep: Sweep) -> None:
-    metadata = metadata_of(sweep.made_by)
+    metadata = document_metadata(sweep.note)
     summary = pa.Table.from_pylist(sweep.summary)
-    pq.write_table(summary.replace_schema_metadata(metadata), folder / "summary.parquet")
+    pq.write_table(summary.replace_schema_metadata(metadata), folder / SUMMARY)
     pairs = [
         {
             "setting": sweep.settings[i],
@@ -262,11 +323,11 @@ def _write_comparison(folder: Path, sweep: Sweep) -> None:
         for j in range(len(sweep.settings))
     ]
     overlap = pa.Table.from_pylist(pairs)
-    pq.write_table(overlap.replace_schema_metadata(metadata), folder / "overlap.parquet")
-    note = f"{sweep.num_samples} samples of {sweep.made_by['store']}"
+    pq.write_table(overlap.replace_schema_metadata(metadata), folder / OVERLAP)
+    note = f"{sweep.num_samples} samples of {sweep.note.store}"
     for r, ratio in enumerate(sweep.ratios):
         title = f"Overlap (Jaccard) of the best {ratio}"
-        (folder / f"overlap-{ratio}.svg").write_text(heat_map(sweep.jaccard[r], sweep.labels, title, note))
+        (folder / f"overlap-{ratio}.svg").write_text(draw_heat_map(sweep.jaccard[r], sweep.labels, title, note))
     ranked = f"{sweep.num_ranked} of {note}"
-    picture = heat_map(sweep.rank_correlation, sweep.labels, "Rank correlation (Spearman)", ranked)
+    picture = draw_heat_map(sweep.rank_correlation, sweep.labels, "Rank correlation (Spearman)", ranked)
     (folder / "rank_correlation.svg").write_text(picture)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +13,13 @@ import numpy as np
 from grace_store.base.arrays import FloatArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, Note, ignore
-from grace_store.read.blocks import SampleBlock, SignalWeights, resolve_signals
-from grace_store.store.gram_reader import SampleGrams
+from grace_store.read.blocks import SampleBlock, SampleGrams
+from grace_store.read.signal_choice import SignalWeights, resolve_signals
 from grace_store.store.opened import Store
 from grace_store.values.alignment import Target
 from grace_store.values.combine import combine_signals, placed
-from grace_store.values.grace import AlignmentMeans, alignment_means, score_ragged
 from grace_store.values.grid import SweepSpec
+from grace_store.values.methods.grace import AlignmentMeans, alignment_means, score_ragged
 from grace_store.values.score_spec import ScoreSpec
 
 MAX_SETTINGS = 2000
@@ -92,6 +92,29 @@ def load_grid(path: Path) -> SweepSpec:
         return SweepSpec.parse(**settings)
     except (SettingError, TypeError) as error:
         raise SettingError(f"{path}: {error}") from None
+
+
+def sweep_of(
+    axes: Mapping[str, str], signals: Sequence[str] = (), ratios: Sequence[str] = (), grid: Path | None = None
+) -> SweepSpec:
+    """Return a sweep over the axes given, or the one in a grid file, for which signals and ratios may be given too."""
+    if grid is None:
+        spec = SweepSpec.parse(grid=[{**axes, **({"signal": signals} if signals else {})}])
+    elif axes:
+        given = ", ".join(f"--{name}" for name in axes)
+        raise SettingError(f"--grid says it all: leave out {given}, or write it in {grid}")
+    else:
+        spec = _with_signals(load_grid(grid), signals, grid)
+    return SweepSpec.parse(**spec.model_dump() | {"ratio": ratios}) if ratios else spec
+
+
+def _with_signals(spec: SweepSpec, signals: Sequence[str], grid: Path) -> SweepSpec:
+    if not signals:
+        return spec
+    if any(each.signal for each in spec.grid):
+        raise SettingError(f"{grid} names signals itself: leave out --signal, or write it there")
+    grids = [each.model_dump() | {"signal": signals} for each in spec.grid]
+    return SweepSpec.parse(**spec.model_dump() | {"grid": grids})
 
 
 def resolve_settings(store: Store, sweep: SweepSpec, listener: Listener = ignore) -> list[Setting]:

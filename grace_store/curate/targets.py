@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from grace_store.artifacts.notes import NamedSignal, Subtask, TargetsNote
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.errors import Corrupt, SettingError
 from grace_store.base.text import one_line
 from grace_store.data.folders import name_files
 from grace_store.read.records import read_field
 from grace_store.read.vectors import VectorReader
-from grace_store.store.layout import unit_range
 from grace_store.store.opened import Store
-from grace_store.values.grace import Flag
-from grace_store.values.influence.directions import ROWS_AT_ONCE, SubtaskMeans, unit_vectors
+from grace_store.values.directions import ROWS_AT_ONCE, SubtaskMeans, unit_vectors
+from grace_store.values.flags import Flag
 
 NAMED_IN_A_SENTENCE = 3
 
@@ -65,24 +64,25 @@ class TargetSet:
     means: FloatArray
     """(checkpoints, subtasks, D): of directions, or of gradients as long as they were."""
 
-    def describe(self, names: Sequence[str]) -> dict[str, Any]:
+    def describe(self, names: Sequence[str], data: Sequence[str]) -> TargetsNote:
         """Return what a table says of its target set; names are the pool's signals."""
         store = self.reader.store
-        return {
-            "store": store.location,
-            "plan_sha256": store.plan.digest(),
-            "signals": {
-                name: {"name": view.name, "sha256": view.signal.identity(), "num_units": len(units)}
+        return TargetsNote(
+            store=store.location,
+            plan_sha256=store.plan.digest(),
+            signals={
+                name: NamedSignal(name=view.name, sha256=view.signal.identity(), num_units=len(units))
                 for name, view, units in zip(names, self.reader.views, self.reader.committed, strict=True)
             },
-            "subtasks_by": self.subtasks.by,
-            "subtasks": [
-                {"name": name, "num_samples": size}
+            subtasks_by=self.subtasks.by,
+            subtasks=tuple(
+                Subtask(name=name, num_samples=size)
                 for name, size in zip(self.subtasks.names, self.sizes.tolist(), strict=True)
-            ],
-            "num_set_aside": self.num_set_aside,
-            "num_zero": self.num_zero,
-        }
+            ),
+            num_set_aside=self.num_set_aside,
+            num_zero=self.num_zero,
+            data=tuple(data),
+        )
 
 
 def find_subtasks(targets: Targets, store: Store) -> Subtasks:
@@ -127,7 +127,7 @@ def read_targets(store: Store, signals: Sequence[str], subtasks: Subtasks, *, re
     """
     reader = VectorReader(store, tuple(signals))
     reader.check_complete(may_be_partial=False)
-    counted = [_done_in_all(reader, unit) for unit in range(store.plan.num_units)]
+    counted = [_done_in_all(reader, unit) for unit in store.plan.units]
     sizes = np.bincount(subtasks.of_sample[np.concatenate(counted)], minlength=len(subtasks.names))
     if not sizes.all():
         lost = [name for name, size in zip(subtasks.names, sizes.tolist(), strict=True) if not size]
@@ -159,11 +159,11 @@ def _add_unit(
     """Add a unit's gradients to their subtasks and return how many of them have no direction."""
     found = reader.read(number, unit)
     assert found is not None  # every unit is there: that was asked first
-    first, _ = unit_range(reader.store.plan, unit)
+    first, _ = reader.store.plan.unit_range(unit)
     counted, num_zero = np.flatnonzero(mine), 0
     for start in range(0, len(counted), ROWS_AT_ONCE):
         rows = counted[start : start + ROWS_AT_ONCE]
-        vectors, flags = unit_vectors(found.vectors[rows])
+        vectors, flags = unit_vectors(found.decoded(rows))
         length = found.length[rows].astype(np.float64)
         if (flags & np.uint8(Flag.NOT_FINITE)).any() or not np.isfinite(length).all():
             raise Corrupt(

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import field_validator
 
-from grace_store.artifacts.curve_picture import Line, Panel, Point, curve_picture
+from grace_store.artifacts.diversity_document import TradeCurve, TradePoint
+from grace_store.artifacts.pictures.panels import Axis, Panel, Point, Series, draw_panels
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import SettingError
+from grace_store.base.settings import Settings
 from grace_store.base.text import counted
-from grace_store.curate.pool import Pool
 from grace_store.curate.pool_orders import pool_orders
 from grace_store.curate.select import Ranking
 from grace_store.likeness.clusters import Clusters
 from grace_store.likeness.coverage import expected_share_touched, occupancy_entropy, random_counts, share_touched
 from grace_store.values.diverse_orders import check_weight
-from grace_store.values.diversity_spec import DiversitySpec
+from grace_store.values.diversity_spec import DiversitySpec, Traded
 from grace_store.values.ranking import Ratio, budget
-from grace_store.values.score_spec import Settings
 
-Traded = Literal["clusters", "facility", "mmr"]
-"""The methods that have a weight."""
+if TYPE_CHECKING:
+    from grace_store.curate.pool import Pool
+
 NUM_RANDOM = 200
 """Random subsets that the mean entropy is taken over."""
 
@@ -51,44 +51,16 @@ class TradeSpec(Settings):
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class TradePoint:
-    """One method with one weight."""
-
-    method: str
-    weight: float
-    mean_value: float
-    value_lost: float
-    """Share of what choosing by value gains over choosing at random: 0 is nothing, 1 is all of it."""
-    share_touched: float
-    entropy: float
-    """Of how the samples fall into clusters, over log K."""
-
-
-@dataclass(frozen=True, slots=True)
-class TradeCurve:
-    """Value lost against coverage gained at one budget."""
-
-    ratio: str
-    num_samples: int
-    best: TradePoint
-    """By value alone."""
-    random: TradePoint
-    """What random subsets have on average."""
-    points: list[TradePoint]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def picture(self, note: str = "") -> str:
-        """Return the curve as SVG: coverage on the left, evenness on the right, each against the value lost."""
-        methods = list(dict.fromkeys(point.method for point in self.points))
-        panels = []
-        for name, label in (("share_touched", "share of clusters touched"), ("entropy", "evenness over clusters")):
-            lines = [Line(each, [_drawn(p, name) for p in self.points if p.method == each]) for each in methods]
-            marks = [_drawn(self.best, name), _drawn(self.random, name)]
-            panels.append(Panel("value lost (0: by value alone, 1: at random)", label, lines, marks))
-        return curve_picture(panels, f"What diversity costs, for {counted(self.num_samples, 'sample')}", note)
+def curve_svg(curve: TradeCurve, note: str = "") -> str:
+    """Return the curve as SVG: coverage on the left, evenness on the right, each against the value lost."""
+    methods = list(dict.fromkeys(point.method for point in curve.points))
+    lost = Axis("value lost (0: by value alone, 1: at random)")
+    panels = []
+    for name, label in (("share_touched", "share of clusters touched"), ("entropy", "evenness over clusters")):
+        series = [Series(each, [_drawn(p, name) for p in curve.points if p.method == each]) for each in methods]
+        marks = [_drawn(curve.best, name), _drawn(curve.random, name)]
+        panels.append(Panel(lost, Axis(label), series, marks, if_empty="nothing to trade"))
+    return draw_panels(panels, f"What diversity costs, for {counted(curve.num_samples, 'sample')}", note)
 
 
 def _drawn(point: TradePoint, name: str) -> Point:
@@ -112,10 +84,17 @@ def trade_curve(
         counts = np.bincount(label[kept][label[kept] >= 0], minlength=clusters.num_clusters)
         mean = float(value[kept].mean())
         lost = (float(value[:count].mean()) - mean) / gained if gained > 0 else 0.0
-        return TradePoint(method, weight, mean, lost, share_touched(counts), occupancy_entropy(counts))
+        return TradePoint(
+            method=method,
+            weight=weight,
+            mean_value=mean,
+            value_lost=lost,
+            share_touched=share_touched(counts),
+            entropy=occupancy_entropy(counts),
+        )
 
     specs = spec.specs()
-    orders = pool_orders(pool, at, specs, threads=threads)
+    orders = pool_orders(pool.vector, at, specs, threads=threads)
     drawn = min(count, int(size.sum()))
     counts = random_counts(size, drawn, NUM_RANDOM, np.random.default_rng([spec.seed, drawn]))
     evenness = float(np.mean([occupancy_entropy(each) for each in counts]))
@@ -124,7 +103,12 @@ def trade_curve(
         num_samples=count,
         best=point("by value alone", float("nan"), np.arange(len(at))),
         random=TradePoint(
-            "random", float("nan"), float(value.mean()), 1.0, expected_share_touched(size, drawn), evenness
+            method="random",
+            weight=float("nan"),
+            mean_value=float(value.mean()),
+            value_lost=1.0,
+            share_touched=expected_share_touched(size, drawn),
+            entropy=evenness,
         ),
-        points=[point(each.method, each.weight or 0.0, order) for each, order in zip(specs, orders, strict=True)],
+        points=tuple(point(each.method, each.weight or 0.0, order) for each, order in zip(specs, orders, strict=True)),
     )

@@ -14,7 +14,7 @@ from grace_store.base.errors import DataError
 
 Compression = Literal["", "gz", "zst"]
 
-BLOCK_BYTES = 2**18
+READ_BYTES = 2**18
 _ZSTD_INPUT_BYTES = 2**10  # zstandard gives no bound on its output; a kilobyte of it makes at most about 32 MB
 
 
@@ -33,7 +33,7 @@ class RawBlocks:
     def __iter__(self) -> Generator[bytes, None, None]:
         try:
             with open(self._path, "rb") as stream:
-                while block := stream.read(BLOCK_BYTES):
+                while block := stream.read(READ_BYTES):
                     self._hash.update(block)
                     self.num_bytes += len(block)
                     yield block
@@ -80,9 +80,9 @@ def _gunzip(raw: Iterable[bytes], name: str) -> Iterator[bytes]:
                     if not block:
                         break
                     member = zlib.decompressobj(wbits=31)
-                yield member.decompress(block, BLOCK_BYTES)
+                yield member.decompress(block, READ_BYTES)
                 block = member.unused_data if member.eof else member.unconsumed_tail
-        while not member.eof and (text := member.decompress(b"", BLOCK_BYTES)):
+        while not member.eof and (text := member.decompress(b"", READ_BYTES)):
             yield text
     except zlib.error as error:
         raise damaged(name, "gzip", error) from None

@@ -20,7 +20,7 @@ from grace_store.data.record import MAX_RECORD_BYTES, Record, digest_bytes
 if TYPE_CHECKING:
     from grace_store.data.tables import TableReader
 
-Progress = Callable[[int, int], None]
+ScanProgress = Callable[[int, int], None]
 """Called with the records, and the bytes on disk, read so far."""
 
 _PROGRESS_RECORDS = 1024
@@ -55,7 +55,7 @@ class Dataset:
         """Size of all files on disk."""
         return sum(file.num_bytes for file in self.files)
 
-    def scan(self, progress: Progress | None = None) -> Iterator[Record]:
+    def scan(self, progress: ScanProgress | None = None) -> Iterator[Record]:
         """Yield every record in order. When it ends, ``summary`` has every file's digest."""
         row = num_bytes_before = 0
         summary = []
@@ -252,6 +252,3 @@ class _TableRows:
 
     def close(self) -> None:
         self._table.close()
-
-
-__all__ = ["Dataset", "Progress"]

@@ -22,15 +22,15 @@ from pathlib import Path
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from grace_store.base.errors import SettingError, Unusable
-from grace_store.base.states import Reason
+from grace_store.base.errors import SettingError
+from grace_store.base.states import Reason, Unusable
 from grace_store.data.sample import ImageRef
 
 MAX_IMAGE_BYTES = 2**27
 """Largest encoded image that is read."""
 MAX_IMAGE_PIXELS = 2**26
 """Largest image that is decoded; below the size from which Pillow itself warns of decompression bombs."""
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 """Formats that are decoded, whatever a file's name says."""
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
@@ -59,7 +59,7 @@ class ImageFolder:
     def open(self, ref: ImageRef) -> Picture:
         """Return the picture a reference stands for, or raise Unusable saying why there is none."""
         content, name = self._read(ref.source)
-        return Picture(decode(content, name), hashlib.sha256(content).hexdigest())
+        return Picture(decode_image(content, name), hashlib.sha256(content).hexdigest())
 
     def _read(self, source: str | bytes) -> tuple[bytes, str]:
         """Return an image's encoded bytes and what to call it."""
@@ -88,7 +88,7 @@ class ImageFolder:
             raise Unusable(Reason.IMAGE_UNREADABLE, f"{_shown(source)}: {error.strerror or error}") from None
 
 
-def decode(content: bytes, name: str) -> Image.Image:
+def decode_image(content: bytes, name: str) -> Image.Image:
     """Return the picture that encoded bytes hold, or raise Unusable; name is what the verdict calls it."""
     try:
         return _decode(content, name)
@@ -97,13 +97,13 @@ def decode(content: bytes, name: str) -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise Unusable(Reason.IMAGE_REFUSED, f"{name}: {_words(error)}") from None
     except UnidentifiedImageError:
-        raise Unusable(Reason.IMAGE_UNREADABLE, f"{name} is none of {', '.join(FORMATS)}") from None
+        raise Unusable(Reason.IMAGE_UNREADABLE, f"{name} is none of {', '.join(IMAGE_FORMATS)}") from None
     except Exception as error:  # noqa: BLE001 - decoders raise whatever they stumble over in a broken file
         raise Unusable(Reason.IMAGE_UNREADABLE, f"{name}: {_words(error)}") from None
 
 
 def _decode(content: bytes, name: str) -> Image.Image:
-    with Image.open(BytesIO(content), formats=FORMATS) as opened:
+    with Image.open(BytesIO(content), formats=IMAGE_FORMATS) as opened:
         width, height = opened.size
         if width * height > MAX_IMAGE_PIXELS:
             raise Unusable(Reason.IMAGE_REFUSED, f"{name} has {width} x {height} pixels, at most {MAX_IMAGE_PIXELS}")

@@ -7,8 +7,7 @@ import json
 import math
 from typing import Any, NamedTuple, NoReturn
 
-from grace_store.base.errors import Unusable
-from grace_store.base.states import Reason
+from grace_store.base.states import Reason, Unusable
 
 MAX_RECORD_BYTES = 32 * 2**20
 """A record longer than this is set aside, and never held in memory whole."""

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grace_store.base.errors import SettingError, UnknownFormat, Unusable
+from grace_store.base.errors import SettingError, UnknownFormat
 from grace_store.base.settings import DataSpec
-from grace_store.base.states import Reason
+from grace_store.base.states import Reason, Unusable
 from grace_store.data.answers import named_answer
 from grace_store.data.formats import FORMATS
 from grace_store.data.formats.trace import Format, Trace, shown_keys

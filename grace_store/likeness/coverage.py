@@ -7,30 +7,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, IntArray
+from grace_store.base.documents import Count, Number
+from grace_store.base.settings import Frozen
 
 LOW, HIGH = 0.05, 0.95
 """An interval holds nine tenths of the random subsets."""
 
 
-@dataclass(frozen=True, slots=True)
-class RandomInterval:
+class RandomInterval(Frozen):
     """What random subsets of the same size have: their mean, and what 5 % are below and 5 % above."""
 
-    mean: float
-    low: float
-    high: float
-    num_subsets: int
+    mean: Number
+    low: Number
+    high: Number
+    num_subsets: Count
 
     @classmethod
     def of(cls, found: Sequence[float] | FloatArray) -> RandomInterval:
         values = np.asarray(found, dtype=np.float64)
         low, high = np.quantile(values, [LOW, HIGH]).tolist()
-        return cls(float(values.mean()), low, high, len(values))
+        return cls(mean=float(values.mean()), low=low, high=high, num_subsets=len(values))
 
 
 def share_touched(counts: IntArray) -> float:

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from grace_store.artifacts.notes import ScoresNote
 from grace_store.run.status import SignalStatus
 from grace_store.store.backend import run_logs
 from grace_store.store.opened import Store
-
-WITHOUT_MODEL = ("random", "longest", "stepmax")
-"""Methods that look at no number a model made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +26,14 @@ class Cost:
     """Seconds of all runs that wrote them, added up over workers; None if no log says."""
 
 
-def cost_of(made_by: dict[str, Any], store: Store, signals: dict[str, SignalStatus]) -> Cost:
+def cost_of(note: ScoresNote, store: Store, signals: dict[str, SignalStatus]) -> Cost:
     """Return what the signals behind a table took; methods that need no model took nothing."""
-    if made_by["spec"].get("method") in WITHOUT_MODEL:
+    if note.method.reads in ("plan", "tokens"):
         return Cost(0, 0, 0, 0.0)
     num_forward = num_backward = num_bytes = 0
     seconds: float | None = 0.0
     spent = seconds_by_signal(store)
-    for name in made_by["signals"]:
+    for name in note.signals:
         num_tried = signals[name].num_done + sum(signals[name].set_aside.values())
         num_forward += num_tried
         num_backward += _num_backward(store, name, num_tried)

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.score_table import ScoreTable
-from grace_store.artifacts.sweep_table import SweepValues
 from grace_store.base.arrays import FloatArray
-from grace_store.base.errors import DataError
-from grace_store.base.files import read_note
-from grace_store.curate.audit import audit_length
-from grace_store.curate.sweep import MAX_RANKED, SPEC, Sweep, sweep_settings
-from grace_store.curate.sweep_settings import resolve_settings, short_labels
+from grace_store.curate.audit import audit
+from grace_store.curate.sweep import Sweep, sweep
 from grace_store.pages import figures
-from grace_store.pages.figures import MAX_POINTS, Points
+from grace_store.pages.figures import MAX_POINTS, PlottedSamples
 from grace_store.pages.sections import Cell, Section
+from grace_store.read.signal_choice import stepwise_signals
 from grace_store.store.opened import Store
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import LengthAudit, step_token_totals
+from grace_store.values.score_spec import ScoreSpec
 
 DEFAULT_GRID: dict[str, Any] = {"alpha": (0.1, 0.3, 0.5, 0.7, 0.9, 1.0), "history": ("uniform", "window:3", "ema:0.8")}
 """What is swept if no sweep is given."""
@@ -32,7 +27,7 @@ MAX_BOXES = 60
 LENGTH_WORDS = {"step_length": "tokens in a step", "response_length": "tokens in the response", "num_steps": "steps K"}
 
 
-def values_section(table: ScoreTable, points: Points, chosen_name: str) -> Section:
+def values_section(table: ScoreTable, points: PlottedSamples, chosen_name: str) -> Section:
     """Return how values are spread, and the two alignments they are made of."""
     section = Section("values", "Values", "How values are spread, and what they are made of.")
     value = table.value
@@ -51,20 +46,25 @@ def values_section(table: ScoreTable, points: Points, chosen_name: str) -> Secti
         ]
     )
     section.figure(
-        "value-histogram", "Values", figures.value_histogram(value, points.chosen, chosen_name),
+        "value-histogram",
+        "Values",
+        figures.value_histogram(value, points.chosen, chosen_name),
         f"{len(finite):,} samples with a value; {int(points.chosen.sum()):,} of them are in {chosen_name}.",
-    )  # fmt: skip
+    )
     if table.has_step_scores:
         section.figure(
-            "answer-against-history", "Answer against history",
+            "answer-against-history",
+            "Answer against history",
             figures.alignment_scatter(_means(table, "answer_alignment"), _means(table, "history_alignment"), points),
-            f"Each point is a trace, its alignments averaged over steps. {drawn(len(finite))} Click one to read it.",
-        )  # fmt: skip
+            f"Each point is a trace, its alignments averaged over steps. Click one to read it. {_thinned(len(finite))}",
+        )
         section.figure(
-            "step-profile", "Step profile",
+            "step-profile",
+            "Step profile",
             figures.step_profile(table.flat("step_score"), table.offsets, points.chosen),
-            f"Step scores by position, over {int(table.num_steps.sum()):,} steps.", wide=True,
-        )  # fmt: skip
+            f"Step scores by position, over {int(table.num_steps.sum()):,} steps.",
+            wide=True,
+        )
     return section
 
 
@@ -76,8 +76,8 @@ def flag_counts(table: ScoreTable) -> dict[str, int]:
     return counts
 
 
-def drawn(num: int) -> str:
-    """Say how many of so many points a scatter shows."""
+def _thinned(num: int) -> str:
+    """Say how many of the points a scatter shows, unless it shows them all."""
     return f"{MAX_POINTS:,} of {num:,} points are drawn, at random." if num > MAX_POINTS else ""
 
 
@@ -94,14 +94,14 @@ def _means(table: ScoreTable, name: str) -> FloatArray:
 # ---------------------------------------------------------------- length
 
 
-def length_section(table: ScoreTable, points: Points, ratio: str) -> Section:
+def length_section(table: ScoreTable, points: PlottedSamples, ratio: str) -> Section:
     """Return how values go with length: pictures of all samples, and the audit's numbers."""
     section = Section("length", "Length", "Does the score just like long (or short) traces?")
-    audit = audit_length(table, ratio=ratio)
-    if not audit.num_samples:
+    found = audit(table, ratio=ratio)
+    if not found.num_samples:
         section.text("No sample has a value.", kind="note")
         return section
-    _audit(section, audit)
+    _audit(section, found)
     for name, length in table.lengths.items():
         words = LENGTH_WORDS[name]
         if name == "num_steps":
@@ -109,17 +109,24 @@ def length_section(table: ScoreTable, points: Points, ratio: str) -> Section:
             caption = "Median, quartiles, and whiskers at 5 % and 95 %."
         else:
             picture = figures.length_scatter(length, points, words)
-            caption = f"The line and band are of all samples. {drawn(audit.num_samples)}"
+            caption = f"The line and band are of all samples. {_thinned(found.num_samples)}"
         section.figure(f"value-against-{name.replace('_', '-')}", f"Value and {words}", picture, caption)
     return section
 
 
 def _audit(section: Section, audit: LengthAudit) -> None:
-    rows: list[list[Cell]] = [
-        [LENGTH_WORDS[name], bias.pearson, bias.spearman, bias.partial, bias.spearman_after_control, bias.kept_over_all,
-         bias.kept_over_all_after_control]
+    rows: list[dict[str, Cell]] = [
+        {
+            "value and": LENGTH_WORDS[name],
+            "Pearson (log)": bias.pearson,
+            "Spearman": bias.spearman,
+            "partial": bias.partial,
+            "Spearman, controlled": bias.spearman_after_control,
+            "kept / all": bias.kept_over_all,
+            "kept / all, controlled": bias.kept_over_all_after_control,
+        }
         for name, bias in audit.lengths.items()
-    ]  # fmt: skip
+    ]
     steps = audit.steps
     within = (
         f" Within one trace, longer steps and their scores correlate at {steps.within_sample:.3f} "
@@ -129,61 +136,53 @@ def _audit(section: Section, audit: LengthAudit) -> None:
     )
     explained = audit.variance_explained
     share = f"Length explains {100 * explained:.1f} % of the variance of values." if explained == explained else ""
-    section.table(
+    section.records(
         "Value and length",
-        ["value and", "Pearson (log)", "Spearman", "partial", "Spearman, controlled", "kept / all",
-         "kept / all, controlled"],
         rows,
-        caption=f"{share}{within} Partial: after the other two lengths are taken out. Controlled: after all three are "
-        f"taken out of the value, as `select --control length` does. Kept: mean length of the best {audit.ratio:g}.",
-    )  # fmt: skip
+        f"{share}{within} Partial: after the other two lengths are taken out. Controlled: after all three are taken "
+        f"out of the value, as `select --control length` does. Kept: mean length of the best {audit.ratio:g}.",
+    )
 
 
 # ---------------------------------------------------------------- settings and signals
 
 
-def settings_section(store: Store, table: ScoreTable, folder: Path | None, ratio: str, *, partial: bool) -> Section:
+def settings_section(store: Store, table: ScoreTable, given: Sweep | None, ratio: str, *, partial: bool) -> Section:
     """Return how settings and signals spread values and overlap in what they choose: of a sweep, or a small one."""
     section = Section("settings", "Settings", "What other settings would choose.")
-    scored = {name: each for name, each in table.made_by["signals"].items() if name in stepwise_signals(store)}
+    scored = {name: each for name, each in table.note.signals.items() if name in stepwise_signals(store)}
     if not scored:
         section.text("The signals of this table have one vector a sample, so there are no settings to vary.")
         return section
-    together = ",".join(f"{name}={each['weight']:g}" for name, each in scored.items())
-    with TemporaryDirectory() as scratch:
-        if folder is None:
-            spec = SweepSpec.parse(ratio=ratio, grid=[DEFAULT_GRID | {"signal": (together,)}])
-            sweep = sweep_settings(store, spec, Path(scratch) / "settings", partial=partial)
-            made = "A small sweep made for this page; `grace-store sweep` makes larger ones."
-        else:
-            sweep = read_sweep(store, folder)
-            made = f"The sweep in {folder.name}."
-        section.text(f"{made} {len(sweep.settings)} settings over {sweep.num_samples:,} samples.")
-        _overlap(section, sweep)
-        _boxes(section, "value-by-setting", "Values by setting", sweep, "setting")
-        if len(stepwise_signals(store)) > 1:
-            spec = SweepSpec.parse(ratio=ratio, grid=[_same_settings(table) | {"signal": stepwise_signals(store)}])
-            signals = sweep_settings(store, spec, Path(scratch) / "signals", partial=True)
-            _boxes(section, "value-by-signal", "Values by signal", signals, "signal")
-            section.figure(
-                "signal-overlap", f"Overlap of signals, best {ratio}",
-                figures.matrix_map(signals.jaccard[0], _signal_names(signals), "Jaccard"),
-                "The same settings with each signal alone.",
-            )  # fmt: skip
+    together = ",".join(f"{name}={each.weight:g}" for name, each in scored.items())
+    if given is None:
+        spec = SweepSpec.parse(ratio=ratio, grid=[DEFAULT_GRID | {"signal": (together,)}])
+        swept = sweep(store, spec, partial=partial)
+        made = "A small sweep made for this page; `grace-store sweep` makes larger ones."
+    else:
+        swept, made = given, f"The sweep in {given.folder.name if given.folder else 'memory'}."
+    section.text(f"{made} {len(swept.settings)} settings over {swept.num_samples:,} samples.")
+    _overlap(section, swept)
+    _boxes(section, "value-by-setting", "Values by setting", swept, "setting")
+    if len(stepwise_signals(store)) > 1:
+        spec = SweepSpec.parse(ratio=ratio, grid=[_same_settings(table) | {"signal": stepwise_signals(store)}])
+        signals = sweep(store, spec, partial=True)
+        _boxes(section, "value-by-signal", "Values by signal", signals, "signal")
+        section.figure(
+            "signal-overlap",
+            f"Overlap of signals, best {ratio}",
+            figures.matrix_map(signals.jaccard[0], _signal_names(signals), "Jaccard"),
+            "The same settings with each signal alone.",
+        )
     return section
 
 
-def stepwise_signals(store: Store) -> tuple[str, ...]:
-    """Return the signals that have vectors for steps, and so Grams."""
-    return tuple(name for name in store.signal_names if not store.signal(name).signal.spec.is_per_sample)
-
-
 def _same_settings(table: ScoreTable) -> dict[str, Any]:
-    spec = table.made_by["spec"]
-    if spec.get("method") != "grace":
+    spec = table.note.spec
+    if not isinstance(spec, ScoreSpec):
         return {}
-    kept = {name: (spec[name],) for name in ("alpha", "history", "target", "aggregation") if name in spec}
-    return kept | {"without_answer": bool(spec.get("without_answer"))}
+    kept = {name: (getattr(spec, name),) for name in ("alpha", "history", "target", "aggregation")}
+    return kept | {"without_answer": spec.without_answer}
 
 
 def _signal_names(sweep: Sweep) -> list[str]:
@@ -199,57 +198,27 @@ def _overlap(section: Section, sweep: Sweep) -> None:
     labels = _short(sweep.labels)
     for index, ratio in enumerate(sweep.ratios):
         section.figure(
-            f"setting-overlap-{ratio}", f"Overlap of the best {ratio}",
+            f"setting-overlap-{ratio}",
+            f"Overlap of the best {ratio}",
             figures.matrix_map(sweep.jaccard[index], labels, "Jaccard"),
             "Samples that two settings both choose, over those that either does.",
-        )  # fmt: skip
+        )
     section.figure(
-        "setting-rank-correlation", "Rank correlation",
+        "setting-rank-correlation",
+        "Rank correlation",
         figures.matrix_map(sweep.rank_correlation, labels, "Spearman", lowest=-1.0),
         f"Over {sweep.num_ranked:,} of {sweep.num_samples:,} samples.",
-    )  # fmt: skip
+    )
 
 
 def _boxes(section: Section, name: str, title: str, sweep: Sweep, what: str) -> None:
-    values = SweepValues(sweep.folder)
     labels = _signal_names(sweep) if what == "signal" else _short(sweep.labels)
     shown = range(min(len(sweep.settings), MAX_BOXES))
     more = f" The first {MAX_BOXES} of {len(sweep.settings)} settings." if len(sweep.settings) > MAX_BOXES else ""
     section.figure(
-        name, title, figures.value_boxes([labels[i] for i in shown], [values.read(i) for i in shown], what),
-        f"Median, quartiles, and whiskers at 5 % and 95 %.{more}", wide=True,
-    )  # fmt: skip
-
-
-def read_sweep(store: Store, folder: Path) -> Sweep:
-    """Read a sweep from its folder, if it was made from the store's plan."""
-    import pyarrow.parquet as pq
-
-    made_by = read_note(folder / SPEC)
-    if made_by is None or made_by.get("kind") != "sweep":
-        raise DataError(f"{folder} is not what `grace-store sweep` makes: it has no {SPEC}.")
-    check_plan_of(made_by, store)
-    summary: list[dict[str, Any]] = pq.read_table(folder / "summary.parquet").to_pylist()
-    overlap = pq.read_table(folder / "overlap.parquet")
-    settings: list[str] = made_by["settings"]
-    ratios = [str(ratio) for ratio in made_by["spec"]["ratio"]]
-    shape = (len(settings), len(settings))
-    num_samples = int(summary[0]["num_samples"]) if summary else 0
-    return Sweep(
-        folder=folder,
-        settings=settings,
-        labels=_labels(store, made_by, settings),
-        summary=summary,
-        ratios=ratios,
-        jaccard=np.stack([overlap[f"jaccard_{ratio}"].to_numpy().reshape(shape) for ratio in ratios]),
-        rank_correlation=overlap["rank_correlation"].to_numpy().reshape(shape),
-        num_samples=num_samples,
-        num_ranked=len(range(0, num_samples, max(1, -(-num_samples // MAX_RANKED)))),
-        made_by=made_by,
+        name,
+        title,
+        figures.value_boxes([labels[i] for i in shown], [sweep.value(i) for i in shown], what),
+        f"Median, quartiles, and whiskers at 5 % and 95 %.{more}",
+        wide=True,
     )
-
-
-def _labels(store: Store, made_by: dict[str, Any], settings: Sequence[str]) -> list[str]:
-    """Return what differs between settings; their full names if signals came or went since."""
-    found = resolve_settings(store, SweepSpec.parse(**made_by["spec"]))
-    return short_labels(found) if [setting.name for setting in found] == list(settings) else list(settings)

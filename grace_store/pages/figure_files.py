@@ -11,7 +11,7 @@ from grace_store.base.errors import MissingExtra
 from grace_store.base.files import whole_file
 from grace_store.pages.sections import Figure
 
-FORMATS = ("svg", "png")
+FIGURE_FORMATS = ("svg", "png")
 WIDTH = 800
 PNG_SCALE = 2
 
@@ -40,11 +40,13 @@ async def _write(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     async with Kaleido(n=1, timeout=90, mathjax=False) as browser:
         for name, figure in figures.items():
             paper = for_paper(figure)
-            for kind in FORMATS:
+            for kind in FIGURE_FORMATS:
                 options = {
-                    "format": kind, "width": WIDTH, "height": paper["layout"]["height"],
+                    "format": kind,
+                    "width": WIDTH,
+                    "height": paper["layout"]["height"],
                     "scale": PNG_SCALE if kind == "png" else 1,
-                }  # fmt: skip
+                }
                 drawn: bytes = await browser.calc_fig(paper, opts=options)
                 path = folder / f"{name}.{kind}"
                 with whole_file(path) as partial:
@@ -59,10 +61,12 @@ def for_paper(figure: Figure) -> Figure:
     line = {"showline": True, "linecolor": "#444", "gridcolor": "#e6e6e6", "zerolinecolor": "#bbb", "ticks": "outside"}
     layout = paper["layout"]
     layout |= {
-        "paper_bgcolor": "white", "plot_bgcolor": "white", "margin": {"l": 64, "r": 24, "t": 24, "b": 56},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "margin": {"l": 64, "r": 24, "t": 24, "b": 56},
         "font": {"family": "Helvetica, Arial, sans-serif", "size": 14, "color": "#222"},
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-    }  # fmt: skip
+    }
     for axis in ("xaxis", "yaxis"):
         layout[axis] = line | layout[axis]
     return paper

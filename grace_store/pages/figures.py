@@ -18,7 +18,7 @@ from grace_store.pages.sections import Figure
 
 BLUE, ORANGE, GREY = "#3d7fc1", "#cc6b1f", "#8a8f98"
 MAX_POINTS = 3000
-"""A scatter shows at most so many points; lines and bands are made from all samples."""
+"""A scatter shows at most this many points; lines and bands are made from all samples."""
 MAX_POSITIONS = 40
 NUM_BINS = 60
 MAX_NUMBERED = 10
@@ -33,7 +33,7 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True, slots=True)
-class Points:
+class PlottedSamples:
     """What a scatter needs of samples, all of one length; trace is the place in the trace browser, -1 if not there."""
 
     sample_id: Sequence[str]
@@ -61,6 +61,27 @@ def _figure(data: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any], **
     return {"data": data, "layout": {"xaxis": x, "yaxis": y, **layout}}
 
 
+def _bars(x: list[Any], y: list[Any], colour: str, **more: Any) -> dict[str, Any]:
+    return {"type": "bar", "x": x, "y": y, "marker": {"color": colour, "line": {"width": 0}}, **more}
+
+
+def _boxes(values: Sequence[FloatArray], **more: Any) -> dict[str, Any]:
+    """Return a box for each array of finite numbers: median, quartiles, and whiskers at 5 % and 95 %."""
+    rows = [np.quantile(each, _QUANTILES) if len(each) else [np.nan] * len(_QUANTILES) for each in values]
+    columns = np.array(rows).reshape(-1, len(_QUANTILES)).T
+    box = dict(zip(("lowerfence", "q1", "median", "q3", "upperfence"), map(_list, columns), strict=True))
+    look = {"line": {"color": BLUE, "width": 1.5}, "fillcolor": "rgba(61,127,193,0.25)"}
+    return {"type": "box", "name": "", "showlegend": False, **box, **look, **more}
+
+
+def _dots(x: list[Any], y: list[Any], name: str, **more: Any) -> dict[str, Any]:
+    return {"type": "scatter", "mode": "markers", "x": x, "y": y, "name": name, **more}
+
+
+def _dashed_line(**ends: Any) -> dict[str, Any]:
+    return {"type": "line", "line": {"color": ORANGE, "width": 2, "dash": "dash"}, **ends}
+
+
 def _list(values: Array, digits: int = 5) -> list[Any]:
     """Return numbers for JSON, as short as a picture needs them; null where there is none."""
     if values.dtype.kind != "f":
@@ -78,61 +99,52 @@ def value_histogram(value: FloatArray, chosen: BoolArray, chosen_name: str) -> F
     edges = np.histogram_bin_edges(value[finite], bins=num_bins) if finite.any() else np.array([0.0, 1.0])
     centre, width = (edges[1:] + edges[:-1]) / 2, float(edges[1] - edges[0])
     data = []
-    for name, mask, colour in (("all samples", finite, GREY), (chosen_name, finite & chosen, BLUE)):
+    for name, mask, colour, opacity in (("all samples", finite, GREY, 0.55), (chosen_name, finite & chosen, BLUE, 0.9)):
         count, _ = np.histogram(value[mask], bins=edges)
-        data.append(
-            {
-                "type": "bar", "name": plot_label(name), "x": _list(centre), "y": count.tolist(), "width": width,
-                "marker": {"color": colour, "line": {"width": 0}}, "opacity": 0.55 if colour == GREY else 0.9,
-                "hovertemplate": "value %{x:.3f}<br>%{y} samples",
-            }
-        )  # fmt: skip
+        bars = _bars(_list(centre), count.tolist(), colour, name=plot_label(name), width=width, opacity=opacity)
+        data.append(bars | {"hovertemplate": "value %{x:.3f}<br>%{y} samples"})
     return _figure(data, _axis("value V"), _axis("samples"), barmode="overlay", bargap=0)
 
 
 def value_boxes(labels: Sequence[str], values: Sequence[FloatArray], what: str) -> Figure:
     """Draw a box of each group's values: median, quartiles, and whiskers at 5 % and 95 %."""
-    found = [each[np.isfinite(each)] for each in values]
-    rows = np.array([np.quantile(each, _QUANTILES) if len(each) else [np.nan] * 5 for each in found])
-    low, q1, median, q3, high = (_list(column) for column in rows.reshape(-1, 5).T)
-    box = {
-        "type": "box", "orientation": "h", "y": [plot_label(label) for label in labels],
-        "lowerfence": low, "q1": q1, "median": median, "q3": q3, "upperfence": high,
-        "line": {"color": BLUE, "width": 1.5}, "fillcolor": "rgba(61,127,193,0.25)", "showlegend": False, "name": "",
-    }  # fmt: skip
+    names = [plot_label(label) for label in labels]
+    box = _boxes([each[np.isfinite(each)] for each in values], orientation="h", y=names)
     height = 110 + 26 * len(labels)
     return _figure([box], _axis("value V"), _axis(what, autorange="reversed", type="category"), height=height)
 
 
-def alignment_scatter(answer: FloatArray, history: FloatArray, points: Points) -> Figure:
+def alignment_scatter(answer: FloatArray, history: FloatArray, points: PlottedSamples) -> Figure:
     """Draw each sample's mean alignment with the answer against that with its history."""
     data = _scatter(answer, history, points, "answer %{x:.3f}<br>history %{y:.3f}")
     x, y = _axis("mean alignment with the answer", zeroline=True), _axis("mean alignment with the history")
     return _figure(data, x, y)
 
 
-def _scatter(x: FloatArray, y: FloatArray, points: Points, hover: str) -> list[dict[str, Any]]:
+def _scatter(x: FloatArray, y: FloatArray, points: PlottedSamples, hover: str) -> list[dict[str, Any]]:
     usable = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
     shown = usable[thin(len(usable))]
     data = []
     for name, wanted, colour, symbol in (("not chosen", False, GREY, "circle-open"), ("chosen", True, BLUE, "circle")):
         mine = shown[points.chosen[shown] == wanted]
         data.append(
-            {
-                "type": "scatter", "mode": "markers", "name": name, "x": _list(x[mine]), "y": _list(y[mine]),
-                "text": [plot_label(points.sample_id[i]) for i in mine.tolist()],
-                "customdata": points.trace[mine].tolist(),
-                "hovertemplate": f"%{{text}}<br>{hover}",
-                "marker": {"color": colour, "symbol": symbol, "size": 6, "opacity": 0.75},
-            }
-        )  # fmt: skip
+            _dots(
+                _list(x[mine]),
+                _list(y[mine]),
+                name,
+                text=[plot_label(points.sample_id[i]) for i in mine.tolist()],
+                customdata=points.trace[mine].tolist(),
+                hovertemplate=f"%{{text}}<br>{hover}",
+                marker={"color": colour, "symbol": symbol, "size": 6, "opacity": 0.75},
+            )
+        )
     return data
 
 
 # ---------------------------------------------------------------- length
 
 
-def length_scatter(length: FloatArray, points: Points, title: str) -> Figure:
+def length_scatter(length: FloatArray, points: PlottedSamples, title: str) -> Figure:
     """Draw values against a length, with the median and the middle 80 % of all samples of about that length."""
     data = _scatter(length, points.value, points, f"{title} %{{x:.4g}}<br>value %{{y:.3f}}")
     data = _running(length, points.value) + data
@@ -179,12 +191,7 @@ def value_by_num_steps(num_steps: IntArray, value: FloatArray) -> Figure:
     capped = np.minimum(steps, most)
     kinds = np.unique(capped)
     labels = [f"{kind}{'+' if kind == most and steps.max() > most else ''}" for kind in kinds.tolist()]
-    rows = np.array([np.quantile(value[usable][capped == kind], _QUANTILES) for kind in kinds]).reshape(-1, 5)
-    low, q1, median, q3, high = (_list(column) for column in rows.T)
-    box = {
-        "type": "box", "x": labels, "lowerfence": low, "q1": q1, "median": median, "q3": q3, "upperfence": high,
-        "line": {"color": BLUE, "width": 1.5}, "fillcolor": "rgba(61,127,193,0.25)", "showlegend": False, "name": "",
-    }  # fmt: skip
+    box = _boxes([value[usable][capped == kind] for kind in kinds], x=labels)
     return _figure([box], _axis("steps K", type="category"), _axis("value V"))
 
 
@@ -218,10 +225,16 @@ def _quantiles(groups: Sequence[FloatArray], share: float) -> FloatArray:
 
 def _line(x: FloatArray, y: FloatArray, name: str, colour: str, dash: str) -> dict[str, Any]:
     return {
-        "type": "scatter", "mode": "lines+markers", "x": _list(x), "y": _list(y), "name": name,
-        "line": {"color": colour, "width": 2.5, "dash": dash}, "marker": {"size": 5}, "connectgaps": False,
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": _list(x),
+        "y": _list(y),
+        "name": name,
+        "line": {"color": colour, "width": 2.5, "dash": dash},
+        "marker": {"size": 5},
+        "connectgaps": False,
         "hovertemplate": "%{y:.3f}",
-    }  # fmt: skip
+    }
 
 
 def _band(x: FloatArray, low: FloatArray, high: FloatArray, name: str, strength: float) -> list[dict[str, Any]]:
@@ -238,12 +251,20 @@ def matrix_map(matrix: FloatArray, labels: Sequence[str], what: str, *, lowest: 
     names = [plot_label(label, 44) for label in labels]
     numbered = len(names) <= MAX_NUMBERED
     cells = {
-        "type": "heatmap", "z": [_list(row, 4) for row in matrix], "x": names, "y": names,
-        "zmin": lowest, "zmax": 1, "colorscale": _BOTH_WAYS if lowest < 0 else _BLUES, "xgap": 1, "ygap": 1,
+        "type": "heatmap",
+        "z": [_list(row, 4) for row in matrix],
+        "x": names,
+        "y": names,
+        "zmin": lowest,
+        "zmax": 1,
+        "colorscale": _BOTH_WAYS if lowest < 0 else _BLUES,
+        "xgap": 1,
+        "ygap": 1,
         "colorbar": {"title": {"text": what}, "thickness": 12, "outlinewidth": 0},
         "hovertemplate": f"%{{y}}<br>%{{x}}<br>{what} %{{z:.3f}}<extra></extra>",
-        "texttemplate": "%{z:.2f}" if numbered else "", "textfont": {"size": 10},
-    }  # fmt: skip
+        "texttemplate": "%{z:.2f}" if numbered else "",
+        "textfont": {"size": 10},
+    }
     size = int(np.clip(150 + 30 * len(names), 260, 760))
     axes = (
         _axis("", tickangle=-40, type="category", showgrid=False),
@@ -257,16 +278,11 @@ def similarity_histogram(similarity: FloatArray, threshold: float) -> Figure:
     num_bins = int(np.clip(np.sqrt(len(similarity)) * 2, 8, NUM_BINS))
     low = min(float(similarity.min(initial=0.9)), 0.9)
     count, edges = np.histogram(similarity, bins=num_bins, range=(low, 1.0))
-    bars = {
-        "type": "bar", "x": _list((edges[1:] + edges[:-1]) / 2), "y": count.tolist(),
-        "width": float(edges[1] - edges[0]), "marker": {"color": BLUE, "line": {"width": 0}}, "name": "",
-        "hovertemplate": "cosine %{x:.3f}<br>%{y} samples",
-    }  # fmt: skip
+    centre, width = (edges[1:] + edges[:-1]) / 2, float(edges[1] - edges[0])
+    bars = _bars(_list(centre), count.tolist(), BLUE, name="", width=width)
+    bars["hovertemplate"] = "cosine %{x:.3f}<br>%{y} samples"
+    line = _dashed_line(x0=threshold, x1=threshold, yref="paper", y0=0, y1=1)
     x, y = _axis("cosine with the nearest other sample"), _axis("samples")
-    line = {
-        "type": "line", "x0": threshold, "x1": threshold, "yref": "paper", "y0": 0, "y1": 1,
-        "line": {"color": ORANGE, "width": 2, "dash": "dash"},
-    }  # fmt: skip
     return _figure([bars], x, y, bargap=0, showlegend=False, shapes=[line])
 
 
@@ -280,42 +296,32 @@ def coverage_bars(names: Sequence[str], share: FloatArray, random: FloatArray) -
     """
     labels = [plot_label(name, 44) for name in names]
     mean, low, high = random.T
-    bars = {
-        "type": "bar", "x": labels, "y": _list(share), "name": "touched", "marker": {"color": BLUE},
-        "hovertemplate": "%{x}<br>%{y:.1%} of clusters", "width": 0.5,
-    }  # fmt: skip
-    marks = {
-        "type": "scatter", "mode": "markers", "x": labels, "y": _list(mean), "name": "random subsets, 5 % to 95 %",
-        "marker": {"color": ORANGE, "symbol": "diamond", "size": 9},
-        "error_y": {"type": "data", "symmetric": False, "array": _list(high - mean), "arrayminus": _list(mean - low),
-                    "color": ORANGE, "thickness": 1.5},
-        "hovertemplate": "random: %{y:.1%}",
-    }  # fmt: skip
-    return _figure(
-        [bars, marks], _axis("", type="category"), _axis("clusters touched", tickformat=".0%", rangemode="tozero")
+    bars = _bars(labels, _list(share), BLUE, name="touched", width=0.5, hovertemplate="%{x}<br>%{y:.1%} of clusters")
+    spread = {"type": "data", "symmetric": False, "array": _list(high - mean), "arrayminus": _list(mean - low)}
+    marks = _dots(
+        labels,
+        _list(mean),
+        "random subsets, 5 % to 95 %",
+        marker={"color": ORANGE, "symbol": "diamond", "size": 9},
+        error_y=spread | {"color": ORANGE, "thickness": 1.5},
+        hovertemplate="random: %{y:.1%}",
     )
+    x, y = _axis("", type="category"), _axis("clusters touched", tickformat=".0%", rangemode="tozero")
+    return _figure([bars, marks], x, y)
 
 
 def cluster_map(value: FloatArray, representation: FloatArray, size: IntArray, example: Sequence[str]) -> Figure:
     """Draw each cluster: mean value of its samples against how far a subset has too much (above 1) of it."""
     width = np.clip(32 * np.sqrt(size / max(int(size.max(initial=1)), 1)), 6, 32)
-    dots = {
-        "type": "scatter", "mode": "markers", "x": _list(value), "y": _list(representation), "name": "",
-        "customdata": [[plot_label(each), int(n)] for each, n in zip(example, size, strict=True)],
-        "marker": {"color": BLUE, "opacity": 0.6, "size": width.round(1).tolist()},
-        "hovertemplate": "%{customdata[1]} samples around %{customdata[0]}<br>mean value %{x:.3f}<br>"
+    dots = _dots(
+        _list(value),
+        _list(representation),
+        "",
+        customdata=[[plot_label(each), int(n)] for each, n in zip(example, size, strict=True)],
+        marker={"color": BLUE, "opacity": 0.6, "size": width.round(1).tolist()},
+        hovertemplate="%{customdata[1]} samples around %{customdata[0]}<br>mean value %{x:.3f}<br>"
         "%{y:.2f} × its share<extra></extra>",
-    }  # fmt: skip
-    even = {
-        "type": "line",
-        "xref": "paper",
-        "x0": 0,
-        "x1": 1,
-        "y0": 1,
-        "y1": 1,
-        "line": {"color": ORANGE, "dash": "dash"},
-    }
-    return _figure(
-        [dots], _axis("mean value of the cluster"), _axis("share of the subset over share of the pool"), shapes=[even],
-        showlegend=False,
-    )  # fmt: skip
+    )
+    x, y = _axis("mean value of the cluster"), _axis("share of the subset over share of the pool")
+    even = _dashed_line(xref="paper", x0=0, x1=1, y0=1, y1=1)
+    return _figure([dots], x, y, shapes=[even], showlegend=False)

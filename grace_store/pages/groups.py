@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +13,15 @@ from grace_store.base.arrays import BoolArray, FloatArray
 from grace_store.base.errors import DataError
 from grace_store.base.text import one_line
 from grace_store.pages.figures import value_boxes
-from grace_store.pages.methods import Method
 from grace_store.pages.sections import Cell, Section
 from grace_store.read.records import read_field
 from grace_store.store.opened import Store
 from grace_store.values.length_bias import mean_ranks, rank_correlation
 
-MAX_GROUPS = 24
+if TYPE_CHECKING:
+    from grace_store.pages.method_comparison import NamedTable
+
+MAX_FIELD_GROUPS = 24
 MISSING = "(none)"
 """The group of samples whose record has no such field."""
 
@@ -35,11 +38,11 @@ class GroupsRequest:
 class Compared:
     """Tables of scores, the one that the page is about, and which of its samples are chosen."""
 
-    methods: Sequence[Method]
-    main: Method
+    methods: Sequence[NamedTable]
+    main: NamedTable
     chosen: BoolArray
 
-    def values(self, method: Method) -> FloatArray:
+    def values(self, method: NamedTable) -> FloatArray:
         """Return a method's values in the order of the main one's samples, NaN where it has none."""
         value = np.full(len(self.main.table), np.nan)
         _, here, there = np.intersect1d(self.main.table.row, method.table.row, return_indices=True)
@@ -72,7 +75,7 @@ def _numbers(values: Sequence[object]) -> FloatArray | None:
     """
     if any(isinstance(value, bool) or not isinstance(value, int | float | None) for value in values):
         return None
-    if len(set(values)) <= MAX_GROUPS:
+    if len(set(values)) <= MAX_FIELD_GROUPS:
         return None
     try:
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
@@ -91,9 +94,9 @@ def _numeric(section: Section, field: str, numbers: FloatArray, compared: Compar
 
 def _grouped(section: Section, field: str, label: npt.NDArray[np.object_], compared: Compared) -> None:
     names, counts = np.unique(label, return_counts=True)
-    largest: list[str] = names[np.argsort(-counts, kind="stable")][:MAX_GROUPS].tolist()
+    largest: list[str] = names[np.argsort(-counts, kind="stable")][:MAX_FIELD_GROUPS].tolist()
     members = {name: label == name for name in largest}
-    more = f" The {MAX_GROUPS} largest of {len(names)} groups." if len(names) > MAX_GROUPS else ""
+    more = f" The {MAX_FIELD_GROUPS} largest of {len(names)} groups." if len(names) > MAX_FIELD_GROUPS else ""
     value = compared.main.table.value
     section.table(
         f"Values by {one_line(field)}",
@@ -103,10 +106,12 @@ def _grouped(section: Section, field: str, label: npt.NDArray[np.object_], compa
         f"has a larger value than one outside it; 0.5 is no difference.{more}",
     )
     section.figure(
-        f"value-by-field-{len(section.figures) + 1}", f"Values by {one_line(field)}",
+        f"value-by-field-{len(section.figures) + 1}",
+        f"Values by {one_line(field)}",
         value_boxes(largest, [value[member] for member in members.values()], one_line(field)),
-        f"Median, quartiles, and whiskers at 5 % and 95 %.{more}", wide=True,
-    )  # fmt: skip
+        f"Median, quartiles, and whiskers at 5 % and 95 %.{more}",
+        wide=True,
+    )
     if len(compared.methods) > 1:
         values = [compared.values(method) for method in compared.methods]
         section.table(

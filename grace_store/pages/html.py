@@ -12,6 +12,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from html import escape
 from importlib import resources
 from typing import Any
 
@@ -55,7 +56,7 @@ def html_parts(title: str, documents: Mapping[str, Any], plotly_js: str) -> Iter
         f"default-src 'none'; script-src {_digest(plotly_js)} {_digest(own)}; style-src 'unsafe-inline'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    yield head.replace("{title}", _escaped(title)).replace("{policy}", policy)
+    yield head.replace("{title}", escape(visible(title))).replace("{policy}", policy)
     yield f"<style>\n{_page_file('report.css')}</style>"
     yield body
     for name, document in documents.items():
@@ -71,7 +72,3 @@ def _page_file(name: str) -> str:
 
 def _digest(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-
-
-def _escaped(text: str) -> str:
-    return visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -27,13 +27,13 @@ def overview_section(store: Store, status: Status, table: ScoreTable, subsets: l
         ordered = sorted(status.set_aside.items(), key=lambda item: -item[1])
         section.table("Set aside, and why", ["reason", "records"], [[*item] for item in ordered], bar=1)
     _made_from(section, store)
-    made_by = table.made_by
-    signals = made_by["signals"].items()
+    note = table.note
+    settings = note.spec.model_dump(mode="json")
     section.facts(
         "The scores",
         [
-            *((name, str(value)) for name, value in made_by["spec"].items() if value not in (None, False, "")),
-            ("signals", ", ".join(f"{name} × {each['weight']:g}" for name, each in signals)),
+            *((name, str(value)) for name, value in settings.items() if value not in (None, False, "")),
+            ("signals", ", ".join(f"{name} × {each.weight:g}" for name, each in note.signals.items())),
             ("table", str(table.path) if table.path else "made for this page"),
             *((name, f"a subset of {count:,} samples") for name, count in subsets),
         ],
@@ -46,7 +46,7 @@ def overview_section(store: Store, status: Status, table: ScoreTable, subsets: l
         rows: list[list[Cell]] = [[row["row"], row["sample_id"], row["reason"], row["detail"]] for row in listed]
         more = f"The first {MAX_LISTED} of {status.num_set_aside:,}." if len(listed) > MAX_LISTED else ""
         columns = ["row", "sample", "reason", "detail"]
-        section.table("Records set aside", columns, rows[:MAX_LISTED], caption=more)
+        section.table("Records set aside", columns, rows[:MAX_LISTED], more)
     return section
 
 
@@ -66,23 +66,26 @@ def _made_from(section: Section, store: Store) -> None:
 
 
 def _signals(section: Section, store: Store, status: Status) -> None:
-    rows: list[list[Cell]] = []
+    rows: list[dict[str, Cell]] = []
     for name, counts in status.signals.items():
         signal = store.signal(name).signal
-        spec, model = signal.spec, signal.spec.model
-        digests = f"weights {short(model.weights)}" + (f", adapter {short(model.adapter)}" if model.adapter else "")
-        where = PurePath(signal.origin.get("model", "")).name or None
-        how = f"{spec.rendering}, {spec.dtype}, {spec.attention}, {spec.storage}"
-        per = "sample" if spec.is_per_sample else "segment"
-        gradient = spec.gradient
-        made: list[Cell] = [gradient.preconditioner, gradient.projection] if gradient else [None, None]
+        spec, model, gradient = signal.spec, signal.spec.model, signal.spec.gradient
         rows.append(
-            [name, spec.kind, per, *made, where, model.architecture, spec.vector_size, how, counts.num_done,
-             counts.num_tokens, size(counts.num_bytes), digests]
-        )  # fmt: skip
-    columns = [
-        "signal", "kind", "per", "preconditioner", "projection", "model", "architecture", "vector size", "settings",
-        "done", "tokens", "bytes", "digests",
-    ]  # fmt: skip
-    if rows:
-        section.table("Signals", columns, rows)
+            {
+                "signal": name,
+                "kind": spec.kind,
+                "per": "sample" if spec.is_per_sample else "segment",
+                "preconditioner": gradient.preconditioner if gradient else None,
+                "projection": gradient.projection if gradient else None,
+                "model": PurePath(signal.origin.get("model", "")).name or None,
+                "architecture": model.architecture,
+                "vector size": spec.vector_size,
+                "settings": f"{spec.rendering}, {spec.dtype}, {spec.attention}, {spec.storage}",
+                "done": counts.num_done,
+                "tokens": counts.num_tokens,
+                "bytes": size(counts.num_bytes),
+                "digests": f"weights {short(model.weights)}"
+                + (f", adapter {short(model.adapter)}" if model.adapter else ""),
+            }
+        )
+    section.records("Signals", rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,56 +10,30 @@ from typing import Any
 import numpy as np
 
 from grace_store import __version__
-from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.outputs import Source, check_outputs, sources_of
-from grace_store.artifacts.score_table import ScoreTable, read_scores
-from grace_store.artifacts.subset_file import selected_rows
+from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import BoolArray, IntArray
-from grace_store.base.errors import DataError, MissingExtra, SettingError
+from grace_store.base.errors import MissingExtra
 from grace_store.base.events import Listener, Note, ignore
-from grace_store.base.files import sidecar_of, whole_file
+from grace_store.base.files import whole_file
 from grace_store.base.text import counted
-from grace_store.curate.score import score_samples
-from grace_store.curate.select import select_samples
-from grace_store.pages.distributions import length_section, settings_section, stepwise_signals, values_section
+from grace_store.curate.score import ScoreRequest, score
+from grace_store.curate.select import select
+from grace_store.pages.distributions import length_section, settings_section, values_section
 from grace_store.pages.figure_files import write_figures
-from grace_store.pages.figures import Points
+from grace_store.pages.figures import PlottedSamples
 from grace_store.pages.groups import Compared, GroupsRequest, groups_section
 from grace_store.pages.html import html_parts
-from grace_store.pages.methods import methods_section, name_methods
+from grace_store.pages.method_comparison import methods_section, name_methods
 from grace_store.pages.overview import overview_section
+from grace_store.pages.report_inputs import ReportInputs, ReportRequest
 from grace_store.pages.sections import Figure, Section
 from grace_store.pages.shown_traces import choose_traces
 from grace_store.pages.similarity import SimilarityRequest, similarity_section
 from grace_store.pages.trace_data import BLOCK_TRACES, TraceData, TraceRequest, gather_traces
+from grace_store.read.signal_choice import stepwise_signals
 from grace_store.run.status import status
 from grace_store.store.opened import Store
-
-MAX_SUBSETS = 30
-"""A trace's subsets are bits of one number in the page."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportRequest:
-    """What goes into a report. Only the store is needed: what is not given is made from it, or left out and said."""
-
-    signals: Sequence[str] = ()
-    scores: Sequence[Path] = ()
-    """Tables of scores; the first that has step scores is the one that traces are shown with."""
-    sweep: Path | None = None
-    duplicates: Path | None = None
-    """What ``grace-store duplicates`` wrote."""
-    diversity: Path | None = None
-    """What ``grace-store diversity`` wrote."""
-    subsets: Sequence[Path] = ()
-    by: Sequence[str] = ()
-    """Fields of the records whose groups are held against each other."""
-    images: str | None = None
-    data: Sequence[str] | None = None
-    ratio: str = "0.2"
-    """Share that counts as chosen where no subset is given, and that methods are compared at."""
-    max_traces: int = 5000
-    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +49,14 @@ class Report:
     notes: list[str]
 
 
-def write_report(
-    store: Store | str | Path, out: Path, request: ReportRequest, *, figures: Path | None = None,
+def report(
+    store: Store | str | Path,
+    out: Path,
+    request: ReportRequest,
+    *,
+    figures: Path | None = None,
     listener: Listener = ignore,
-) -> Report:  # fmt: skip
+) -> Report:
     """Write a store's report to one HTML file that needs nothing else, and its figures to a folder if one is given."""
     plotly_js = load_plotly_js()
     opened = store if isinstance(store, Store) else Store.open(store)
@@ -118,8 +96,10 @@ def load_plotly_js() -> str:
 def _sources(request: ReportRequest) -> list[Source]:
     named = [(path, "the scores") for path in request.scores] + [(path, "a subset") for path in request.subsets]
     others = (
-        (request.duplicates, "the duplicates"), (request.diversity, "the diversity"), (request.sweep, "the sweep"),
-    )  # fmt: skip
+        (request.duplicates, "the duplicates"),
+        (request.diversity, "the diversity"),
+        (request.sweep, "the sweep"),
+    )
     return named + [(path, what) for path, what in others if path is not None]
 
 
@@ -144,16 +124,17 @@ class _Page:
 
     @classmethod
     def gather(cls, store: Store, request: ReportRequest, listener: Listener) -> _Page:
+        given = ReportInputs.read(store, request)
         listener(Note("Scoring and counting."))
         state = status(store)
-        tables = _tables(store, request)
+        tables = _with_step_scores(store, given.tables, request)
         table = next(each for each in tables if each.has_step_scores or each is tables[-1])
-        subsets = _subsets(store, table, request)
+        subsets = _chosen(table, given.subsets, request.ratio)
         chosen = subsets[0][1]
         shown = choose_traces(table.value, table.row, chosen, request.max_traces)
         trace = np.full(len(table), -1, dtype=np.int64)
         trace[shown.place] = np.arange(len(shown.place))
-        points = Points(table.sample_id, table.value, chosen, trace)
+        points = PlottedSamples(table.sample_id, table.value, chosen, trace)
         counts = [(name, int(mask.sum())) for name, mask in subsets]
         sections = [overview_section(store, state, table, counts if request.subsets else [])]
         sections.append(values_section(table, points, subsets[0][0]))
@@ -163,14 +144,19 @@ class _Page:
             main = next(method for method in methods if method.table is table)
             compared = Compared(methods, main, chosen)
             sections.append(groups_section(store, compared, GroupsRequest(request.by, request.data)))
-        listener(Note("Sweeping settings." if request.sweep is None else f"Reading {request.sweep}."))
-        sections.append(settings_section(store, table, request.sweep, request.ratio, partial=request.partial))
+        listener(Note("Comparing settings."))
+        sections.append(settings_section(store, table, given.sweep, request.ratio, partial=request.partial))
         sections.append(methods_section(store, methods, state, request.ratio))
         listener(Note("Looking for neighbours."))
         likeness = SimilarityRequest(
-            shown.place, request.duplicates, request.diversity, request.subsets, request.ratio, request.data,
-            request.partial,
-        )  # fmt: skip
+            place=shown.place,
+            duplicates=given.duplicates,
+            diversity=given.diversity,
+            subsets=request.subsets,
+            ratio=request.ratio,
+            data=request.data,
+            partial=request.partial,
+        )
         similar = similarity_section(store, table, likeness, listener)
         sections.append(similar.section)
         wanted = TraceRequest(
@@ -194,7 +180,7 @@ class _Page:
                     "shown": self.shown,
                     "notes": self.traces.notes,
                     "scale": self._scale(),
-                    "signal": next(iter(self.table.made_by["signals"])),
+                    "signal": next(iter(self.table.note.signals)),
                 },
             },
             "trace-index": self.traces.index,
@@ -210,38 +196,24 @@ class _Page:
         return max(0.05, float(np.round(np.quantile(flat, 0.98), 2))) if len(flat) else 1.0
 
 
-def _tables(store: Store, request: ReportRequest) -> list[ScoreTable]:
+def _with_step_scores(store: Store, given: Sequence[ScoreTable], request: ReportRequest) -> list[ScoreTable]:
     """Return the tables given, after one made here if none of them has step scores."""
-    tables = [read_scores(path) for path in request.scores]
-    for table in tables:
-        check_plan_of(table.made_by, store)
-    if request.signals and any(table.has_step_scores for table in tables):
-        raise SettingError("--scores says by which signals it was scored: leave --signal out")
-    if not any(table.has_step_scores for table in tables):
-        stepwise = stepwise_signals(store)
-        if stepwise or not tables:
-            meant = [name for table in tables for name in table.made_by["signals"] if name in stepwise] or stepwise
-            signals = request.signals or (meant[:1] if tables or len(meant) == 1 else None)
-            tables.insert(0, score_samples(store, signals=signals, partial=request.partial))
-    return tables
+    tables, stepwise = list(given), stepwise_signals(store)
+    if any(table.has_step_scores for table in tables) or (tables and not stepwise):
+        return tables
+    meant = [name for table in tables for name in table.note.signals if name in stepwise] or stepwise
+    signals = request.signals or (meant[:1] if tables or len(meant) == 1 else None)
+    return [score(store, ScoreRequest(signals=signals, partial=request.partial)), *tables]
 
 
-def _subsets(store: Store, table: ScoreTable, request: ReportRequest) -> list[tuple[str, BoolArray]]:
+def _chosen(table: ScoreTable, subsets: Mapping[str, IntArray], ratio: str) -> list[tuple[str, BoolArray]]:
     """Return each subset's name and which rows of the table are in it; without any, the best share of the table."""
-    if not request.subsets:
-        best = np.zeros(len(table), dtype=np.bool_)
-        if np.isfinite(table.value).any():
-            best[select_samples(table, ratio=request.ratio).ranked] = True
-        return [(f"the best {request.ratio}", best)]
-    if len(request.subsets) > MAX_SUBSETS:
-        raise DataError(f"{len(request.subsets)} subsets are given, a page shows at most {MAX_SUBSETS}.")
-    found = []
-    for path in request.subsets:
-        rows = selected_rows(store, path)
-        if rows is None:
-            raise DataError(f"{path} has no {sidecar_of(path).name} beside it, as `grace-store select` writes it.")
-        found.append((path.name, np.isin(table.row, rows)))
-    return found
+    if subsets:
+        return [(name, np.isin(table.row, rows)) for name, rows in subsets.items()]
+    best = np.zeros(len(table), dtype=np.bool_)
+    if np.isfinite(table.value).any():
+        best[select(table, ratio=ratio).ranked] = True
+    return [(f"the best {ratio}", best)]
 
 
 def _bits(subsets: Sequence[tuple[str, BoolArray]]) -> IntArray:

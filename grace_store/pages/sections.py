@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 Figure = dict[str, Any]
 """A plotly figure: {"data": [...], "layout": {...}}."""
 Cell = str | int | float | None
-Block = dict[str, Any]
+Cells = Sequence[Cell]
 
 FIGURE_HEIGHT = 380
 """Pixels, unless a figure says otherwise."""
@@ -22,7 +22,7 @@ class Section:
     key: str
     title: str
     lead: str = ""
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[dict[str, Any]] = field(default_factory=list)
     figures: dict[str, Figure] = field(default_factory=dict)
 
     def text(self, text: str, *, kind: str = "text") -> None:
@@ -42,16 +42,17 @@ class Section:
         self.blocks.append({"kind": "facts", "title": title, "rows": [list(row) for row in rows if row[1] is not None]})
 
     def table(
-        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, caption: str = "",
-        bar: int | None = None,
-    ) -> None:  # fmt: skip
+        self, title: str, columns: Sequence[str], rows: Sequence[Cells], caption: str = "", *, bar: int | None = None
+    ) -> None:
         """Add a table; bar is the column whose numbers are drawn as bars too."""
-        self.blocks.append(
-            {
-                "kind": "table", "title": title, "columns": list(columns), "rows": [list(row) for row in rows],
-                "caption": caption, "bar": bar,
-            }
-        )  # fmt: skip
+        cells = [list(row) for row in rows]
+        shown = {"columns": list(columns), "rows": cells, "caption": caption, "bar": bar}
+        self.blocks.append({"kind": "table", "title": title, **shown})
+
+    def records(self, title: str, rows: Sequence[Mapping[str, Cell]], caption: str = "") -> None:
+        """Add a table of rows that name their columns, all of them the same; without rows nothing is added."""
+        if rows:
+            self.table(title, list(rows[0]), [list(row.values()) for row in rows], caption)
 
     def figure(self, name: str, title: str, figure: Figure, caption: str = "", *, wide: bool = False) -> None:
         """Add a figure under a name, which is also the name of its files."""

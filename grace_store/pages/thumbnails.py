@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from grace_store.base.errors import Unusable
+from grace_store.base.states import Unusable
 from grace_store.data.sample import ImageRef
 
 if TYPE_CHECKING:

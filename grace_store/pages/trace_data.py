@@ -15,12 +15,13 @@ from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import Array, Float32Array, IntArray
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, Note
+from grace_store.base.text import counted
 from grace_store.data.sample import ImageRef, Sample
-from grace_store.pages.distributions import stepwise_signals
 from grace_store.pages.plain_text import shortened
 from grace_store.pages.thumbnails import Thumbnails
 from grace_store.read.blocks import BlockReader
 from grace_store.read.records import UnitLoader, image_folder, open_dataset
+from grace_store.read.signal_choice import stepwise_signals
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.gram import num_entries, unpack
@@ -61,12 +62,12 @@ class TraceData:
 def gather_traces(store: Store, table: ScoreTable, request: TraceRequest, listener: Listener) -> TraceData:
     """Gather the shown samples' index and details. Without the dataset their texts are missing, and a note says so."""
     place = request.place
-    shown = ScoreTable(table.table.take(place), table.made_by, table.path)
+    shown = ScoreTable(table.table.take(place), table.note, table.path)
     index = _index(shown, request)
     found = TraceData(index)
     positions = store.positions_of(shown.row)
     steps = _step_details(store, shown, positions)
-    listener(Note(f"Reading {len(place):,} traces."))
+    listener(Note(f"Reading {counted(len(place), 'trace')}."))
     for number, (sample, pictures) in enumerate(_texts(store, shown, positions, request, found, listener)):
         if number % BLOCK_TRACES == 0:
             found.blocks.append([])
@@ -111,7 +112,7 @@ def _snippet(sample: Sample) -> str:
 
 def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> Iterator[dict[str, Any]]:
     """Yield each shown sample's alignments, losses and cosines, in order; every chunk of the store is read once."""
-    name = next((name for name in shown.made_by["signals"] if name in stepwise_signals(store)), None)
+    name = next((name for name in shown.note.signals if name in stepwise_signals(store)), None)
     if name is None:
         yield from ({} for _ in range(len(shown)))
         return
@@ -165,7 +166,7 @@ def _texts(
         yield from ((None, None) for _ in range(len(shown)))
         return
     with dataset:
-        view = store.signal(next(iter(shown.made_by["signals"])))
+        view = store.signal(next(iter(shown.note.signals)))
         loader = UnitLoader(store, dataset)
         pictures: Thumbnails | None = None
         for start in range(0, len(positions), READ_AT_ONCE):
@@ -176,7 +177,7 @@ def _texts(
             if start and start % (8 * READ_AT_ONCE) == 0:
                 listener(Note(f"{start:,} of {len(positions):,} traces read."))
         if pictures is not None and pictures.num_missing:
-            found.notes.append(f"{pictures.num_missing:,} images could not be shown; each trace says why.")
+            found.notes.append(f"{counted(pictures.num_missing, 'image')} could not be shown; each trace says why.")
 
 
 def _trace(

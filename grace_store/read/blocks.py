@@ -1,95 +1,42 @@
-"""Go through the samples of a store block by block, for one signal or several side by side, on a few threads or nodes.
+"""Go through the samples of a store block by block: Grams and token counts, for one signal or several side by side.
 
 A block is one chunk of the plan's arrays, so every chunk of the store is read once; memory does not grow with the
-number of samples.
+number of samples. Never reads a vector.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from grace_store.base.arrays import Array, Int32Array, IntArray
-from grace_store.base.errors import SettingError, Unfinished, UnknownName
-from grace_store.base.settings import default_threads
-from grace_store.store.gram_reader import GramReader, SampleGrams
+from grace_store.base.arrays import Array, Float32Array, Int32Array, IntArray
+from grace_store.base.errors import SettingError, Unfinished
+from grace_store.base.states import STATE_DONE
+from grace_store.read.parallel import Threads, map_ordered
+from grace_store.store.chunk_reader import Digests
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import SignalView, Store
+from grace_store.store.packed_grams import num_packed
 
-ItemT = TypeVar("ItemT")
-ResultT = TypeVar("ResultT")
-
-
-@runtime_checkable
-class Mapper(Protocol):
-    """Something else than threads to do the work on: the tasks of a cluster."""
-
-    def map(self, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> Iterator[ResultT]:
-        """Yield work(item) in the order of the items; work and items are sent there."""
-        ...
-
-
-Threads = int | Mapper | None
-"""What blocks are worked on by: so many threads, as many as there are cores (None), or something else."""
+FoundT = TypeVar("FoundT")
 
 
 @dataclass(frozen=True, slots=True)
-class SignalWeights:
-    """Signals that are scored together, each with its weight; names in the order given."""
+class SampleGrams:
+    """What scoring needs of some done samples, in order; Grams and segments lie flat, K + 1 segments to a sample."""
 
-    weights: Mapping[str, float]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self.weights)
-
-    def __str__(self) -> str:
-        equal = len(set(self.weights.values())) == 1
-        return ",".join(name if equal else f"{name}={weight:g}" for name, weight in self.weights.items())
-
-
-Signals = str | Sequence[str] | Mapping[str, float] | SignalWeights | None
-"""Signals as a user names them: one, several (each "name" or "name=weight"), with weights, or the only one (None)."""
-
-
-def resolve_signals(store: Store, signals: Signals = None) -> SignalWeights:
-    """Return the signals meant, all of them in the store. Weights are finite and above 0, 1 if not given."""
-    if isinstance(signals, SignalWeights):
-        signals = signals.weights
-    if signals is None or not signals:
-        return SignalWeights({store.signal(None).name: 1.0})
-    if isinstance(signals, Mapping):
-        pairs = [(name, float(weight)) for name, weight in signals.items()]
-    else:
-        given = [name_and_weight(store, text) for text in ([signals] if isinstance(signals, str) else signals)]
-        pairs = [(name, 1.0 if weight is None else weight) for name, weight in given]
-    names = [name for name, _ in pairs]
-    if unknown := [name for name in names if name not in store.signal_names]:
-        known = ", ".join(store.signal_names) or "none yet: run `grace-store extract`"
-        raise UnknownName(f"{store.location} has no signal {', '.join(map(repr, unknown))} (there are: {known}).")
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise SettingError(f"signal {', '.join(map(repr, repeated))} is given twice: give each once, with its weight")
-    for name, weight in pairs:
-        if not (np.isfinite(weight) and weight > 0):
-            raise SettingError(f"signal {name!r} has weight {weight:g}: a weight is a number above 0")
-    return SignalWeights(dict(pairs))
-
-
-def name_and_weight(store: Store, text: str) -> tuple[str, float | None]:
-    """Return the signal that "name" or "name=weight" means, and the weight if one is given."""
-    # A signal's name may itself hold "=", so a name that is there counts as one.
-    name, equals, weight = text.rpartition("=")
-    if not equals or text in store.signal_names:
-        return text, None
-    try:
-        return name, float(weight)
-    except ValueError:
-        return text, None
+    sample: IntArray
+    """Positions in the plan."""
+    num_steps: IntArray
+    gram: Float32Array
+    """Packed as in the store; empty unless asked for."""
+    num_tokens: Int32Array
+    loss: Float32Array
+    """Mean loss of each segment; empty unless asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,45 +102,102 @@ class CommittedSignals:
         """Return where the blocks begin."""
         return range(0, self.store.plan.num_samples, SAMPLES_PER_CHUNK)
 
+    def stop(self, start: int) -> int:
+        """Return where the block that begins at a sample ends."""
+        return min(start + SAMPLES_PER_CHUNK, self.store.plan.num_samples)
+
+    def units(self, start: int) -> range:
+        """Return the units of the block that begins at a sample."""
+        return self.store.plan.units_between(start, self.stop(start))
+
     def ids(self, block: HasSamples) -> Array:
         """Return the ids of a block's samples."""
         start = int(block.sample[0]) // SAMPLES_PER_CHUNK * SAMPLES_PER_CHUNK if len(block.sample) else 0
-        stop = min(start + SAMPLES_PER_CHUNK, self.store.plan.num_samples)
-        return self.store.column("sample_id", start, stop)[block.sample - start]
+        return self.store.column("sample_id", start, self.stop(start))[block.sample - start]
 
 
 @dataclass(slots=True)
 class BlockReader(CommittedSignals):
-    """Reads the blocks of a store for some signals."""
+    """Reads the blocks of a store for some signals, all of which have a vector a segment."""
 
     gram: bool = True
     loss: bool = False
-    _readers: list[GramReader] = field(init=False)
 
     def __post_init__(self) -> None:
         CommittedSignals.__post_init__(self)
-        self._readers = [GramReader(view, gram=self.gram, loss=self.loss) for view in self.views]
+        for view in self.views:
+            if view.per_sample:
+                raise SettingError(
+                    f"Signal {view.name!r} of {view.store.location} has one vector a sample, so there are no steps to "
+                    "compare. It is for --method less, icons or cadc; `extract --kind gradient --per segment` makes "
+                    "one with steps."
+                )
+            for name in ("sample_state", "segment_num_tokens", "sample_gram", "segment_loss"):
+                view.array(name)  # opened here, not by several threads at once
 
     def read(self, start: int) -> SampleBlock:
         """Return the block that begins at a sample."""
-        plan = self.store.plan
-        stop = min(start + SAMPLES_PER_CHUNK, plan.num_samples)
-        units = range(start // plan.samples_per_unit, -(-stop // plan.samples_per_unit))
+        plan, stop, units = self.store.plan, self.stop(start), self.units(start)
         num_steps = self.store.column("sample_num_steps", start, stop)
         row = self.store.column("sample_row", start, stop)
         found = []
-        for reader, committed in zip(self._readers, self.committed, strict=True):
+        for view, committed in zip(self.views, self.committed, strict=True):
             mine = [unit for unit in units if unit in committed]
             if len(mine) == len(units):
                 steps = num_steps
             else:
                 steps = num_steps[np.isin(np.arange(start, stop) // plan.samples_per_unit, mine)]
-            found.append(reader.read(mine, steps))
+            found.append(self._grams(view, mine, steps))
         return _merged(found, start, row, num_steps)
 
-    def map(self, work: Callable[[SampleBlock], ResultT], threads: Threads = None) -> Iterator[ResultT]:
+    def map(self, work: Callable[[SampleBlock], FoundT], threads: Threads = None) -> Iterator[FoundT]:
         """Yield what work makes of every block, in order; a few blocks are under way at a time."""
         yield from map_ordered(lambda start: work(self.read(start)), self.starts(), threads)
+
+    def _grams(self, view: SignalView, units: Sequence[int], num_steps: npt.NDArray[np.integer[Any]]) -> SampleGrams:
+        """Return the done samples of committed units; num_steps is K of all samples of these units, done or not."""
+        digests = view.chunks.digests(units)
+        num_segments = num_steps.astype(np.int64) + 1
+        packed = num_packed(num_segments)
+        ranges = [self.store.plan.unit_range(unit) for unit in units]
+        sample = np.concatenate([np.zeros(0, np.int64), *(np.arange(*each) for each in ranges)])
+        counts = [stop - start for start, stop in ranges]
+        rows, entries = _sums(num_segments, counts), _sums(packed, counts)
+        done = _joined(view, "sample_state", digests, counts) == STATE_DONE
+        num_tokens = _joined(view, "segment_num_tokens", digests, rows)
+        gram = loss = np.zeros(0, np.float32)
+        if self.gram:
+            gram = _joined(view, "sample_gram", digests, entries)
+        if self.loss:
+            loss = _joined(view, "segment_loss", digests, rows)
+        if done.all():
+            return SampleGrams(sample, num_segments - 1, gram, num_tokens, loss)
+        segment_done = np.repeat(done, num_segments)
+        return SampleGrams(
+            sample[done],
+            num_segments[done] - 1,
+            gram[np.repeat(done, packed)] if self.gram else gram,
+            num_tokens[segment_done],
+            loss[segment_done] if self.loss else loss,
+        )
+
+
+def _joined(view: SignalView, name: str, digests: dict[int, Digests], lengths: Sequence[int]) -> Array:
+    """Return the beginnings of units' chunks, one after the other."""
+    chunks = view.chunks.read([(name, unit) for unit in digests], digests)
+    out = np.empty(sum(lengths), dtype=view.array(name).dtype)
+    start = 0
+    for chunk, length in zip(chunks, lengths, strict=True):
+        out[start : start + length] = chunk[:length]
+        start += length
+    return out
+
+
+def _sums(values: IntArray, counts: Sequence[int]) -> list[int]:
+    """Return the sums of consecutive runs of values, counts saying how long each run is."""
+    total = np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
+    sums: list[int] = np.diff(total[np.cumsum([0, *counts])]).tolist()
+    return sums
 
 
 def _merged(found: Sequence[SampleGrams], start: int, row: Array, num_steps: Array) -> SampleBlock:
@@ -221,26 +225,3 @@ def _first_tokens(found: Sequence[SampleGrams], places: Sequence[IntArray], step
         mine[place] = True
         tokens[np.repeat(mine, steps + 1)] = each.num_tokens
     return tokens
-
-
-def map_ordered(work: Callable[[ItemT], ResultT], items: Sequence[ItemT], threads: Threads) -> Iterator[ResultT]:
-    """Yield work(item) in the order of the items, computed ahead, not far; flat in memory."""
-    if isinstance(threads, Mapper):
-        yield from threads.map(work, items)
-        return
-    num_threads = min(threads or default_threads(), max(1, len(items)))
-    if num_threads == 1:
-        yield from map(work, items)
-        return
-    pending: deque[Future[ResultT]] = deque()
-    with ThreadPoolExecutor(num_threads) as pool:
-        try:
-            for item in items:
-                pending.append(pool.submit(work, item))
-                if len(pending) > num_threads:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from grace_store import __version__
-from grace_store.artifacts.made_from import check_plan_of
-from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError, Unfinished
 from grace_store.base.events import Listener, Warned, ignore
-from grace_store.base.states import STATE_DONE
+from grace_store.base.text import counted
 from grace_store.likeness.points import (
     DEFAULT_DESCRIPTOR,
     PROJECTED_SIZE,
@@ -27,15 +24,50 @@ from grace_store.likeness.points import (
     descriptor_named,
     projection_for,
 )
-from grace_store.read.blocks import Threads, map_ordered
-from grace_store.store.layout import unit_range
+from grace_store.read.parallel import Threads, map_ordered
+from grace_store.read.vectors import UnitVectors, VectorReader
 from grace_store.store.opened import SignalView, Store
 from grace_store.values.gram import offsets_of
 
 VectorType = Literal["float32", "float16"]
 
-ROWS_AT_ONCE = 4096
+DECODED_ROWS = 4096
 """Segment vectors that are decoded together: a unit may hold ten times as many."""
+
+
+class StepScored(Protocol):
+    """Scores of steps, as a table of scores has them."""
+
+    @property
+    def row(self) -> IntArray: ...
+
+    @property
+    def num_steps(self) -> IntArray: ...
+
+    @property
+    def has_step_scores(self) -> bool: ...
+
+    @property
+    def what(self) -> str:
+        """What it is and where, for a sentence."""
+
+    def flat(self, name: str) -> Array:
+        """Return a column of one entry a step as one array."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorSpec:
+    """Which points samples are made: of which signal, and how."""
+
+    signal: str | None = None
+    """None for the only one."""
+    descriptor: Descriptor | None = None
+    """answer, steps (the default), weighted or projected. A signal that keeps one vector a sample has that vector as
+    its only descriptor: leave it out."""
+    dimension: int | None = None
+    """Numbers of a projected descriptor; 512 unless given."""
+    seed: int = 0
+    """Of the random projection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +89,27 @@ class Descriptions:
     def __len__(self) -> int:
         return len(self.sample)
 
+    def __repr__(self) -> str:
+        numbers = f"{self.vector.shape[1]} {self.vector.dtype} numbers each"
+        return f"<Descriptions of {counted(len(self), 'sample')}, {numbers}>"
+
 
 def describe_samples(
-    store: Store | str | Path, *, signal: str | None = None, descriptor: Descriptor | None = None,
-    scores: ScoreTable | None = None, samples: IntArray | None = None, dimension: int | None = None, seed: int = 0,
-    dtype: VectorType = "float32", partial: bool = False, threads: Threads = None, listener: Listener = ignore,
-) -> Descriptions:  # fmt: skip
+    store: Store | str | Path,
+    spec: DescriptorSpec | None = None,
+    *,
+    scores: StepScored | None = None,
+    samples: IntArray | None = None,
+    dtype: VectorType = "float32",
+    partial: bool = False,
+    threads: Threads = None,
+    listener: Listener = ignore,
+) -> Descriptions:
     """Return one vector of length 1 for every done sample, or for those of samples (positions in the plan).
 
-    descriptor is answer, steps (the default), weighted (by the step scores of scores) or projected (to dimension
-    numbers, by seed). A signal that keeps one vector a sample has that vector as its only descriptor: leave it out.
+    The descriptor weighted weighs steps by the step scores of scores.
     """
-    reader = DescriptionReader.of(
-        store, signal=signal, descriptor=descriptor, scores=scores, samples=samples, dimension=dimension, seed=seed,
-        partial=partial, threads=threads,
-    )  # fmt: skip
+    reader = DescriptionReader.of(store, spec, scores=scores, samples=samples, partial=partial, threads=threads)
     return reader.read_all(dtype, listener)
 
 
@@ -79,7 +117,8 @@ def describe_samples(
 class DescriptionReader:
     """Reads the descriptors of one signal, as often as asked. Threads may share it."""
 
-    view: SignalView
+    vectors: VectorReader
+    """Of the one signal."""
     descriptor: Descriptor | None
     """None for a signal that keeps one vector a sample."""
     units: list[int]
@@ -95,33 +134,51 @@ class DescriptionReader:
 
     @classmethod
     def of(
-        cls, store: Store | str | Path, *, signal: str | None = None, descriptor: Descriptor | None = None,
-        scores: ScoreTable | None = None, samples: IntArray | None = None, dimension: int | None = None,
-        seed: int = 0, partial: bool = False, threads: Threads = None,
-    ) -> DescriptionReader:  # fmt: skip
+        cls,
+        store: Store | str | Path,
+        spec: DescriptorSpec | None = None,
+        *,
+        scores: StepScored | None = None,
+        samples: IntArray | None = None,
+        partial: bool = False,
+        threads: Threads = None,
+    ) -> DescriptionReader:
         opened = store if isinstance(store, Store) else Store.open(store)
-        view = opened.signal(signal)
-        chosen = _resolved(view, descriptor, scores, dimension)
+        spec = spec or DescriptorSpec()
+        view = opened.signal(spec.signal)
+        chosen = _resolved(view, spec, scores)
         wanted = _wanted(opened, samples)
-        units, made_by = _units(view, wanted, partial=partial), _made_by(view, chosen)
+        vectors = VectorReader(opened, (view.name,))
+        units, made_by = _units(vectors, wanted, partial=partial), _made_by(vectors, chosen)
         projection = None
         if chosen == "projected":
-            projection = projection_for(view.vector_size, dimension, seed)
-            made_by |= {"dimension": 2 * view.vector_size if projection is None else dimension or PROJECTED_SIZE}
-            made_by |= {} if projection is None else {"seed": seed}
+            projection = projection_for(view.vector_size, spec.dimension, spec.seed)
+            made_by |= {"dimension": 2 * view.vector_size if projection is None else spec.dimension or PROJECTED_SIZE}
+            made_by |= {} if projection is None else {"seed": spec.seed}
         step_scores = None
         if chosen == "weighted":
             assert scores is not None
             step_scores = _StepScores.of(scores, opened)
-            made_by["scores"] = scores.made_by
         return cls(
-            view, chosen, units, wanted, made_by, threads, projection, step_scores,
-            opened.column("sample_num_steps"), opened.column("sample_row").astype(np.int64),
-        )  # fmt: skip
+            vectors=vectors,
+            descriptor=chosen,
+            units=units,
+            wanted=wanted,
+            made_by=made_by,
+            threads=threads,
+            projection=projection,
+            _scores=step_scores,
+            _num_steps=opened.column("sample_num_steps"),
+            _row=opened.column("sample_row").astype(np.int64),
+        )
 
     @property
     def store(self) -> Store:
-        return self.view.store
+        return self.vectors.store
+
+    @property
+    def view(self) -> SignalView:
+        return self.vectors.views[0]
 
     @property
     def size(self) -> int:
@@ -137,8 +194,6 @@ class DescriptionReader:
 
     def blocks(self, units: list[int] | None = None) -> Iterator[Descriptions]:
         """Yield the descriptors of units (of all that are asked for) one by one; a few are read ahead."""
-        for array in self.view.arrays:
-            self.view.array(array.name)  # opened here, not by several threads at once
         alone = replace(self, threads=None)  # which may be sent to a task, where it has no use for others
         yield from map_ordered(alone.read, self.units if units is None else units, self.threads)
 
@@ -165,11 +220,12 @@ class DescriptionReader:
 
     def read(self, unit: int) -> Descriptions:
         """Return the descriptors of one unit's done samples that are asked for."""
-        start, stop = unit_range(self.store.plan, unit)
+        start, _ = self.store.plan.unit_range(unit)
+        found = self.vectors.read(0, unit)
+        assert found is not None  # only committed units are asked for
         asked = self._asked(unit)
-        state = self.view.unit_array("sample_state", unit)[: stop - start]
-        sample = asked[state[asked - start] == STATE_DONE]
-        parts = list(self._described(unit, sample - start))
+        sample = asked[found.done[asked - start]]
+        parts = list(self._described(unit, sample - start, found))
         vectors = [part.vector for part in parts]
         return Descriptions(
             sample=sample,
@@ -190,15 +246,14 @@ class DescriptionReader:
         return describe(vectors, num_steps, descriptor or "answer", projection=self.projection)
 
     def _asked(self, unit: int) -> IntArray:
-        each = np.arange(*unit_range(self.store.plan, unit))
+        each = np.arange(*self.store.plan.unit_range(unit))
         return each if self.wanted is None else each[self.wanted[each]]
 
-    def _described(self, unit: int, chosen: IntArray) -> Iterator[Described]:
+    def _described(self, unit: int, chosen: IntArray, found: UnitVectors) -> Iterator[Described]:
         """Yield the descriptors of samples of a unit, by their places in it, a bounded number of rows at a time."""
-        start, stop = unit_range(self.store.plan, unit)
+        start, stop = self.store.plan.unit_range(unit)
         num_segments = self._num_steps[start:stop].astype(np.int64) + 1
         ends = np.cumsum(num_segments)
-        stored, scale = self._read_arrays(unit)
         takes_all = self.descriptor not in (None, "answer")
         for some in _pieces(chosen, num_segments if takes_all else np.ones_like(num_segments)):
             if not takes_all:
@@ -206,29 +261,23 @@ class DescriptionReader:
             else:
                 num_steps = num_segments[some] - 1
                 rows = _ranges(ends[some] - num_segments[some], num_segments[some])
-            vectors = self.view.decode(stored[rows], None if scale is None else scale[rows])
             yield describe(
-                vectors,
+                found.decoded(rows),
                 num_steps,
                 self.descriptor or "answer",
                 step_score=None if self._scores is None else self._scores.of_samples(start + some, num_steps),
                 projection=self.projection,
             )
 
-    def _read_arrays(self, unit: int) -> tuple[Array, Float32Array | None]:
-        """Return a unit's stored vectors, of segments or of samples, and their scales."""
-        of = "segment" if self.descriptor else "sample"
-        stored = self.view.unit_array(f"{of}_vector", unit)
-        has_scale = self.view.signal.spec.storage != "float32"
-        return stored, self.view.unit_array(f"{of}_scale", unit) if has_scale else None
-
 
 def tell_oddities(num_zero: int, num_unweighted: int, listener: Listener) -> None:
     """Say how many samples could not be described as asked."""
     if num_zero:
-        listener(Warned(f"{num_zero} samples have a descriptor of zeros, which is like no other: their cosines are 0."))
+        those = "1 sample has" if num_zero == 1 else f"{num_zero} samples have"
+        listener(Warned(f"{those} a descriptor of zeros, which is like no other: every cosine with it is 0."))
     if num_unweighted:
-        listener(Warned(f"{num_unweighted} samples have no step with a score above 0: their steps all weigh the same."))
+        those = "1 sample has" if num_unweighted == 1 else f"{num_unweighted} samples have"
+        listener(Warned(f"{those} no step with a score above 0: all steps weigh the same there."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +289,7 @@ class _StepScores:
     """(N,) where each planned sample's scores begin in the flat column; -1 where the table has none."""
 
     @classmethod
-    def of(cls, scores: ScoreTable, store: Store) -> _StepScores:
+    def of(cls, scores: StepScored, store: Store) -> _StepScores:
         first = np.full(store.plan.num_samples, -1, dtype=np.int64)
         places = np.searchsorted(store.column("sample_row"), scores.row)
         first[places] = offsets_of(scores.num_steps)[:-1]
@@ -252,27 +301,24 @@ class _StepScores:
         return np.where(np.repeat(first < 0, num_steps), 0.0, found)
 
 
-def _resolved(
-    view: SignalView, descriptor: Descriptor | None, scores: ScoreTable | None, dimension: int | None
-) -> Descriptor | None:
+def _resolved(view: SignalView, spec: DescriptorSpec, scores: StepScored | None) -> Descriptor | None:
     """Return the descriptor meant, or say why there is none such."""
-    named = None if descriptor is None else descriptor_named(descriptor)
+    named = None if spec.descriptor is None else descriptor_named(spec.descriptor)
     if view.per_sample:
-        if named is not None or dimension is not None:
+        if named is not None or spec.dimension is not None:
             raise SettingError(
                 f"signal {view.name!r} keeps one vector a sample, which is its only descriptor: leave --descriptor out"
             )
         return None
     chosen = named or DEFAULT_DESCRIPTOR
-    if dimension is not None and chosen != "projected":
+    if spec.dimension is not None and chosen != "projected":
         raise SettingError(f"only the descriptor projected has a dimension; {chosen} has that of the vectors")
     if chosen != "weighted":
         return chosen
     if scores is None:
         raise SettingError("the descriptor weighted weighs steps by their scores: give a scores table")
     if not scores.has_step_scores:
-        raise DataError(f"{scores.path or 'The table'} has no step scores to weigh steps by: score by --method grace.")
-    check_plan_of(scores.made_by, view.store, scores.what)
+        raise DataError(f"The {scores.what} has no step scores to weigh steps by: score by --method grace.")
     return chosen
 
 
@@ -288,13 +334,10 @@ def _wanted(store: Store, samples: IntArray | None) -> BoolArray | None:
     return wanted
 
 
-def _units(view: SignalView, wanted: BoolArray | None, *, partial: bool) -> list[int]:
-    plan = view.store.plan
-    asked = (
-        range(plan.num_units) if wanted is None else np.unique(np.flatnonzero(wanted) // plan.samples_per_unit).tolist()
-    )
-    committed = set(view.committed_units())
-    units = [unit for unit in asked if unit in committed]
+def _units(vectors: VectorReader, wanted: BoolArray | None, *, partial: bool) -> list[int]:
+    plan, view = vectors.store.plan, vectors.views[0]
+    asked = plan.units if wanted is None else np.unique(np.flatnonzero(wanted) // plan.samples_per_unit).tolist()
+    units = [unit for unit in asked if unit in vectors.committed[0]]
     if len(units) < len(asked) and not partial:
         raise Unfinished(
             f"Signal {view.name!r} of {view.store.location} has {len(units)} of the {len(asked)} units that are "
@@ -303,11 +346,10 @@ def _units(view: SignalView, wanted: BoolArray | None, *, partial: bool) -> list
     return units
 
 
-def _made_by(view: SignalView, descriptor: Descriptor | None) -> dict[str, Any]:
-    num_units = len(view.committed_units())
+def _made_by(vectors: VectorReader, descriptor: Descriptor | None) -> dict[str, Any]:
+    """Return the fields of a PointsNote."""
+    view, num_units = vectors.views[0], len(vectors.committed[0])
     return {
-        "kind": "descriptors",
-        "made_by": f"grace-store {__version__}",
         "store": view.store.location,
         "plan_sha256": view.store.plan.digest(),
         "num_units": view.store.plan.num_units,
@@ -318,10 +360,10 @@ def _made_by(view: SignalView, descriptor: Descriptor | None) -> dict[str, Any]:
 
 
 def _pieces(chosen: IntArray, num_rows: IntArray) -> Iterator[IntArray]:
-    """Yield the chosen samples in runs of about ROWS_AT_ONCE rows."""
+    """Yield the chosen samples in runs of about DECODED_ROWS rows."""
     if not len(chosen):
         return
-    number = np.cumsum(num_rows[chosen]) // ROWS_AT_ONCE
+    number = np.cumsum(num_rows[chosen]) // DECODED_ROWS
     yield from np.split(chosen, np.flatnonzero(np.diff(number)) + 1)
 
 

@@ -12,23 +12,21 @@ from typing import Any
 import numpy as np
 
 from grace_store.base.arrays import Int32Array, IntArray
-from grace_store.base.errors import DatasetChanged, Unusable
+from grace_store.base.errors import DataError, DatasetChanged
 from grace_store.base.fingerprint import file_sha256
+from grace_store.base.states import Unusable
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder, name_files
 from grace_store.data.record import Record
 from grace_store.data.sample import Sample
 from grace_store.data.understand import understand
-from grace_store.store.layout import unit_range
 from grace_store.store.opened import SampleRows, SignalView, Store
 
 CHANGES_SHOWN = 3
 POSITIONS_AT_ONCE = 1 << 14
 
 
-def open_dataset(
-    store: Store, paths: Sequence[str | Path] | None = None, *, by_content: bool = True
-) -> Dataset:  # fmt: skip
+def open_dataset(store: Store, paths: Sequence[str | Path] | None = None, *, by_content: bool = True) -> Dataset:
     """Open the files the store was planned from, or the same content at other paths.
 
     Without by_content only number and sizes of the files are held against the plan, which saves reading all of them
@@ -43,7 +41,7 @@ def open_dataset(
     if missing:
         raise DatasetChanged(
             f"{store.location} was planned from {', '.join(missing)}, which is no longer there. "
-            "Give the files' new place with --data."
+            "Give the files' new place with --data (in Python: data=[...])."
         )
     dataset = Dataset.open(wanted)
     check_files(store, dataset, by_content=by_content)
@@ -143,7 +141,7 @@ class UnitLoader:
         self._file_start = list(accumulate((file.num_records for file in store.plan.files), initial=0))
 
     def load(self, unit: int) -> LoadedUnit:
-        start, stop = unit_range(self._store.plan, unit)
+        start, stop = self._store.plan.unit_range(unit)
         samples = self.read(start, stop)
         spans = [span for sample in samples for span in zip(sample.bounds, sample.bounds[1:], strict=False)]
         return LoadedUnit(unit, samples, np.array(spans, dtype=np.int32).reshape(-1, 2))
@@ -191,17 +189,41 @@ class UnitLoader:
 def read_field(
     store: Store, field: str, data: Sequence[str] | None = None, positions: IntArray | None = None
 ) -> list[object]:
-    """Return a field of the records of samples (of those at the positions given), None where a record has none.
+    """Return one field of the records of samples, as read_fields does."""
+    return read_fields(store, [field], data, positions)[field]
 
-    Dots lead inside; what is a list or an object there is returned as JSON. data says where the files are now.
+
+def read_fields(
+    store: Store, fields: Sequence[str], data: Sequence[str] | None = None, positions: IntArray | None = None
+) -> dict[str, list[object]]:
+    """Return fields of the records of samples (of those at the positions given), None where a record has none.
+
+    Dots lead inside; what is a list or an object there is returned as JSON. data says where the files are now. The
+    records are read once, however many fields there are.
     """
     columns = [store.column(f"sample_{name}") for name in ("file", "offset", "length")]
     wanted = (column.tolist() if positions is None else column[positions].tolist() for column in columns)
-    found: list[object] = []
+    found: dict[str, list[object]] = {field: [] for field in fields}
     with open_dataset(store, data) as dataset:
         for raw in dataset.read_many(zip(*wanted, strict=True)):
-            value: Any = json.loads(raw)
-            for key in field.split("."):
-                value = value.get(key) if isinstance(value, dict) else None
-            found.append(json.dumps(value) if isinstance(value, (list, dict)) else value)
+            record = json.loads(raw)
+            for field, values in found.items():
+                values.append(_value_of(record, field))
     return found
+
+
+def columns_of_rows(
+    store: Store, row: IntArray, fields: Sequence[str], data: Sequence[str] | None = None
+) -> dict[str, list[object]]:
+    """Return fields of the records in some rows of the dataset, as columns to join to a table that has these rows."""
+    known = store.column("sample_row")
+    places = np.searchsorted(known, row).clip(max=max(len(known) - 1, 0))
+    if len(wrong := np.flatnonzero(known[places] != row)):
+        raise DataError(f"Row {int(row[wrong[0]])} of the dataset is no sample of {store.location}.")
+    return read_fields(store, fields, data, places)
+
+
+def _value_of(record: Any, field: str) -> object:
+    for key in field.split("."):
+        record = record.get(key) if isinstance(record, dict) else None
+    return json.dumps(record) if isinstance(record, (list, dict)) else record

@@ -17,7 +17,7 @@ CHUNKS_LOOKED_AT = 8
 
 
 def expected_bytes(view: SignalView, num_samples: int) -> int:
-    """Return about how many bytes so many samples will take, before the compressor."""
+    """Return about how many bytes a number of samples will take, before the compressor."""
     if num_samples == 0:
         return 0
     plan = view.store.plan
@@ -40,7 +40,7 @@ def _mean_segments(store: Store) -> float:
 
 def trial_rate(view: SignalView, loader: UnitLoader, extractor: Extractor, unit: int) -> Rated:
     """Time the first few samples of a unit."""
-    start = unit * view.store.plan.samples_per_unit
+    start, _ = view.store.plan.unit_range(unit)
     samples = loader.read(start, min(start + TRIAL_SAMPLES, view.store.plan.num_samples))
     began = time.perf_counter()
     signals = extractor.compute(extractor.prepare(samples)).result()

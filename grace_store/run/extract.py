@@ -5,28 +5,25 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from grace_store.base.errors import Interrupted, SettingError
 from grace_store.base.events import Event, Finished, Listener, Note, Started, Warned, ignore
 from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions, said
 from grace_store.data.dataset import Dataset
-from grace_store.read.records import UnitLoader, image_folder, open_dataset
-from grace_store.run.engines.processes import ProcessEngine
-from grace_store.run.engines.ray_engine import RayEngine, RayOptions
-from grace_store.run.engines.worker import Lock, WorkerJob
-from grace_store.run.estimate import expected_bytes, trial_rate
+from grace_store.read.records import image_folder, open_dataset
+from grace_store.run.engines import ENGINES
+from grace_store.run.engines.engine import EngineOptions, RunLock, Work, WorkerJob
+from grace_store.run.estimate import expected_bytes
 from grace_store.run.model_door import PROXY, model_door
 from grace_store.run.open_signal import check_said, open_signal, refuse_lone_gradient_options
-from grace_store.run.pipeline import ListFeed, run_pipeline
-from grace_store.run.plan import check_place, check_request, plan
+from grace_store.run.plan import check_store_path, open_planned, plan
 from grace_store.run.run_log import logged
 from grace_store.store.backend import LocalBackend, open_backend
 from grace_store.store.lock import Lease, Shard, clear_dead, hold
-from grace_store.store.opened import SignalView, Store, is_committed
+from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import complete_signal
 
 COMPLETION_WAIT_SECONDS = 60.0
@@ -36,7 +33,7 @@ COMPLETION_WAIT_SECONDS = 60.0
 class ExtractJob:
     """Everything `grace-store extract` was asked for."""
 
-    location: str
+    store: str
     model: str | None = None
     data: tuple[str, ...] = ()
     signal: str = "base"
@@ -49,10 +46,8 @@ class ExtractJob:
     options: RunOptions = field(default_factory=RunOptions)
     samples_per_unit: int | None = None
     shard: Shard = (0, 1)
-    devices: tuple[str, ...] = ()
-    """One worker process for each; none means in this process."""
-    cluster: RayOptions | None = None
-    """Workers on the nodes of a Ray cluster instead."""
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    """Where the units run; in this process unless said."""
     break_lock: bool = False
     door: str = PROXY
 
@@ -76,7 +71,7 @@ def extract(job: ExtractJob, listener: Listener = ignore, stop: threading.Event 
 
 def is_finished(job: ExtractJob) -> bool:
     """Whether a job would find nothing to do. Needs no model, so that nobody has to wait for torch to hear it."""
-    backend = open_backend(job.location)
+    backend = open_backend(job.store)
     if backend.read("zarr.json") is None:
         return False
     store = Store.open(backend)
@@ -102,13 +97,11 @@ def _nothing_to_do(view: SignalView, shard: Shard, listener: Listener) -> Signal
 
 def _planned(job: ExtractJob, listener: Listener) -> Store:
     """Return the store, planned now if it was not and data was given."""
-    if open_backend(job.location).read("zarr.json") is not None:
-        store = Store.open(job.location)
-        check_request(store.plan, job.data_request, store.location, job.samples_per_unit)
-        return store
-    check_place(job.location)
+    if (planned := open_planned(job.store, job.data_request, job.samples_per_unit)) is not None:
+        return planned
+    check_store_path(job.store)
     if not job.data:
-        raise SettingError(f"{job.location} has no plan yet; give the dataset with --data, or run `grace-store plan`.")
+        raise SettingError(f"{job.store} has no plan yet; give the dataset with --data, or run `grace-store plan`.")
     # A plan is frozen, so a slip of the pen must show before it is made.
     if job.model is None:
         raise SettingError("Say which --model to extract with. Nothing was planned.")
@@ -121,14 +114,10 @@ def _planned(job: ExtractJob, listener: Listener) -> Store:
     for option, path in (("model", job.model), ("adapter", job.adapter), ("images", job.images)):
         if path is not None and not Path(path).expanduser().exists():
             raise SettingError(f"There is nothing at --{option} {path}. Nothing was planned.")
-    return plan(
-        job.data, job.location, job.data_request, samples_per_unit=job.samples_per_unit, listener=listener
-    )  # fmt: skip
+    return plan(job.data, job.store, job.data_request, samples_per_unit=job.samples_per_unit, listener=listener)
 
 
-def _extract(
-    job: ExtractJob, store: Store, dataset: Dataset, listener: Listener, stop: threading.Event
-) -> SignalView:  # fmt: skip
+def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener, stop: threading.Event) -> SignalView:
     view, model, adapter = open_signal(
         store, job.signal, job.model, job.request, job.options, model_door(job.door), job.adapter, job.images
     )
@@ -144,30 +133,28 @@ def _extract(
             return _completed(view, listener)
     with (
         hold(store.backend, view.name, job.shard, break_lock=job.break_lock) as lease,
-        logged(store, listener) as tell,
+        logged(store, listener) as listener,
     ):
-        _warn_of_unlearnt(view, tell)
+        _warn_of_unlearnt(view, listener)
         units = missing_units(view, job.shard)  # another run may have done some before this one got the lock
-        tell(_started(view, job.shard, units))
+        listener(_started(view, job.shard, units))
         began = time.monotonic()
-        if units and (job.devices or job.cluster is not None):
-            worker_job = _worker_job(job, view, model, dataset, units[len(units) // 2])
-            _run_in_workers(job, worker_job, lease, partial(is_committed, view), units, tell, stop)
-        elif units:
-            _run_here(job, view, model, dataset, units, tell, stop)
+        if units:
+            worker_job = _worker_job(job, view, model, dataset, lease, trial_unit=units[len(units) // 2])
+            ENGINES[job.engine.name].run(Work(units, worker_job, view, dataset, job.engine, listener, stop))
         if stop.is_set() and missing_units(view, job.shard):
             raise Interrupted(
                 f"Stopped. {len(view.committed_units())} of {store.plan.num_units} units are committed; run the same "
                 "command again to go on from there."
             )
-        tell(Finished(len(units), time.monotonic() - began))
-        return _completed(view, tell)
+        listener(Finished(len(units), time.monotonic() - began))
+        return _completed(view, listener)
 
 
-def _warn_of_unlearnt(view: SignalView, tell: Listener) -> None:
+def _warn_of_unlearnt(view: SignalView, listener: Listener) -> None:
     gradient = view.signal.spec.gradient
     if gradient is not None and gradient.learning_rate == 0:
-        tell(
+        listener(
             Warned(
                 f"The checkpoint of signal {view.name} was trained at a learning rate of 0 and has learnt nothing: it "
                 "is the base model. Influence methods weigh it by that rate, so not at all. Take a later checkpoint."
@@ -194,7 +181,7 @@ def _completed(view: SignalView, listener: Listener) -> SignalView:
 def _started(view: SignalView, shard: Shard, units: Sequence[int]) -> Event:
     plan_ = view.store.plan
     mine = range(shard[0], plan_.num_units, shard[1])
-    samples = {unit: min(plan_.samples_per_unit, plan_.num_samples - unit * plan_.samples_per_unit) for unit in mine}
+    samples = {unit: len(range(*plan_.unit_range(unit))) for unit in mine}
     to_do = sum(samples[unit] for unit in units)
     return Started(
         signal=view.name,
@@ -206,43 +193,15 @@ def _started(view: SignalView, shard: Shard, units: Sequence[int]) -> Event:
     )
 
 
-def _run_here(
-    job: ExtractJob, view: SignalView, model: str, dataset: Dataset, units: list[int], tell: Listener,
-    stop: threading.Event,
-) -> None:  # fmt: skip
-    tell(Note(f"Loading {Path(model).name}{f' with {job.adapter}' if job.adapter else ''}."))
-    extractor = model_door(job.door).open_extractor(
-        model, view.signal.spec, job.options, adapter=job.adapter, images=job.images
-    )
-    loader = UnitLoader(view.store, dataset)
-    tell(trial_rate(view, loader, extractor, units[len(units) // 2]))
-    run_pipeline(view, ListFeed(units, stop), loader, extractor, job.options, tell)
-
-
-def _run_in_workers(
-    job: ExtractJob, worker_job: WorkerJob, lease: Lease, committed: Callable[[int], bool], units: list[int],
-    tell: Listener, stop: threading.Event,
-) -> None:  # fmt: skip
-    engine: ProcessEngine | RayEngine
-    if job.cluster is not None:
-        where = f"the Ray cluster at {job.cluster.address}" if job.cluster.address else "a Ray cluster of this machine"
-        tell(Note(f"Starting workers on {where}."))
-        lock = Lock(key=lease.key, content=lease.content.decode())
-        engine = RayEngine(worker_job.model_copy(update={"lock": lock}), job.cluster, committed, tell, stop)
-    else:
-        tell(Note(f"Starting {len(job.devices)} workers on {', '.join(job.devices)}."))
-        environments = [device_environment(device) for device in job.devices]
-        engine = ProcessEngine(worker_job, environments, committed, tell, stop)
-    engine.run(units)
-
-
-def _worker_job(job: ExtractJob, view: SignalView, model: str, dataset: Dataset, trial_unit: int) -> WorkerJob:
+def _worker_job(
+    job: ExtractJob, view: SignalView, model: str, dataset: Dataset, lease: Lease, *, trial_unit: int
+) -> WorkerJob:
     backend = view.store.backend
     return WorkerJob(
-        location=view.store.location,
+        store=view.store.location,
         signal=view.name,
         data=tuple(_absolute(file.path) for file in dataset.files),
-        extractor=job.door,
+        door=job.door,
         model=_absolute(model),
         adapter=None if job.adapter is None else _absolute(job.adapter),
         images=None if job.images is None else _absolute(job.images),
@@ -250,14 +209,10 @@ def _worker_job(job: ExtractJob, view: SignalView, model: str, dataset: Dataset,
         tmp_label=backend.tmp_label if isinstance(backend, LocalBackend) else "",
         trial_unit=trial_unit,
         parent=os.getpid(),
+        lock=RunLock(key=lease.key, content=lease.content.decode()),
     )
 
 
 def _absolute(path: str | Path) -> str:
-    """Return a path that also a worker understands which is started elsewhere."""
+    """Return a path that means the same to a worker started in another folder."""
     return str(Path(path).expanduser().absolute())
-
-
-def device_environment(device: str) -> dict[str, str]:
-    """Return the environment in which a worker sees one device only: "cpu", or a GPU's number."""
-    return {} if device == "cpu" else {"CUDA_VISIBLE_DEVICES": device}

@@ -11,7 +11,7 @@ from grace_store.base.unit import UnitOutcome
 from grace_store.data.sample import Sample
 
 
-class PendingUnit(Protocol):
+class UnitUnderWay(Protocol):
     """A unit whose device work may still be under way."""
 
     def result(self) -> UnitOutcome:
@@ -29,7 +29,7 @@ class Extractor(Protocol):
         """Tokenise a unit: CPU work only, safe to call from several threads at once."""
         ...
 
-    def compute(self, prepared: Any) -> PendingUnit:
+    def compute(self, prepared: Any) -> UnitUnderWay:
         """Run the model on a prepared unit; called from one thread only."""
         ...
 

@@ -25,7 +25,7 @@ from grace_store.model.load.adapter_folder import find_adapters
 from grace_store.model.lora.recipe import WarmupSpec
 from grace_store.run.model_door import ModelDoor
 from grace_store.store.backend import open_backend
-from grace_store.store.layout import check_signal_name
+from grace_store.store.keys import check_signal_name
 from grace_store.store.lock import hold
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import check_kind, create_signal
@@ -37,18 +37,18 @@ SpecT = TypeVar("SpecT", ExtractSpec, ExtractRequest, WarmupSpec)
 
 
 def choose_signals(
-    location: str, signals: Sequence[str], adapters: Sequence[str], model: str | None, request: ExtractRequest
+    store: str, signals: Sequence[str], adapters: Sequence[str], model: str | None, request: ExtractRequest
 ) -> list[tuple[str, str | None]]:
     """Return (signal, adapter) for each signal to write, as name_signals; with nothing said, those to go on with.
 
     Those are the store's signals that are not finished, or all of them if there is none.
     """
     is_said = bool(signals or adapters or model or request.kind)
-    if is_said or open_backend(location).read("zarr.json") is None:
+    if is_said or open_backend(store).read("zarr.json") is None:
         return name_signals(signals, adapters, request)
-    store = Store.open(location)
-    unfinished = [name for name in store.signal_names if store.signal(name).completion() is None]
-    return [(name, None) for name in unfinished or store.signal_names or ["base"]]
+    opened = Store.open(store)
+    unfinished = [name for name in opened.signal_names if opened.signal(name).completion() is None]
+    return [(name, None) for name in unfinished or opened.signal_names or ["base"]]
 
 
 def name_signals(

@@ -5,19 +5,18 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Protocol
 
-from grace_store.base.events import UnitCommitted
+from grace_store.base.events import Listener, UnitCommitted
+from grace_store.base.metadata import Commit
 from grace_store.base.settings import RunOptions
 from grace_store.read.records import LoadedUnit, UnitLoader
-from grace_store.run.model_door import Extractor, PendingUnit
-from grace_store.store.opened import SignalView
+from grace_store.run.model_door import Extractor, UnitUnderWay
+from grace_store.store.opened import SignalView, is_committed
 from grace_store.store.unit_writer import UnitWriter
-
-OnCommit = Callable[[UnitCommitted], object]
 
 
 class Feed(Protocol):
@@ -73,10 +72,10 @@ class QueueFeed:
 class _Writer:
     """A thread that turns pending units into committed ones, in order. The first failure ends the pipeline."""
 
-    def __init__(self, view: SignalView, options: RunOptions, on_commit: OnCommit) -> None:
-        self._queue: queue.Queue[tuple[LoadedUnit, PendingUnit] | None] = queue.Queue(options.queue_units)
+    def __init__(self, view: SignalView, options: RunOptions, listener: Listener) -> None:
+        self._queue: queue.Queue[tuple[LoadedUnit, UnitUnderWay] | None] = queue.Queue(options.queue_units)
         self._writer = UnitWriter(view)
-        self._on_commit = on_commit
+        self._listener = listener
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="unit-writer", daemon=True)
 
@@ -84,7 +83,7 @@ class _Writer:
         self._thread.start()
         return self
 
-    def put(self, loaded: LoadedUnit, pending: PendingUnit) -> None:
+    def put(self, loaded: LoadedUnit, pending: UnitUnderWay) -> None:
         self._queue.put((loaded, pending))
 
     def __exit__(
@@ -103,24 +102,31 @@ class _Writer:
                 except BaseException as error:  # noqa: BLE001 - carried to the thread that waits for this one
                     self.failure = error
 
-    def _write(self, loaded: LoadedUnit, pending: PendingUnit) -> None:
+    def _write(self, loaded: LoadedUnit, pending: UnitUnderWay) -> None:
         signals = pending.result()
         commit = self._writer.write(loaded.unit, signals, loaded.spans)
-        self._on_commit(
-            UnitCommitted(
-                unit=loaded.unit,
-                num_samples=commit.num_samples,
-                num_set_aside=len(commit.set_aside),
-                num_tokens=commit.num_tokens,
-                num_bytes=sum(chunk.num_bytes for chunk in commit.chunks.values()),
-            )
-        )
+        self._listener(_event_of(commit))
+
+
+def find_committed(view: SignalView, unit: int) -> UnitCommitted | None:
+    """Return what was told when a unit was committed, or would have been; None if it is not."""
+    return _event_of(view.commit(unit)) if is_committed(view, unit) else None
+
+
+def _event_of(commit: Commit) -> UnitCommitted:
+    return UnitCommitted(
+        unit=commit.unit,
+        num_samples=commit.num_samples,
+        num_set_aside=len(commit.set_aside),
+        num_tokens=commit.num_tokens,
+        num_bytes=sum(chunk.num_bytes for chunk in commit.chunks.values()),
+    )
 
 
 def run_pipeline(
-    view: SignalView, feed: Feed, loader: UnitLoader, extractor: Extractor, options: RunOptions, on_commit: OnCommit
+    view: SignalView, feed: Feed, loader: UnitLoader, extractor: Extractor, options: RunOptions, listener: Listener
 ) -> None:
-    """Run every unit of the feed; on_commit is called from the writer's thread after each commit."""
+    """Run every unit of the feed; the listener is called from the writer's thread, after each commit."""
 
     def load(unit: int) -> tuple[LoadedUnit, Any]:
         loaded = loader.load(unit)
@@ -129,7 +135,7 @@ def run_pipeline(
     waiting: deque[Future[tuple[LoadedUnit, Any]]] = deque()
     pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="unit-loader")
     try:
-        with _Writer(view, options, on_commit) as writer:
+        with _Writer(view, options, listener) as writer:
             while writer.failure is None:
                 while len(waiting) <= options.queue_units:
                     unit = feed.take(wait=not waiting)

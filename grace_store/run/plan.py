@@ -15,22 +15,21 @@ from grace_store.base.errors import (
     SettingError,
     StoreError,
     UnknownFormat,
-    Unusable,
 )
 from grace_store.base.events import Listener, Scanned, Warned, ignore
 from grace_store.base.files import refuse_file_above
-from grace_store.base.metadata import Plan
 from grace_store.base.settings import DataRequest, DataSpec, said
-from grace_store.base.states import Reason, SetAside
+from grace_store.base.states import Reason, SetAside, Unusable
+from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import name_files
 from grace_store.data.record import Record
 from grace_store.data.understand import check_spec, detect_format
 from grace_store.read.records import check_files
-from grace_store.run.scan import Understanding, Understood, Verdict, processes_for, understood
+from grace_store.run.scan import RecordOutcome, Understanding, Understood, processes_for, understood
 from grace_store.run.seen_ids import SeenIds
 from grace_store.store.backend import is_url, open_backend
-from grace_store.store.layout import SAMPLES
+from grace_store.store.keys import SAMPLES_GROUP
 from grace_store.store.lock import Lease, hold
 from grace_store.store.opened import Store
 from grace_store.store.plan_writer import PlanWriter, check_claimable
@@ -41,8 +40,8 @@ PLAN_WAIT_SECONDS = 24 * 3600.0
 
 
 def plan(
-    paths: Sequence[str | Path],
-    location: str | Path,
+    data: Sequence[str | Path],
+    store: str | Path,
     request: DataRequest | None = None,
     *,
     samples_per_unit: int | None = None,
@@ -59,9 +58,9 @@ def plan(
     request = request or DataRequest()
     if images is not None and not Path(images).is_dir():
         raise SettingError(f"--images {images} is not a folder. Give the one that the image paths start from.")
-    backend = open_backend(location)
-    check_place(location)
-    with Dataset.open(paths) as dataset:
+    backend = open_backend(store)
+    check_store_path(store)
+    with Dataset.open(data) as dataset:
         if backend.read("zarr.json") is None:
             # Before the lock, too: nothing, not even a lock, is written into somebody else's folder.
             check_claimable(backend)
@@ -74,24 +73,34 @@ def plan(
             except GraceStoreError:
                 backend.prune()
                 raise
-        store = Store.open(backend)
-        check_request(store.plan, request, store.location, samples_per_unit)
-        check_files(store, dataset)
-        return store
+        planned = Store.open(backend)
+        check_request(planned, request, samples_per_unit)
+        check_files(planned, dataset)
+        return planned
 
 
-def check_place(location: str | Path) -> None:
+def open_planned(store: str, request: DataRequest, samples_per_unit: int | None) -> Store | None:
+    """Return a store that was planned as is wished now, or None if none is there."""
+    if open_backend(store).read("zarr.json") is None:
+        return None
+    planned = Store.open(store)
+    check_request(planned, request, samples_per_unit)
+    return planned
+
+
+def check_store_path(store: str | Path) -> None:
     """Raise SettingError if a file is where a store, which is a folder, would be."""
-    if is_url(location):
+    if is_url(store):
         return
-    place = Path(location).expanduser().absolute()
+    place = Path(store).expanduser().absolute()
     if place.is_file():
-        raise SettingError(f"{location} is a file, and a store is a folder. Give another --store.")
+        raise SettingError(f"{store} is a file, and a store is a folder. Give another --store.")
     refuse_file_above(place)
 
 
-def check_request(plan: Plan, request: DataRequest, location: str, samples_per_unit: int | None = None) -> None:
+def check_request(store: Store, request: DataRequest, samples_per_unit: int | None = None) -> None:
     """Raise ResumeMismatch if a wish differs from what was frozen."""
+    plan = store.plan
     frozen = plan.spec.model_dump()
     wrong = [
         f"{name.replace('_', '-')}: planned {frozen[name]!r}, now {wish!r}"
@@ -102,7 +111,7 @@ def check_request(plan: Plan, request: DataRequest, location: str, samples_per_u
         wrong.append(f"unit-samples: planned {plan.samples_per_unit}, now {samples_per_unit}")
     if wrong:
         raise ResumeMismatch(
-            f"{location} was planned with other settings:\n  "
+            f"{store.location} was planned with other settings:\n  "
             + "\n  ".join(wrong)
             + "\nLeave those options out to use the plan, or choose a new --store."
         )
@@ -132,7 +141,8 @@ def _write_plan(
         raise NothingUsable(scanner.nothing_usable())
     writer.finish(spec, dataset.summary(), samples_per_unit, f"grace-store {__version__}")
     if scanner.num_images_missing:
-        listener(Warned(f"{scanner.num_images_missing} images that records name are not in {images}."))
+        missing = counted(scanner.num_images_missing, "image")
+        listener(Warned(f"{missing} named by records could not be found in {images}."))
 
 
 def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
@@ -151,7 +161,7 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
                 f"differently. Repair it with the version that made it ({plan.created_by}), or move the store away and "
                 "run `grace-store extract` into a new one."
             )
-        for key in again.walk(SAMPLES):
+        for key in again.walk(SAMPLES_GROUP):
             value = again.read(key)
             if value is not None and value != store.backend.read(key):
                 store.backend.write(key, value)
@@ -201,22 +211,22 @@ class _Scanner:
         self._example: tuple[Record, SetAside] | None = None
 
     def take_all(self, records: Iterable[Record], num_processes: int = 1) -> None:
-        for block, verdicts in understood(records, self._understanding, num_processes):
-            self._take(block, verdicts)
+        for block, outcomes in understood(records, self._understanding, num_processes):
+            self._take(block, outcomes)
 
-    def _take(self, records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:
-        ids = [verdict.sample.sample_id for verdict in verdicts if isinstance(verdict, Understood)]
+    def _take(self, records: Sequence[Record], outcomes: Sequence[RecordOutcome]) -> None:
+        ids = [outcome.sample.sample_id for outcome in outcomes if isinstance(outcome, Understood)]
         were_seen = iter(self._seen.add(ids).tolist())
-        for record, verdict in zip(records, verdicts, strict=True):
-            if isinstance(verdict, Understood) and next(were_seen):
-                text = f"id {verdict.sample.sample_id!r} was used before"
-                verdict = SetAside(Reason.DUPLICATE_ID, text)
-            if isinstance(verdict, SetAside):
-                self._example = self._example or (record, verdict)
-                self._writer.add_set_aside(record.row, verdict.reason, verdict.detail)
+        for record, outcome in zip(records, outcomes, strict=True):
+            if isinstance(outcome, Understood) and next(were_seen):
+                text = f"id {outcome.sample.sample_id!r} was used before"
+                outcome = SetAside(Reason.DUPLICATE_ID, text)
+            if isinstance(outcome, SetAside):
+                self._example = self._example or (record, outcome)
+                self._writer.add_set_aside(record.row, outcome.reason, outcome.detail)
             else:
-                self.num_images_missing += verdict.num_images_missing
-                self._writer.add(verdict.sample)
+                self.num_images_missing += outcome.num_images_missing
+                self._writer.add(outcome.sample)
 
     def nothing_usable(self) -> str:
         counts = ", ".join(f"{reason} {count}" for reason, count in sorted(self._writer.set_aside.items()))

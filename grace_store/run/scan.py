@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from grace_store.base.errors import GraceStoreError, Unusable
+from grace_store.base.child_process import die_with_parent
+from grace_store.base.errors import GraceStoreError
 from grace_store.base.settings import DataSpec, default_threads
-from grace_store.base.states import SetAside
+from grace_store.base.states import SetAside, Unusable
 from grace_store.data.images import is_missing
 from grace_store.data.record import Record
 from grace_store.data.understand import understand
-from grace_store.run.engines.worker import die_with_parent
 from grace_store.store.plan_writer import PlannedSample
 
-BLOCK_RECORDS = 4096
-BLOCK_BYTES = 2**23
-"""A block of records ends when it has so many of them, or so many bytes."""
+RECORDS_PER_BLOCK = 4096
+BYTES_PER_BLOCK = 2**23
+"""A block of records ends when it holds this number of records, or of bytes."""
 BYTES_PER_PROCESS = 2**25
 """How much data is worth another process: each takes about a second to start."""
 
@@ -36,7 +36,7 @@ class Understood(NamedTuple):
     num_images_missing: int
 
 
-Verdict = Understood | SetAside
+RecordOutcome = Understood | SetAside
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class Understanding:
     images: str | None = None
     """The folder in which the records' images are looked for, if at all."""
 
-    def __call__(self, records: Sequence[Record]) -> list[Verdict]:
+    def __call__(self, records: Sequence[Record]) -> list[RecordOutcome]:
         """Return what becomes of each record."""
-        return [self._verdict(record) for record in records]
+        return [self._outcome(record) for record in records]
 
-    def _verdict(self, record: Record) -> Verdict:
+    def _outcome(self, record: Record) -> RecordOutcome:
         try:
             sample = understand(record, self.spec, self.names[record.file], record.row_in_file)
         except Unusable as why:
@@ -75,7 +75,7 @@ class Understanding:
 
 def understood(
     records: Iterable[Record], understanding: Understanding, num_processes: int
-) -> Iterator[tuple[list[Record], list[Verdict]]]:
+) -> Iterator[tuple[list[Record], list[RecordOutcome]]]:
     """Yield blocks of records with what becomes of each, in the order of the records; a few blocks are under way."""
     blocks = _blocks(records)
     if num_processes == 1:
@@ -97,8 +97,8 @@ def understood(
 
 def _in_order(
     pool: ProcessPoolExecutor, blocks: Iterable[list[Record]], understanding: Understanding, num_processes: int
-) -> Iterator[tuple[list[Record], list[Verdict]]]:
-    pending: deque[tuple[list[Record], Future[list[Verdict]]]] = deque()
+) -> Iterator[tuple[list[Record], list[RecordOutcome]]]:
+    pending: deque[tuple[list[Record], Future[list[RecordOutcome]]]] = deque()
     for block in blocks:
         pending.append((block, pool.submit(understanding, block)))
         if len(pending) > 2 * num_processes:
@@ -109,7 +109,7 @@ def _in_order(
 
 
 def processes_for(num_bytes: int) -> int:
-    """Return how many processes so much data is worth, on this machine."""
+    """Return how many processes pay off on this machine for data of this size."""
     return max(1, min(default_threads(), num_bytes // BYTES_PER_PROCESS))
 
 
@@ -124,7 +124,7 @@ def _blocks(records: Iterable[Record]) -> Iterator[list[Record]]:
     for record in records:
         block.append(record)
         num_bytes += len(record.raw)
-        if len(block) == BLOCK_RECORDS or num_bytes >= BLOCK_BYTES:
+        if len(block) == RECORDS_PER_BLOCK or num_bytes >= BYTES_PER_BLOCK:
             yield block
             block, num_bytes = [], 0
     if block:

@@ -48,12 +48,13 @@ class Status(Frozen):
     is_complete: bool
 
 
-def status(store: Store, signal: str | None = None) -> Status:
+def status(store: Store | str | Path, signal: str | None = None) -> Status:
     """Return the counts of a store: those of the named signal, or else of the least finished one."""
+    store = store if isinstance(store, Store) else Store.open(store)
     plan = store.plan
     signals = {name: signal_status(store.signal(name)) for name in store.signal_names}
     if signal is not None:
-        store.signal(signal)  # says which there are if there is no such one
+        store.signal(signal)  # raises if there is none of that name
     chosen = signal or min(signals, key=lambda name: (signals[name].num_units_done, name), default=None)
     at = signals[chosen] if chosen else None
     aside = dict(plan.set_aside)
@@ -78,7 +79,7 @@ def status(store: Store, signal: str | None = None) -> Status:
 def set_aside_rows(store: Store, signal: str | None) -> Iterator[dict[str, Any]]:
     """Yield every record that was set aside, when planning or in a signal: row, place, the reason, the detail."""
     for row, reason, detail in store.records_set_aside():
-        yield {"row": row, "place": place_of(store, row), "sample_id": None, "reason": reason, "detail": detail}
+        yield {"row": row, "place": record_place(store, row), "sample_id": None, "reason": reason, "detail": detail}
     if signal is None:
         return
     view = store.signal(signal)
@@ -87,14 +88,14 @@ def set_aside_rows(store: Store, signal: str | None) -> Iterator[dict[str, Any]]
             rows = store.samples(why.sample, why.sample + 1)
             yield {
                 "row": int(rows.row[0]),
-                "place": place_of(store, int(rows.row[0])),
+                "place": record_place(store, int(rows.row[0])),
                 "sample_id": rows.sample_id[0],
                 "reason": why.reason.value,
                 "detail": why.detail,
             }
 
 
-def place_of(store: Store, row: int) -> str:
+def record_place(store: Store, row: int) -> str:
     """Return the file and the record's number in it, from 0, of a row of the dataset."""
     names = name_files([Path(file.path) for file in store.plan.files])
     starts = list(accumulate((file.num_records for file in store.plan.files), initial=0))
@@ -109,12 +110,14 @@ def check_planned(store: Store, sample: str) -> None:
     for row, reason, detail in store.records_set_aside():
         if row == int(sample[1:]):
             why = f"{reason}: {detail}" if detail else reason
-            raise UnknownName(f"Row {row} ({place_of(store, row)}) was set aside when the store was planned: {why}.")
+            raise UnknownName(
+                f"Row {row} ({record_place(store, row)}) was set aside when the store was planned: {why}."
+            )
 
 
 def why_set_aside(view: SignalView, sample: int) -> str:
     """Return the detail with which a signal set a sample aside; empty if it did not."""
-    unit = sample // view.store.plan.samples_per_unit
+    unit = view.store.plan.unit_of(sample)
     if unit not in view.committed_units():
         return ""
     return next((why.detail for why in view.commit(unit).set_aside if why.sample == sample), "")

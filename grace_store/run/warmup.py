@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grace_store.artifacts.pictures.panels import Axis, Panel, Point, Series, draw_panels
 from grace_store.base.errors import NothingUsable, SettingError, StoreBusy
 from grace_store.base.events import Listener, Note, Warned, ignore
 from grace_store.base.settings import DataRequest, Frozen, said
@@ -21,6 +22,7 @@ from grace_store.data.folders import default_image_folder
 from grace_store.data.sample import Sample
 from grace_store.model.load.adapter_folder import TENSORS, TRAINING_STATE, require_peft
 from grace_store.model.load.model_folder import read_object
+from grace_store.model.lora.loss_log import read_losses
 from grace_store.model.lora.recipe import (
     DONE,
     SUBSET,
@@ -32,7 +34,7 @@ from grace_store.model.lora.recipe import (
     WarmupRequest,
 )
 from grace_store.read.records import UnitLoader, open_dataset
-from grace_store.run.plan import check_request, plan
+from grace_store.run.plan import open_planned, plan
 from grace_store.run.warmup_recipe import check_recipe, freeze, make_recipe, read_recipe, write_whole
 from grace_store.run.warmup_samples import ChosenSamples, choose_samples, order_steps
 from grace_store.store.backend import is_url, open_backend
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from grace_store.model.lora.trainer import TrainingSample, TrainingSet, Warmup
 
 PLAN = "plan.zarr"
+LOSS_PICTURE = "loss.svg"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +114,8 @@ def _planned(job: WarmupJob, begun: Recipe | None, listener: Listener) -> Store:
     location = job.store or (own if is_own else begun.origin["store"] if begun else None)
     if location is None:
         raise SettingError("Give a planned --store, or the dataset with --data.")
-    if open_backend(location).read("zarr.json") is not None:
-        store = Store.open(location)
-        check_request(store.plan, job.data_request, store.location, job.samples_per_unit)
-        return store
+    if (planned := open_planned(location, job.data_request, job.samples_per_unit)) is not None:
+        return planned
     if not job.data:
         raise SettingError(f"{location} has no plan yet; give the dataset with --data, or run `grace-store plan`.")
     return plan(job.data, location, job.data_request, samples_per_unit=job.samples_per_unit, listener=listener)
@@ -142,9 +143,14 @@ def _image_folder(job: WarmupJob, store: Store) -> str:
 
 
 def _train(
-    job: WarmupJob, recipe: Recipe, store: Store, chosen: ChosenSamples, model: str, listener: Listener,
+    job: WarmupJob,
+    recipe: Recipe,
+    store: Store,
+    chosen: ChosenSamples,
+    model: str,
+    listener: Listener,
     stop: threading.Event,
-) -> WarmupDone:  # fmt: skip
+) -> WarmupDone:
     from grace_store.model.lora.trainer import Warmup
 
     listener(Note(f"Loading {Path(model).name}."))
@@ -245,3 +251,16 @@ def _held(out: Path) -> Iterator[None]:
         except OSError:
             raise StoreBusy(f"Another warm-up is writing to {out}. Wait for it, or choose a new --out.") from None
         yield
+
+
+def draw_losses(out: Path) -> Path:
+    """Draw the losses of the warm-up in a folder over its steps, and return where the picture is."""
+    trained, heldout = read_losses(out)
+    series = [
+        Series("training", [Point(*each) for each in trained], "line"),
+        Series("held out", [Point(step, loss, f"step {step}: {loss:.4f}") for step, loss in heldout]),
+    ]
+    panel = Panel(Axis("step"), Axis("loss"), [each for each in series if each.points], width=640)
+    path = out / LOSS_PICTURE
+    path.write_text(draw_panels([panel], "Loss of the warm-up"), encoding="utf-8")
+    return path

@@ -11,7 +11,7 @@ from grace_store.base.errors import ResumeMismatch
 from grace_store.base.files import whole_file
 from grace_store.base.metadata import Plan
 from grace_store.base.settings import canonical_json
-from grace_store.model.lora.recipe import RECIPE, REPLAY, Recipe, Subset, WarmupSpec
+from grace_store.model.lora.recipe import RECIPE, REPLAY, Recipe, WarmupSpec, WarmupSubset
 from grace_store.run.open_signal import describe_differences, software
 from grace_store.store.backend import is_url
 from grace_store.store.opened import Store
@@ -27,7 +27,7 @@ def read_recipe(out: Path) -> Recipe | None:
     return unseal(from_bytes(path.read_bytes(), str(path)), Recipe, str(path)) if path.is_file() else None
 
 
-def make_recipe(spec: WarmupSpec, store: Store, subset: Subset, model: str, images: str) -> Recipe:
+def make_recipe(spec: WarmupSpec, store: Store, subset: WarmupSubset, model: str, images: str) -> Recipe:
     """Return the recipe of a warm-up as it would run now."""
     place = store.location if is_url(store.location) else str(Path(store.location).resolve())
     origin = {**software(), "model": str(Path(model).resolve()), "store": place, "images": images}

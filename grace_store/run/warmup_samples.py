@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from grace_store.base.arrays import IntArray
-from grace_store.model.lora.recipe import SampleRef, Subset
+from grace_store.model.lora.recipe import SampleRef, WarmupSubset
 from grace_store.store.opened import Store
-from grace_store.values.heuristics import random_values
+from grace_store.values.random_values import random_values
 from grace_store.values.ranking import budget, rank
 
 _STREAM = 0x7761726D7570
@@ -21,7 +21,7 @@ _STREAM = 0x7761726D7570
 class ChosenSamples:
     """A subset and its samples' positions in the plan, both ascending."""
 
-    document: Subset
+    document: WarmupSubset
     samples: IntArray
     heldout: IntArray
 
@@ -40,7 +40,7 @@ def choose_samples(store: Store, ratio: str, seed: int, num_heldout: int) -> Cho
     def refs(positions: IntArray) -> tuple[SampleRef, ...]:
         return tuple(SampleRef(sample_id=str(ids[i]), row=int(row[i])) for i in positions.tolist())
 
-    document = Subset(num_planned=len(row), ratio=ratio, seed=seed, samples=refs(samples), heldout=refs(heldout))
+    document = WarmupSubset(num_planned=len(row), ratio=ratio, seed=seed, samples=refs(samples), heldout=refs(heldout))
     return ChosenSamples(document, samples, heldout)
 
 

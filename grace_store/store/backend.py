@@ -17,7 +17,7 @@ from zarr.abc.store import Store as ZarrStore
 
 from grace_store.base.errors import SettingError, StorageError
 from grace_store.base.files import BUCKET_SCHEMES, sync_folder
-from grace_store.store.layout import LEDGER, LOCKS, RUNS, SAMPLES, SIGNALS, TMP
+from grace_store.store.keys import GROUPS, LOCKS, RUNS, TMP
 from grace_store.store.zarr_view import ZarrView
 
 _ATTEMPTS = 4
@@ -207,7 +207,7 @@ class LocalBackend:
         self._unsynced.add((self.root / prefix).parent)
 
     def prune(self) -> None:
-        for key in (*(f"{TMP}/{label}" for label in self.names(TMP)), TMP, LOCKS, LEDGER, SAMPLES, SIGNALS, ""):
+        for key in (*(f"{TMP}/{label}" for label in self.names(TMP)), TMP, LOCKS, *GROUPS, ""):
             with contextlib.suppress(OSError):  # not there, or not empty: it stays
                 (self.root / key).rmdir()
 

@@ -13,16 +13,15 @@ import numpy as np
 from grace_store.base.errors import Corrupt
 from grace_store.base.metadata import Commit
 from grace_store.base.states import STATE_CODES, STATE_DONE
-from grace_store.store import layout
+from grace_store.store import keys, layout
 from grace_store.store.copies import wrong_copy
 from grace_store.store.encode import ArrayEncoder
-from grace_store.store.layout import COMMITS, COMPLETIONS, LEDGER, LOCKS, RUNS, SAMPLES, SIGNALS, TMP
+from grace_store.store.keys import COMMITS, COMPLETIONS, LOCKS, RUNS, SAMPLES_GROUP, TMP
 from grace_store.store.opened import SignalView, Store, is_commit_name
+from grace_store.store.packed_grams import packed_grams
 from grace_store.store.plan_writer import combined_digest, plan_documents, update_digest
 from grace_store.store.sealed import from_bytes, group_bytes
 from grace_store.store.totals import Totals
-from grace_store.store.unit_writer import rotation_arrays
-from grace_store.store.vectors import packed_grams
 
 Remedy = Literal["repair", "extract", "replan", "delete"]
 Sizes = Mapping[str, int]
@@ -71,7 +70,7 @@ def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Itera
     for array in arrays:
         digest = hashlib.sha256()
         for start in range(0, array.shape[0], array.chunks[0]):
-            key = f"{SAMPLES}/{layout.chunk_key(array.name, len(array.dims), start // array.chunks[0])}"
+            key = f"{SAMPLES_GROUP}/{keys.chunk_key(array.name, len(array.dims), start // array.chunks[0])}"
             if key not in sizes:
                 yield problem(key, "chunk is missing")
             elif deep:
@@ -82,7 +81,7 @@ def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Itera
                     yield problem(key, str(error))
         digests.append(digest.hexdigest())
     if deep and combined_digest(digests) != plan.samples_sha256:
-        yield problem(SAMPLES, "the plan's arrays do not match the digest in the plan")
+        yield problem(SAMPLES_GROUP, "the plan's arrays do not match the digest in the plan")
 
 
 def check_signal(view: SignalView, *, deep: bool, sizes: Sizes | None = None) -> Iterator[Problem]:
@@ -96,15 +95,14 @@ def check_signal(view: SignalView, *, deep: bool, sizes: Sizes | None = None) ->
     copy = wrong_copy(store.backend, plan, view.signal)
     for key, text in [*wrong, *([copy] if copy else [])]:
         yield Problem(view.name, None, key, text, "repair")
-    if view.signal.spec.storage == "int4":
-        yield from _check_rotation(view)
+    yield from _check_constants(view)
     sizes = listed_sizes(store) if sizes is None else sizes
     committed = set(_committed_units(view.name, sizes))
     sums = Totals()
     # With wrong metadata no unit can be read, but none has to be computed again for that.
     yield from _check_units(view, sizes, committed, sums, deep=deep, readable=not wrong)
-    for unit in sorted(committed - set(range(plan.num_units))):
-        yield Problem(view.name, unit, layout.commit_key(view.name, unit), "the plan has no such unit", "delete")
+    for unit in sorted(committed - set(plan.units)):
+        yield Problem(view.name, unit, keys.commit_key(view.name, unit), "the plan has no such unit", "delete")
     yield from _check_completion(view, sums)
 
 
@@ -119,11 +117,10 @@ def _check_units(
     view: SignalView, sizes: Sizes, committed: set[int], sums: Totals, *, deep: bool, readable: bool
 ) -> Iterator[Problem]:
     """Check the units of the plan one by one, adding up the commits of those that have a sound one."""
-    units = range(view.store.plan.num_units)
-    keys = (layout.commit_key(view.name, unit) for unit in units if unit in committed)
-    commits = view.store.backend.read_all(keys)
+    units = view.store.plan.units
+    commits = view.store.backend.read_all(keys.commit_key(view.name, unit) for unit in units if unit in committed)
     for unit in units:
-        key = layout.commit_key(view.name, unit)
+        key = keys.commit_key(view.name, unit)
         if unit not in committed:
             yield Problem(view.name, unit, key, "unit is not committed", "extract")
             continue
@@ -147,21 +144,21 @@ def check_strays(store: Store, sizes: Sizes | None = None) -> Iterator[Problem]:
     lost = sorted({*backend.names(COMMITS), *_names_of_totals(store)} - set(store.signal_names))
     for name in lost:
         text = "the signal's own metadata is gone, though units of it were committed"
-        yield Problem(name, None, f"{layout.signal_key(name)}/zarr.json", text, remedy_of_lost(store, name))
-    known = {"zarr.json", layout.PLAN_COPY, *(f"{group}/zarr.json" for group in (SAMPLES, SIGNALS, LEDGER))}
+        yield Problem(name, None, f"{keys.signal_key(name)}/zarr.json", text, remedy_of_lost(store, name))
+    known = {"zarr.json", keys.PLAN_COPY, *(f"{group}/zarr.json" for group in keys.GROUPS)}
     plan_arrays = layout.sample_arrays(store.plan.num_samples, sum(store.plan.set_aside.values()))
-    known.update(f"{SAMPLES}/{key}" for key in layout.array_keys(plan_arrays))
+    known.update(f"{SAMPLES_GROUP}/{key}" for key in layout.array_keys(plan_arrays))
     # What is below these is reported elsewhere, or not described by the format.
     beyond = [f"{RUNS}/", f"{LOCKS}/", *(f"{TMP}/{name.removesuffix('.json')}/" for name in backend.names(LOCKS))]
-    beyond += [f"{layout.signal_key(name)}/" for name in lost]
+    beyond += [f"{keys.signal_key(name)}/" for name in lost]
     for name in [*store.signal_names, *lost]:
-        known.update((layout.completion_key(name), layout.signal_copy_key(name)))
-        known.update(layout.commit_key(name, unit) for unit in _committed_units(name, sizes))
+        known.update((keys.completion_key(name), keys.signal_copy_key(name)))
+        known.update(keys.commit_key(name, unit) for unit in _committed_units(name, sizes))
     for name in store.signal_names:
         try:
             view = store.signal(name)
         except Corrupt:
-            beyond.append(f"{layout.signal_key(name)}/")
+            beyond.append(f"{keys.signal_key(name)}/")
             continue
         known.update(f"{view.key}/{key}" for key in ("zarr.json", *layout.array_keys(view.arrays)))
     for key in sizes:
@@ -171,7 +168,7 @@ def check_strays(store: Store, sizes: Sizes | None = None) -> Iterator[Problem]:
 
 def remedy_of_lost(store: Store, signal: str) -> Remedy:
     """Return what helps a signal whose own document is damaged or gone."""
-    return "delete" if store.backend.size(layout.signal_copy_key(signal)) is None else "repair"
+    return "delete" if store.backend.size(keys.signal_copy_key(signal)) is None else "repair"
 
 
 def _names_of_totals(store: Store) -> Iterator[str]:
@@ -205,12 +202,12 @@ def specified(metadata: Any) -> Any:
 
 def _wrong_unit(view: SignalView, commit: Commit, sizes: Sizes, *, deep: bool) -> Iterator[tuple[str, str]]:
     backend = view.store.backend
-    expected = {layout.chunk_key(a.name, len(a.dims), commit.unit) for a in view.arrays if a.is_per_unit}
+    expected = {keys.chunk_key(a.name, len(a.dims), commit.unit) for a in view.arrays if a.is_per_unit}
     for name in sorted(expected ^ set(commit.chunks)):
         yield f"{view.key}/{name}", "the commit does not list the chunks of the format"
-    start, stop = layout.unit_range(view.store.plan, commit.unit)
+    start, stop = view.store.plan.unit_range(commit.unit)
     if commit.num_samples != stop - start or commit.num_done + len(commit.set_aside) != commit.num_samples:
-        yield layout.commit_key(view.name, commit.unit), "samples done and set aside do not add up"
+        yield keys.commit_key(view.name, commit.unit), "samples done and set aside do not add up"
     for name, chunk in commit.chunks.items():
         key = f"{view.key}/{name}"
         size = sizes.get(key)
@@ -225,7 +222,7 @@ def _wrong_unit(view: SignalView, commit: Commit, sizes: Sizes, *, deep: bool) -
 def _wrong_content(view: SignalView, commit: Commit) -> Iterator[tuple[str, str]]:
     """Check that what the chunks say fits together: states with the commit, Grams with float32 vectors."""
     where = f"{view.key} unit {commit.unit}"
-    start, stop = layout.unit_range(view.store.plan, commit.unit)
+    start, stop = view.store.plan.unit_range(commit.unit)
     state = np.full(stop - start, STATE_DONE, dtype=np.uint8)
     try:
         for array in view.arrays:
@@ -237,7 +234,7 @@ def _wrong_content(view: SignalView, commit: Commit) -> Iterator[tuple[str, str]
             yield where, "the samples' states are not those that the commit says"
         if view.per_sample:
             yield from _wrong_lengths(view, commit.unit)
-        elif view.signal.spec.storage == "float32":
+        elif view.storage.is_exact:
             num_segments = view.store.column("sample_num_steps", start, stop).astype(np.int64) + 1
             vectors = view.unit_vectors(commit.unit)
             grams, bound = packed_grams(vectors, num_segments), packed_grams(np.abs(vectors), num_segments)
@@ -255,17 +252,17 @@ def _wrong_lengths(view: SignalView, unit: int) -> Iterator[tuple[str, str]]:
     assert gradient is not None
     norm = view.unit_array("sample_norm", unit).astype(np.float64)
     stated = (norm > 0).astype(np.float64) if gradient.normalise else norm
-    found = np.linalg.norm(view.sample_vectors(unit).astype(np.float64), axis=1)
+    found = np.linalg.norm(view.unit_vectors(unit).astype(np.float64), axis=1)
     # Compression shortens a vector a little: most of all int4, by less than a tenth.
     if not np.isclose(found, stated, rtol=0.1).all():
         yield f"{view.key} unit {unit}", "vectors have another length than is stored"
 
 
-def _check_rotation(view: SignalView) -> Iterator[Problem]:
-    """Check the three arrays that int4 vectors are decoded with, by value: their bytes depend on the compressor."""
-    for name, values in rotation_arrays(view.vector_size).items():
+def _check_constants(view: SignalView) -> Iterator[Problem]:
+    """Check the arrays that vectors are decoded with, by value: their bytes depend on the compressor."""
+    for name, _, values, _ in view.storage.constants():
         try:
-            text = "" if np.array_equal(view.constant(name), values) else "rotation is not that of the format"
+            text = "" if np.array_equal(view.constant(name), values) else "its values are not those of the format"
         except Corrupt as error:
             text = str(error)
         if text:
@@ -273,7 +270,7 @@ def _check_rotation(view: SignalView) -> Iterator[Problem]:
 
 
 def _check_completion(view: SignalView, sums: Totals) -> Iterator[Problem]:
-    key = layout.completion_key(view.name)
+    key = keys.completion_key(view.name)
     whole = sums.num_units == view.store.plan.num_units
     try:
         completion = view.completion()

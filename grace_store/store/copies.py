@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from grace_store.base.errors import Corrupt
 from grace_store.base.metadata import Plan, Signal
 from grace_store.store.backend import Backend
-from grace_store.store.layout import COMMITS, PLAN_COPY, SIGNALS, signal_copy_key, signal_key
+from grace_store.store.keys import COMMITS, PLAN_COPY, SIGNALS_GROUP, signal_copy_key, signal_key
 from grace_store.store.sealed import group_bytes, group_document
 from grace_store.store.version import version_number
 
@@ -54,7 +54,7 @@ def has_plan_copy(backend: Backend) -> bool:
 def restore_documents(backend: Backend) -> list[Restored]:
     """Write again what one of the two copies of a document can bring back; nobody else may be writing."""
     plan, restored = _restored(backend, None, "zarr.json", PLAN_COPY, Plan)
-    names = {*backend.names(SIGNALS), *backend.names(COMMITS)} - {"zarr.json"}
+    names = {*backend.names(SIGNALS_GROUP), *backend.names(COMMITS)} - {"zarr.json"}
     for name in sorted(names):
         key, copy = f"{signal_key(name)}/zarr.json", signal_copy_key(name)
         signal, again = _restored(backend, name, key, copy, Signal)
@@ -83,9 +83,7 @@ def _restored(
     return document, [damage]
 
 
-def _own_document(
-    backend: Backend, signal: str | None, key: str, kind: type[Plan] | type[Signal]
-) -> Plan | Signal:  # fmt: skip
+def _own_document(backend: Backend, signal: str | None, key: str, kind: type[Plan] | type[Signal]) -> Plan | Signal:
     """Return the document at a key; another signal's, in its place, is as wrong as a damaged one."""
     document: Plan | Signal = group_document(backend.read(key), kind, key)
     if isinstance(document, Signal) and document.name != signal:

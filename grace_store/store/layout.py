@@ -1,8 +1,7 @@
-"""Where everything lies in a store: keys, shapes, chunks. Pure functions of the plan; schemas/FORMAT.md in code."""
+"""The arrays of a store: shapes, chunks, types. Pure functions of the plan; schemas/FORMAT.md in code."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -10,31 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from grace_store.base.arrays import IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.metadata import Plan
-from grace_store.base.settings import ExtractSpec, Storage
+from grace_store.base.settings import ExtractSpec
 from grace_store.base.states import STATE_CODES
-
-SAMPLES = "samples"
-SIGNALS = "signals"
-LEDGER = "ledger"
-COMMITS = f"{LEDGER}/commits"
-COMPLETIONS = f"{LEDGER}/complete"
-RUNS = f"{LEDGER}/runs"
-LOCKS = f"{LEDGER}/locks"
-PLAN_COPY = f"{LEDGER}/plan.json"
-SIGNAL_COPIES = f"{LEDGER}/signals"
-TMP = f"{LEDGER}/tmp"
+from grace_store.store.keys import chunk_key
+from grace_store.store.storages import storage_of
 
 SAMPLES_PER_CHUNK = 16384
 """Chunk length of the plan's arrays, which one process writes."""
 ROWS_PER_INNER_CHUNK = 128
 """Rows of segment_vector or sample_vector that are compressed, checked and read together."""
 MAX_SAMPLES_PER_UNIT = 4096
-
-_RESERVED_NAMES = ("zarr.json", "all", "each")
-_SIGNAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,37 +47,6 @@ class ArraySpec:
         return prod(self.chunks) * np.dtype(self.dtype).itemsize
 
 
-def check_signal_name(name: str) -> str:
-    """Return the name if it can be a folder's name everywhere, else raise."""
-    if not _SIGNAL_NAME.fullmatch(name) or name in _RESERVED_NAMES:
-        raise SettingError(
-            f"{name!r} cannot be the name of a signal: use letters, digits and _ . = + - (up to 100, "
-            "starting with a letter or digit; not all, each or zarr.json)."
-        )
-    return name
-
-
-def signal_key(signal: str) -> str:
-    return f"{SIGNALS}/{signal}"
-
-
-def commit_key(signal: str, unit: int) -> str:
-    return f"{COMMITS}/{signal}/{unit:08d}.json"
-
-
-def signal_copy_key(signal: str) -> str:
-    return f"{SIGNAL_COPIES}/{signal}.json"
-
-
-def completion_key(signal: str) -> str:
-    return f"{COMPLETIONS}/{signal}.json"
-
-
-def chunk_key(array: str, num_dims: int, unit: int) -> str:
-    """Return the key, below the group's, of the chunk of an array that a unit fills."""
-    return "/".join([array, "c", str(unit), *["0"] * (num_dims - 1)])
-
-
 def array_keys(arrays: Sequence[ArraySpec]) -> Iterator[str]:
     """Yield every key, below the group's, that arrays have once all their chunks are written."""
     for array in arrays:
@@ -112,17 +67,6 @@ def check_samples_per_unit(samples_per_unit: int) -> int:
             f"samples per unit is {samples_per_unit}; it must be a power of two up to {MAX_SAMPLES_PER_UNIT}."
         )
     return samples_per_unit
-
-
-def unit_range(plan: Plan, unit: int) -> tuple[int, int]:
-    """Return the half-open range of samples in a unit."""
-    start = unit * plan.samples_per_unit
-    return start, min(start + plan.samples_per_unit, plan.num_samples)
-
-
-def num_packed(num_segments: IntArray) -> IntArray:
-    """Return how many entries the packed Grams of samples with so many segments have."""
-    return num_segments * (num_segments + 1) // 2
 
 
 def sample_arrays(num_samples: int, num_set_aside: int) -> list[ArraySpec]:
@@ -162,46 +106,35 @@ def flag_attributes() -> dict[str, Any]:
     return {"flag_values": list(STATE_CODES.values()), "flag_meanings": " ".join(STATE_CODES)}
 
 
-def vector_columns(vector_size: int, storage: Storage) -> int:
-    return -(-vector_size // 2) if storage == "int4" else vector_size
-
-
 def signal_arrays(plan: Plan, spec: ExtractSpec) -> list[ArraySpec]:
     """Return the arrays of a signal. Chunk u along the first dimension belongs to unit u."""
     arrays = _sample_vector_arrays(plan, spec) if spec.is_per_sample else _segment_arrays(plan, spec)
-    arrays.append(
-        ArraySpec(
-            "sample_state", ("sample",), (plan.num_samples,), (plan.samples_per_unit,), "uint8",
-            "0 planned, 1 done, otherwise why it was set aside", None, flag_attributes(),
-        )
-    )  # fmt: skip
-    if spec.storage == "int4":
-        size = spec.vector_size
-        arrays += [
-            ArraySpec("rotation_sign", ("rotation_round", "coordinate"), (2, size), (2, size), "int8",
-                      "signs before each round of the rotation"),
-            ArraySpec("rotation_order", ("coordinate",), (size,), (size,), "int32",
-                      "permutation between the rounds"),
-            ArraySpec("vector_codebook", ("code",), (16,), (16,), "float32", "value of each 4-bit code"),
-        ]  # fmt: skip
+    about = "0 planned, 1 done, otherwise why it was set aside"
+    shape, chunks = (plan.num_samples,), (plan.samples_per_unit,)
+    arrays.append(ArraySpec("sample_state", ("sample",), shape, chunks, "uint8", about, None, flag_attributes()))
+    for name, dims, values, about in storage_of(spec).constants():
+        arrays.append(ArraySpec(name, dims, values.shape, values.shape, values.dtype.name, about))
     return arrays
 
 
 def _vector_arrays(of: str, num_rows: int, rows: int, spec: ExtractSpec) -> list[ArraySpec]:
-    """Return the arrays that hold the vectors of samples or of segments, so many of them to a unit."""
-    columns = vector_columns(spec.vector_size, spec.storage)
-    dtype = {"float32": "float32", "float16": "float16", "int8": "int8", "int4": "uint8"}[spec.storage]
-    arrays = [
-        ArraySpec(
-            f"{of}_vector", (of, "component"), (num_rows, columns), (rows, columns), dtype,
-            f"the stored form of each {of}'s vector", (min(ROWS_PER_INNER_CHUNK, rows), columns),
-            {"storage": spec.storage, "vector_size": spec.vector_size},
-        )
-    ]  # fmt: skip
-    if spec.storage != "float32":
-        about = "what the stored form is multiplied by"
-        arrays.append(ArraySpec(f"{of}_scale", (of,), (num_rows,), (rows,), "float32", about))
-    return arrays
+    """Return the arrays that hold the vectors of samples or of segments; a unit has room for rows of them."""
+    storage = storage_of(spec)
+    columns = storage.num_columns
+    vector = ArraySpec(
+        name=f"{of}_vector",
+        dims=(of, "component"),
+        shape=(num_rows, columns),
+        chunks=(rows, columns),
+        dtype=storage.dtype,
+        about=f"the stored form of each {of}'s vector",
+        inner=(min(ROWS_PER_INNER_CHUNK, rows), columns),
+        attributes={"storage": spec.storage, "vector_size": spec.vector_size},
+    )
+    if not storage.has_scale:
+        return [vector]
+    about = "what the stored form is multiplied by"
+    return [vector, ArraySpec(f"{of}_scale", (of,), (num_rows,), (rows,), "float32", about)]
 
 
 def _sample_vector_arrays(plan: Plan, spec: ExtractSpec) -> list[ArraySpec]:
@@ -222,18 +155,15 @@ def _segment_arrays(plan: Plan, spec: ExtractSpec) -> list[ArraySpec]:
     def per_segment(name: str, dtype: str, about: str) -> ArraySpec:
         return ArraySpec(name, ("segment",), (num_rows,), (rows,), dtype, about)
 
+    about_span = "half-open character span of the segment in the response"
+    about_gram = "inner products of a sample's vectors before compression: lower triangle, row by row, answer last"
+    num_entries, entries = plan.num_units * plan.gram_per_unit, plan.gram_per_unit
     return [
         *_vector_arrays("segment", num_rows, rows, spec),
-        ArraySpec(
-            "segment_span", ("segment", "bound"), (num_rows, 2), (rows, 2), "int32",
-            "half-open character span of the segment in the response",
-        ),
+        ArraySpec("segment_span", ("segment", "bound"), (num_rows, 2), (rows, 2), "int32", about_span),
         per_segment("segment_num_tokens", "int32", "tokens in the segment"),
         per_segment("segment_loss", "float32", "mean cross-entropy over the segment's tokens, in nats"),
         per_segment("segment_entropy", "float32", "mean entropy of the model's prediction, in nats"),
         per_segment("segment_hit_rate", "float32", "share of tokens that were the model's first choice"),
-        ArraySpec(
-            "sample_gram", ("gram_entry",), (plan.num_units * plan.gram_per_unit,), (plan.gram_per_unit,), "float32",
-            "inner products of a sample's vectors before compression: lower triangle, row by row, answer last",
-        ),
-    ]  # fmt: skip
+        ArraySpec("sample_gram", ("gram_entry",), (num_entries,), (entries,), "float32", about_gram),
+    ]

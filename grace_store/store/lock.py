@@ -26,7 +26,7 @@ from typing import Any
 
 from grace_store.base.errors import StorageError, StoreBusy
 from grace_store.store.backend import Backend, LocalBackend
-from grace_store.store.layout import LOCKS, TMP
+from grace_store.store.keys import LOCKS, TMP
 
 RENEW_SECONDS = 60.0
 SILENT_SECONDS = 900.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,17 +11,19 @@ from typing import Any
 
 import numpy as np
 import zarr
-from zarr.errors import ArrayNotFoundError
 
 from grace_store.base.arrays import Array, ByteArray, Float32Array, FloatArray, Int32Array, IntArray
-from grace_store.base.errors import Corrupt, NotAStore, Unfinished, UnknownName
+from grace_store.base.errors import Corrupt, GraceStoreError, NotAStore, Unfinished, UnknownName
 from grace_store.base.metadata import Commit, Completion, Plan, Signal
 from grace_store.base.states import STATE_CODES
-from grace_store.store import layout
+from grace_store.base.text import counted
+from grace_store.store import keys, layout
+from grace_store.store.array_group import ArrayGroup
 from grace_store.store.backend import Backend, LocalBackend, open_backend
-from grace_store.store.layout import SAMPLES, SIGNALS
+from grace_store.store.chunk_reader import ChunkReader
+from grace_store.store.keys import SAMPLES_GROUP, SIGNALS_GROUP
 from grace_store.store.sealed import from_bytes, group_document, sealed_body, unseal
-from grace_store.store.vectors import Rotation, decode, encode
+from grace_store.store.storages import VectorStorage, storage_of
 from grace_store.store.version import check_version
 
 
@@ -42,78 +44,6 @@ class SampleRows:
         return len(self.sample_id)
 
 
-class Group:
-    """Arrays of one Zarr group, opened when first asked for and held against what the plan implies.
-
-    With keep_chunks, of each array the chunk is kept that was read last: for those of which a chunk serves many reads.
-    """
-
-    def __init__(
-        self, backend: Backend, path: str, arrays: Sequence[layout.ArraySpec], *, keep_chunks: bool = False
-    ) -> None:  # fmt: skip
-        self._backend = backend
-        self._path = path
-        self._specs = {spec.name: spec for spec in arrays}
-        self._arrays: dict[str, zarr.Array[Any]] = {}
-        self._keep_chunks = keep_chunks
-        self._kept: dict[str, tuple[int, Array]] = {}
-        """The number of a chunk and its values, by array."""
-
-    def __getitem__(self, name: str) -> zarr.Array[Any]:
-        if name not in self._specs:
-            raise UnknownName(f"{self._backend.location}: {self._path} has no array {name}.")
-        if name not in self._arrays:
-            try:
-                array = zarr.open_array(
-                    self._backend.zarr_store(), path=f"{self._path}/{name}", mode="r", zarr_format=3
-                )
-            except (ArrayNotFoundError, FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise self._unreadable(name, f"cannot be opened ({error})") from error
-            spec = self._specs[name]
-            if (array.shape, array.shards or array.chunks) != (spec.shape, spec.chunks) or not _has_dtype(array, spec):
-                raise self._unreadable(
-                    name,
-                    f"is {array.dtype} {array.shape} in chunks of {array.shards or array.chunks}, the plan implies "
-                    f"{spec.dtype} {spec.shape} in chunks of {spec.chunks}",
-                )
-            self._arrays[name] = array
-        return self._arrays[name]
-
-    def _unreadable(self, name: str, why: str) -> Corrupt:
-        return Corrupt(
-            f"{self._backend.location}: the array {self._path}/{name} {why}. "
-            "`grace-store verify` says what else is wrong."
-        )
-
-    def read(self, name: str, start: int, stop: int) -> Array:
-        """Return rows start..stop; a chunk that is missing or fails its checksum raises Corrupt."""
-        num_rows, length = self[name].shape[0], self._specs[name].chunks[0]
-        number = start // length
-        first = number * length
-        if not self._keep_chunks or stop > first + length:
-            return self._read(name, start, stop)
-        kept = self._kept.get(name)
-        if kept is None or kept[0] != number:
-            whole = self._read(name, first, min(first + length, num_rows))
-            whole.flags.writeable = False
-            kept = self._kept[name] = number, whole
-        return kept[1][start - first : stop - first]
-
-    def _read(self, name: str, start: int, stop: int) -> Array:
-        array = self[name]
-        try:
-            return np.asarray(array[start:stop])
-        except (ValueError, RuntimeError, OSError) as error:
-            raise Corrupt(
-                f"{self._backend.location}: rows {start}..{stop} of {self._path}/{name} cannot be read ({error}). "
-                "Run `grace-store verify --deep`, then `grace-store repair`."
-            ) from error
-
-
-def _has_dtype(array: zarr.Array[Any], spec: layout.ArraySpec) -> bool:
-    return array.dtype.kind in "TO" if spec.dtype == "string" else array.dtype == np.dtype(spec.dtype)
-
-
 class Store:
     """A planned store, open for reading.
 
@@ -123,9 +53,8 @@ class Store:
     def __init__(self, backend: Backend, plan: Plan) -> None:
         self.backend = backend
         self.plan = plan
-        self._samples = Group(
-            backend, SAMPLES, layout.sample_arrays(plan.num_samples, sum(plan.set_aside.values())), keep_chunks=True
-        )  # fmt: skip
+        arrays = layout.sample_arrays(plan.num_samples, sum(plan.set_aside.values()))
+        self._samples = ArrayGroup(backend, SAMPLES_GROUP, arrays, keep_chunks=True)
 
     @classmethod
     def open(cls, location: str | Path | Backend) -> Store:
@@ -139,9 +68,18 @@ class Store:
         try:
             return cls(backend, _plan_document(raw, backend.location))
         except (Corrupt, NotAStore) as error:
-            if backend.size(layout.PLAN_COPY) is not None:
+            if backend.size(keys.PLAN_COPY) is not None:
                 error.add_note("There is a copy of the plan, which `grace-store repair` puts back.")
             raise
+
+    def __repr__(self) -> str:
+        try:
+            signals = ", ".join(self.signal_names) or "none yet"
+        except (GraceStoreError, OSError):  # the place is gone; what was read of it can still be told
+            signals = "cannot be listed"
+        plan = self.plan
+        samples = f"{counted(plan.num_samples, 'sample')} of {counted(plan.num_records, 'record')}"
+        return f"<Store {self.location}: {samples}, {counted(plan.num_units, 'unit')}; signals: {signals}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A store that is sent to another process is opened there, by its location."""
@@ -154,8 +92,8 @@ class Store:
     @property
     def signal_names(self) -> list[str]:
         """Names of the signals, sorted. A signal exists when its group's metadata does."""
-        names = [name for name in self.backend.names(SIGNALS) if name != "zarr.json"]
-        documents = self.backend.read_all(f"{layout.signal_key(name)}/zarr.json" for name in names)
+        names = [name for name in self.backend.names(SIGNALS_GROUP) if name != "zarr.json"]
+        documents = self.backend.read_all(f"{keys.signal_key(name)}/zarr.json" for name in names)
         return [name for name, document in zip(names, documents, strict=True) if document is not None]
 
     def signal(self, name: str | None = None) -> SignalView:
@@ -169,13 +107,13 @@ class Store:
                     f"{self.location}: say which signal is meant (there are: {', '.join(names)}) by --signal."
                 )
             name = names[0]
-        elif name not in self.backend.names(SIGNALS) or not self._has_signal(name):
+        elif name not in self.backend.names(SIGNALS_GROUP) or not self._has_signal(name):
             known = ", ".join(self.signal_names) or "none yet: run `grace-store extract`"
             raise UnknownName(f"{self.location} has no signal {name!r} (there are: {known}).")
         return SignalView(self, name)
 
     def _has_signal(self, name: str) -> bool:
-        return self.backend.size(f"{layout.signal_key(name)}/zarr.json") is not None
+        return self.backend.size(f"{keys.signal_key(name)}/zarr.json") is not None
 
     def samples(self, start: int, stop: int) -> SampleRows:
         """Return the plan's rows for samples start..stop."""
@@ -194,6 +132,10 @@ class Store:
     def column(self, name: str, start: int = 0, stop: int | None = None) -> Array:
         """Return one array of the plan, or a part of it."""
         return self._samples.read(name, start, self._samples[name].shape[0] if stop is None else stop)
+
+    def num_steps(self, sample: int) -> int:
+        """Return how many steps a sample has."""
+        return int(self.column("sample_num_steps", sample, sample + 1)[0])
 
     def positions_of(self, row: IntArray) -> IntArray:
         """Return where the samples with these dataset rows stand in the plan."""
@@ -232,7 +174,7 @@ class SignalView:
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
         self.name = name
-        self.key = layout.signal_key(name)
+        self.key = keys.signal_key(name)
         where = f"{store.location}/{self.key}/zarr.json"
         self.signal = group_document(store.backend.read(f"{self.key}/zarr.json"), Signal, where)
         if self.signal.name != name:
@@ -240,7 +182,12 @@ class SignalView:
                 f"{where} is the document of the signal {self.signal.name!r}. `grace-store repair` puts the right one "
                 "back if there is a copy of it."
             )
-        self._group = Group(store.backend, self.key, self.arrays)
+        self._group = ArrayGroup(store.backend, self.key, self.arrays)
+
+    def __repr__(self) -> str:
+        spec = self.signal.spec
+        what = f"{spec.kind}, a vector of {self.vector_size} for each {self.vectors_of}, {spec.storage}"
+        return f"<Signal {self.name} of {self.store.location}: {what}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SignalView, (self.store, self.name)
@@ -254,6 +201,21 @@ class SignalView:
         """Whether a sample has one vector, and no Gram, instead of one for each segment."""
         return self.signal.spec.is_per_sample
 
+    @property
+    def vectors_of(self) -> str:
+        """What has a vector: sample or segment."""
+        return "sample" if self.per_sample else "segment"
+
+    @cached_property
+    def storage(self) -> VectorStorage:
+        return storage_of(self.signal.spec)
+
+    @property
+    def vector_arrays(self) -> list[str]:
+        """The arrays that vectors are decoded from."""
+        names = [f"{self.vectors_of}_vector"]
+        return [*names, f"{self.vectors_of}_scale"] if self.storage.has_scale else names
+
     @cached_property
     def identity(self) -> str:
         """The digest that every commit of the signal names; made once, not for each of them."""
@@ -265,21 +227,21 @@ class SignalView:
 
     def committed_units(self) -> list[int]:
         """Return the units whose commit exists, in order; one listing, no reads."""
-        names = self.store.backend.names(f"{layout.COMMITS}/{self.name}")
+        names = self.store.backend.names(f"{keys.COMMITS}/{self.name}")
         return [int(name[:-5]) for name in names if is_commit_name(name)]
 
     def commit(self, unit: int) -> Commit:
         """Return a unit's commit; Corrupt if it is missing, damaged or another signal's."""
-        return self.parsed_commit(unit, self.store.backend.read(layout.commit_key(self.name, unit)))
+        return self.parsed_commit(unit, self.store.backend.read(keys.commit_key(self.name, unit)))
 
     def commits(self, units: Sequence[int]) -> Iterator[Commit]:
         """Yield the commits of units as commit does, several being read at a time."""
-        keys = [layout.commit_key(self.name, unit) for unit in units]
-        return map(self.parsed_commit, units, self.store.backend.read_all(keys))
+        found = self.store.backend.read_all([keys.commit_key(self.name, unit) for unit in units])
+        return map(self.parsed_commit, units, found)
 
     def parsed_commit(self, unit: int, raw: bytes | None) -> Commit:
         """Return the commit of a unit from what lies at its key; Corrupt if that is none of its."""
-        key = layout.commit_key(self.name, unit)
+        key = keys.commit_key(self.name, unit)
         commit = unseal(from_bytes(raw, key), Commit, key)
         if commit.unit != unit or commit.signal_sha256 != self.identity:
             raise Corrupt(f"{key} belongs to another unit or signal.")
@@ -287,15 +249,23 @@ class SignalView:
 
     def completion(self) -> Completion | None:
         """Return the totals if every unit was committed when they were written."""
-        key = layout.completion_key(self.name)
+        key = keys.completion_key(self.name)
         raw = self.store.backend.read(key)
         return None if raw is None else unseal(from_bytes(raw, key), Completion, key)
 
+    @cached_property
+    def chunks(self) -> ChunkReader:
+        """What reads whole chunks of committed units."""
+        return ChunkReader(self.name, self._group)
+
+    def unit_arrays(self, unit: int, names: Sequence[str]) -> dict[str, Array]:
+        """Return the chunks that a unit fills in some of the signal's arrays, padding included, as committed."""
+        wanted = [(self.array_spec(name).name, unit) for name in names]
+        return dict(zip(names, self.chunks.read(wanted, self.chunks.digests([unit])), strict=True))
+
     def unit_array(self, name: str, unit: int) -> Array:
-        """Return the whole chunk that a unit fills in one of the signal's arrays, padding included."""
-        spec = self._spec(name)
-        length = spec.chunks[0]
-        return self._group.read(name, unit * length, min((unit + 1) * length, spec.shape[0]))
+        """Return the chunk that a unit fills in one of the signal's arrays, padding included, as committed."""
+        return self.unit_arrays(unit, [name])[name]
 
     def array(self, name: str) -> zarr.Array[Any]:
         """Return one of the signal's arrays, open for reading and held against what the plan implies."""
@@ -303,80 +273,72 @@ class SignalView:
 
     def constant(self, name: str) -> Array:
         """Return one of the arrays that have nothing to do with units."""
-        return self._group.read(name, 0, self._spec(name).shape[0])
+        return self._group.read(name, 0, self.array_spec(name).shape[0])
 
-    def _spec(self, name: str) -> layout.ArraySpec:
-        spec = next((array for array in self.arrays if array.name == name), None)
+    def array_spec(self, name: str) -> layout.ArraySpec:
+        """Return what the plan implies of one of the signal's arrays."""
+        spec = self._group.specs.get(name)
         if spec is None:
-            per = "sample" if self.per_sample else "segment"
-            raise UnknownName(f"Signal {self.name!r} of {self.store.location} has vectors per {per}, and no {name}.")
+            raise UnknownName(
+                f"Signal {self.name!r} of {self.store.location} has vectors per {self.vectors_of}, and no {name}."
+            )
         return spec
 
     def segment_rows(self, sample: int) -> slice:
         """Return the rows of a sample in every segment_* array."""
         start = int(self.store.column("sample_segment_start", sample, sample + 1)[0])
-        return slice(start, start + int(self.store.column("sample_num_steps", sample, sample + 1)[0]) + 1)
+        return slice(start, start + self.store.num_steps(sample) + 1)
+
+    def rows(self, name: str, start: int, stop: int) -> Array:
+        """Return rows of one of the signal's arrays, reading no more than they need; their unit must be committed."""
+        return self._group.read(self.array_spec(name).name, start, stop)
 
     def segments(self, name: str, sample: int) -> Array:
         """Return one segment_* array's values for a sample, the answer last."""
-        self._require_unit_of(sample)
+        self.require_unit_of(sample)
         rows = self.segment_rows(sample)
-        return self._group.read(name, rows.start, rows.stop)
+        return self.rows(name, rows.start, rows.stop)
 
     def sample_value(self, name: str, sample: int) -> Any:
         """Return one sample_* array's value for a sample."""
-        self._require_unit_of(sample)
-        return self._group.read(name, sample, sample + 1)[0]
+        self.require_unit_of(sample)
+        return self.rows(name, sample, sample + 1)[0]
 
     def vectors(self, sample: int) -> Float32Array:
-        """Return a sample's K+1 vectors as float32, decoded from their stored form."""
-        return self.decode(
-            self.segments("segment_vector", sample),
-            None if self.signal.spec.storage == "float32" else self.segments("segment_scale", sample),
-        )
+        """Return a sample's K+1 vectors as float32, decoded from their stored form; or the one it has."""
+        self.require_unit_of(sample)
+        rows = slice(sample, sample + 1) if self.per_sample else self.segment_rows(sample)
+        return self.decode({name: self.rows(name, rows.start, rows.stop) for name in self.vector_arrays})
 
     def unit_vectors(self, unit: int) -> Float32Array:
-        """Return every segment's vector of a unit, padding included."""
-        return self._unit_vectors("segment", unit)
+        """Return all vectors of a unit, of its segments or samples: padding included, zero if set aside."""
+        return self.decode(self.unit_arrays(unit, self.vector_arrays))
 
-    def sample_vectors(self, unit: int) -> Float32Array:
-        """Return the vector of each of a unit's samples, (samples in the unit, vector_size); zero if set aside."""
-        return self._unit_vectors("sample", unit)
-
-    def _unit_vectors(self, of: str, unit: int) -> Float32Array:
-        has_scale = self.signal.spec.storage != "float32"
-        return self.decode(
-            self.unit_array(f"{of}_vector", unit), self.unit_array(f"{of}_scale", unit) if has_scale else None
-        )
-
-    def decode(self, stored: Array, scale: Float32Array | None) -> Float32Array:
-        if self.signal.spec.storage != "int4":
-            return decode(stored, scale, self.signal.spec.storage)
-        return decode(stored, scale, "int4", self._rotation, self.constant("vector_codebook"))
-
-    def as_stored(self, vectors: Float32Array) -> Float32Array:
-        """Return vectors as they would be read if they were written."""
-        return self.decode(*encode(vectors, self.signal.spec.storage))
+    def decode(self, stored: Mapping[str, Array], rows: slice | Array = slice(None)) -> Float32Array:
+        """Return vectors from the arrays that hold them, or rows of these."""
+        found = [stored[name][rows] for name in self.vector_arrays]
+        return self.storage.decode(found[0], found[1] if self.storage.has_scale else None, self._constants)
 
     def gram(self, sample: int) -> FloatArray:
         """Return a sample's full (K+1, K+1) Gram."""
-        self._require_unit_of(sample)
+        self.require_unit_of(sample)
         start = int(self.store.column("sample_gram_start", sample, sample + 1)[0])
-        m = int(self.store.column("sample_num_steps", sample, sample + 1)[0]) + 1
+        m = self.store.num_steps(sample) + 1
         full = np.zeros((m, m))
-        full[np.tril_indices(m)] = self._group.read("sample_gram", start, start + m * (m + 1) // 2)
+        full[np.tril_indices(m)] = self.rows("sample_gram", start, start + m * (m + 1) // 2)
         return np.asarray(full + np.tril(full, -1).T)
 
     def state(self, sample: int) -> str:
         """Return a sample's state: planned, done, or the reason it was set aside."""
-        unit = sample // self.store.plan.samples_per_unit
+        unit = self.store.plan.unit_of(sample)
         if not is_committed(self, unit):
             return "planned"
         code = int(self._group.read("sample_state", sample, sample + 1)[0])
         return next((word for word, value in STATE_CODES.items() if value == code), str(code))
 
-    def _require_unit_of(self, sample: int) -> None:
-        unit = sample // self.store.plan.samples_per_unit
+    def require_unit_of(self, sample: int) -> None:
+        """Raise Unfinished unless the unit that a sample is in is committed."""
+        unit = self.store.plan.unit_of(sample)
         if not is_committed(self, unit):
             raise Unfinished(
                 f"{self.store.location}: sample {sample} is in unit {unit} of {self.name}, which is not done yet. "
@@ -384,8 +346,8 @@ class SignalView:
             )
 
     @cached_property
-    def _rotation(self) -> Rotation:
-        return Rotation(self.constant("rotation_sign"), self.constant("rotation_order"))
+    def _constants(self) -> dict[str, Array]:
+        return {each.name: self.constant(each.name) for each in self.storage.constants()}
 
 
 def _plan_document(raw: bytes, location: str) -> Plan:
@@ -406,4 +368,4 @@ def is_commit_name(name: str) -> bool:
 
 def is_committed(view: SignalView, unit: int) -> bool:
     """Return whether a unit is done."""
-    return view.store.backend.size(layout.commit_key(view.name, unit)) is not None
+    return view.store.backend.size(keys.commit_key(view.name, unit)) is not None

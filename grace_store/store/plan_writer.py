@@ -15,11 +15,13 @@ from grace_store.base.errors import NotAStore
 from grace_store.base.metadata import DataFile, Plan
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import STATE_CODES, Reason
-from grace_store.store import layout
+from grace_store.store import keys, layout
 from grace_store.store.backend import Backend
 from grace_store.store.copies import write_copy
 from grace_store.store.encode import ArrayEncoder
-from grace_store.store.layout import COMMITS, LEDGER, SAMPLES, SIGNALS, sample_arrays
+from grace_store.store.keys import COMMITS, LEDGER_GROUP, SAMPLES_GROUP, SIGNALS_GROUP
+from grace_store.store.layout import sample_arrays
+from grace_store.store.packed_grams import num_packed
 from grace_store.store.sealed import group_bytes
 
 Count = Callable[[IntArray], IntArray]
@@ -85,9 +87,9 @@ class PlanWriter:
 
     def discard(self) -> None:
         """Leave nothing of a plan that will not be, or that was cut short."""
-        for group in (SAMPLES, SIGNALS):
+        for group in (SAMPLES_GROUP, SIGNALS_GROUP):
             self._backend.delete_tree(group)
-        self._backend.delete(layout.PLAN_COPY)
+        self._backend.delete(keys.PLAN_COPY)
 
     def finish(self, spec: DataSpec, files: Iterable[DataFile], samples_per_unit: int | None, created_by: str) -> Plan:
         """Write what is left and, last of all, the plan itself."""
@@ -196,7 +198,7 @@ class PlanWriter:
         for name, values in columns.items():
             update_digest(self._hashes[name], values)
         chunks = self._encoder.encode({name: (start, values) for name, values in columns.items()})
-        self._backend.write_all({f"{SAMPLES}/{key}": value for key, value in chunks.items()})
+        self._backend.write_all({f"{SAMPLES_GROUP}/{key}": value for key, value in chunks.items()})
 
 
 def _num_segments(num_steps: IntArray) -> IntArray:
@@ -204,22 +206,23 @@ def _num_segments(num_steps: IntArray) -> IntArray:
 
 
 def _num_gram_entries(num_steps: IntArray) -> IntArray:
-    return layout.num_packed(num_steps + 1)
+    return num_packed(num_steps + 1)
 
 
 def plan_documents(plan: Plan) -> dict[str, bytes]:
     """Return {key: bytes} of all metadata that follows from a plan, its own in zarr.json last."""
     arrays = sample_arrays(plan.num_samples, sum(plan.set_aside.values()))
-    documents = {f"{SAMPLES}/{key}": value for key, value in ArrayEncoder(arrays).metadata.items()}
-    documents |= {f"{group}/zarr.json": group_bytes() for group in (SAMPLES, SIGNALS, LEDGER)}
+    documents = {f"{SAMPLES_GROUP}/{key}": value for key, value in ArrayEncoder(arrays).metadata.items()}
+    documents |= {f"{group}/zarr.json": group_bytes() for group in keys.GROUPS}
     return documents | {"zarr.json": group_bytes(plan)}
 
 
 def check_claimable(backend: Backend) -> None:
     """Raise NotAStore unless nothing, or nothing but the remains of an unfinished plan, lies at the location."""
     arrays = "|".join(spec.name for spec in sample_arrays(1, 1))
-    ours = re.compile(rf"{SAMPLES}/(({arrays})/(zarr\.json|c/[0-9/]+)|zarr\.json)|{SIGNALS}/zarr\.json|{LEDGER}/.*")
-    strangers = [name for name in backend.names("") if name not in (SAMPLES, SIGNALS, LEDGER)]
+    samples = rf"{SAMPLES_GROUP}/(({arrays})/(zarr\.json|c/[0-9/]+)|zarr\.json)"
+    ours = re.compile(rf"{samples}|{SIGNALS_GROUP}/zarr\.json|{LEDGER_GROUP}/.*")
+    strangers = [name for name in backend.names("") if name not in keys.GROUPS]
     if not strangers:
         if backend.names(COMMITS):
             raise NotAStore(

@@ -13,13 +13,14 @@ from grace_store.base.metadata import KIND_VERSIONS, ChunkDigest, Commit, Comple
 from grace_store.base.settings import Kind
 from grace_store.base.states import STATE_CODES, STATE_DONE
 from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
-from grace_store.store import layout
+from grace_store.store import keys, layout
 from grace_store.store.copies import write_copy
 from grace_store.store.encode import ArrayEncoder
 from grace_store.store.opened import SignalView, Store
+from grace_store.store.packed_grams import packed_grams
 from grace_store.store.sealed import group_bytes, seal, to_bytes
+from grace_store.store.storages import storage_of
 from grace_store.store.totals import Totals
-from grace_store.store.vectors import CODEBOOK, Rotation, encode, packed_grams
 from grace_store.store.version import version_number
 
 Regions = dict[str, tuple[int, Array]]
@@ -28,11 +29,11 @@ Regions = dict[str, tuple[int, Array]]
 
 def create_signal(store: Store, signal: Signal) -> SignalView:
     """Write the empty arrays of a signal and, last, the metadata that makes it exist."""
-    layout.check_signal_name(signal.name)
+    keys.check_signal_name(signal.name)
     check_kind(store, signal.spec.kind)
     write_copy(store.backend, signal)
     _write_metadata(store, signal)
-    store.backend.write(f"{layout.signal_key(signal.name)}/zarr.json", group_bytes(signal))
+    store.backend.write(f"{keys.signal_key(signal.name)}/zarr.json", group_bytes(signal))
     store.backend.flush()
     return store.signal(signal.name)
 
@@ -56,18 +57,11 @@ def rewrite_signal_metadata(view: SignalView) -> None:
 
 def _write_metadata(store: Store, signal: Signal) -> None:
     arrays = layout.signal_arrays(store.plan, signal.spec)
-    documents = ArrayEncoder(arrays).metadata
-    if signal.spec.storage == "int4":
-        constants = rotation_arrays(signal.spec.vector_size)
-        documents |= ArrayEncoder(arrays).encode({name: (0, values) for name, values in constants.items()})
-    store.backend.write_all({f"{layout.signal_key(signal.name)}/{name}": value for name, value in documents.items()})
+    constants = {each.name: (0, each.values) for each in storage_of(signal.spec).constants()}
+    encoder = ArrayEncoder(arrays)
+    documents = encoder.metadata | encoder.encode(constants)
+    store.backend.write_all({f"{keys.signal_key(signal.name)}/{name}": value for name, value in documents.items()})
     store.backend.flush()
-
-
-def rotation_arrays(vector_size: int) -> dict[str, Array]:
-    """Return the arrays that int4 vectors are decoded with; they follow from the vectors' size alone."""
-    rotation = Rotation.for_size(vector_size)
-    return {"rotation_sign": rotation.sign, "rotation_order": rotation.order, "vector_codebook": CODEBOOK}
 
 
 class UnitWriter:
@@ -80,7 +74,7 @@ class UnitWriter:
 
     def write(self, unit: int, signals: UnitOutcome, spans: Int32Array) -> Commit:
         """Write all chunks of a unit, make them durable, then commit. spans is (rows, 2); unused per sample."""
-        start, stop = layout.unit_range(self._plan, unit)
+        start, stop = self._plan.unit_range(unit)
         if isinstance(signals, SampleSignals):
             regions = self._sample_regions(unit, signals, stop - start)
         else:
@@ -107,7 +101,7 @@ class UnitWriter:
             ),
             chunks={name: digest_of(value) for name, value in chunks.items()},
         )
-        backend.write(layout.commit_key(self._view.name, unit), to_bytes(seal(commit)))
+        backend.write(keys.commit_key(self._view.name, unit), to_bytes(seal(commit)))
         backend.flush()
         return commit
 
@@ -119,7 +113,7 @@ class UnitWriter:
             "sample_loss": signals.sample_loss,
         }
         _check_rows(unit, num_samples, "samples", columns)
-        stored, scale = encode(signals.sample_vector, self._view.signal.spec.storage)
+        stored, scale = self._view.storage.encode(signals.sample_vector)
         columns["sample_vector"] = stored
         if scale is not None:
             columns["sample_scale"] = scale
@@ -136,7 +130,7 @@ class UnitWriter:
             "segment_hit_rate": signals.segment_hit_rate,
         }
         _check_rows(unit, int(num_segments.sum()), "segments", segments)
-        segments["segment_vector"], scale = encode(signals.segment_vector, self._view.signal.spec.storage)
+        segments["segment_vector"], scale = self._view.storage.encode(signals.segment_vector)
         if scale is not None:
             segments["segment_scale"] = scale
         gram = packed_grams(signals.segment_vector, num_segments)
@@ -168,10 +162,10 @@ def _padded(values: Array, length: int) -> Array:
 def complete_signal(view: SignalView) -> Completion:
     """Add up all commits of a finished signal and write the totals."""
     units = view.committed_units()
-    if units != list(range(view.store.plan.num_units)):
+    if units != list(view.store.plan.units):
         raise Corrupt(f"{view.name} has {len(units)} of {view.store.plan.num_units} units; it is not complete.")
     completion = Totals(view.commits(units)).completion(view.signal)
-    view.store.backend.write(layout.completion_key(view.name), to_bytes(seal(completion)))
+    view.store.backend.write(keys.completion_key(view.name), to_bytes(seal(completion)))
     view.store.backend.flush()
     return completion
 
@@ -179,6 +173,6 @@ def complete_signal(view: SignalView) -> Completion:
 def withdraw_units(view: SignalView, units: Sequence[int]) -> None:
     """Undo commits, so that the next run computes those units again."""
     backend = view.store.backend
-    backend.delete(layout.completion_key(view.name))
-    backend.delete(*(layout.commit_key(view.name, unit) for unit in units))
+    backend.delete(keys.completion_key(view.name))
+    backend.delete(*(keys.commit_key(view.name, unit) for unit in units))
     backend.flush()

@@ -37,9 +37,7 @@ class ZarrView(Store):
     def __str__(self) -> str:
         return self._backend.location
 
-    async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:  # fmt: skip
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         if byte_range is None:
             value = await asyncio.to_thread(self._backend.read, key)
         else:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, IntArray, Numbers
+from grace_store.base.documents import Number
 from grace_store.values.draws import middle_of
-from grace_store.values.grace import RaggedScores, score_ragged
 from grace_store.values.gram import pack
 from grace_store.values.length_bias import rank_correlation
+from grace_store.values.methods.grace import RaggedScores, score_ragged
 from grace_store.values.score_spec import ScoreSpec
 
 
@@ -23,9 +24,9 @@ from grace_store.values.score_spec import ScoreSpec
 class Agreement:
     """A rank correlation, where 95 % of the draws lie, and over how many pairs it is taken."""
 
-    correlation: float
-    low: float
-    high: float
+    correlation: Number
+    low: Number
+    high: Number
     num_pairs: int
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from grace_store.base.arrays import FloatArray, IntArray, Numbers
 from grace_store.base.errors import SettingError
-from grace_store.values.grace import Flag, RaggedScores
+from grace_store.values.flags import Flag
+from grace_store.values.methods.grace import RaggedScores
 
 
 def combine_signals(values: FloatArray, weights: Sequence[float] | None = None) -> FloatArray:

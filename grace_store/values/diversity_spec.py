@@ -8,12 +8,14 @@ from typing import Any, Literal, Self, get_args
 from pydantic import Field, field_validator, model_validator
 
 from grace_store.base.errors import SettingError
+from grace_store.base.settings import Settings
 from grace_store.values.diverse_orders import check_weight
 from grace_store.values.ranking import Balance
-from grace_store.values.score_spec import Settings
 
 DiversityMethod = Literal["dedup", "clusters", "facility", "mmr"]
 METHODS: tuple[DiversityMethod, ...] = get_args(DiversityMethod)
+Traded = Literal["clusters", "facility", "mmr"]
+"""The methods that have a weight."""
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "dedup": {},

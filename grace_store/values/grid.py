@@ -10,8 +10,8 @@ from typing import Any, Literal, Self
 from pydantic import field_validator, model_validator
 
 from grace_store.base.errors import SettingError
-from grace_store.base.settings import Frozen
-from grace_store.values.score_spec import ScoreSpec, Settings
+from grace_store.base.settings import Frozen, Settings
+from grace_store.values.score_spec import ScoreSpec
 
 MAX_ALPHAS = 1001
 
@@ -124,7 +124,7 @@ class SweepSpec(Settings):
     def _texts(cls, value: Any) -> Any:
         if isinstance(value, (str, float, int)):
             value = [value]
-        return tuple(str(ratio) for ratio in value)
+        return tuple(str(ratio) for ratio in value) if isinstance(value, (list, tuple)) else value
 
     @field_validator("ratio", "grid")
     @classmethod

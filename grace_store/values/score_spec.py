@@ -1,16 +1,16 @@
-"""What a scoring is a scoring by: the settings that change values."""
+"""The settings of GRACE: everything that changes values."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import ValidationError, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from grace_store.base.errors import SettingError
-from grace_store.base.settings import Frozen
 from grace_store.values.aggregation import parse_aggregation
 from grace_store.values.history import parse_history
+from grace_store.values.methods.method_spec import MethodSpec
 
 
 def check_alpha(alpha: float) -> float:
@@ -20,47 +20,7 @@ def check_alpha(alpha: float) -> float:
     return alpha
 
 
-_WANTED = {
-    "bool": "true or false", "float": "a number", "int": "a whole number", "string": "a text", "tuple": "a list",
-    "list": "a list", "dict": "a table", "model": "a table",
-}  # fmt: skip
-"""What pydantic calls the types of settings, by the beginning of its names for errors."""
-
-
-def one_sentence(error: ValidationError) -> str:
-    """Return all of pydantic's complaints as one sentence, in our words."""
-    complaints = []
-    for problem in error.errors(include_url=False, include_context=False):
-        message = problem["msg"].removeprefix("Value error, ")
-        kind = problem["type"]
-        if kind == "value_error":
-            complaints.append(message)
-            continue
-        if kind == "extra_forbidden":
-            message = "there is no such setting"
-        elif kind.partition("_")[0] in _WANTED:
-            message = f"{_WANTED[kind.partition('_')[0]]} is wanted"
-        shown = repr(problem["input"])
-        place = ".".join(map(str, problem["loc"]))
-        complaints.append(
-            f"{place} {shown if len(shown) <= 80 else shown[:80] + '...'}: {message[:1].lower()}{message[1:]}"
-        )
-    return "; ".join(complaints)
-
-
-class Settings(Frozen):
-    """Settings that a user may get wrong."""
-
-    @classmethod
-    def parse(cls, **settings: Any) -> Self:
-        """Make a spec, saying in one SettingError all that is wrong with it."""
-        try:
-            return cls(**settings)
-        except ValidationError as error:
-            raise SettingError(one_sentence(error)) from None
-
-
-class ScoreSpec(Settings):
+class ScoreSpec(MethodSpec):
     """How Grams become values. GRACE without history is alpha = 1.
 
     >>> ScoreSpec(history="ema:.80").history
@@ -95,7 +55,7 @@ class ScoreSpec(Settings):
         return str(parse_aggregation(value))
 
     @model_validator(mode="after")
-    def _nothing_ignored(self) -> Self:
+    def _answer_left_out(self) -> Self:
         for name in ("alpha", "target") if self.without_answer else ():
             given = getattr(self, name)
             if given != type(self).model_fields[name].default:

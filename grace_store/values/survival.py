@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
+from grace_store.base.documents import Number
 from grace_store.values.draws import middle_of
 from grace_store.values.overlap import jaccard
 from grace_store.values.ranking import Ratio, budget, rank, top_mask
@@ -19,9 +20,9 @@ from grace_store.values.ranking import Ratio, budget, rank, top_mask
 class Survival:
     """How much two subsets share, and where 95 % of the draws lie."""
 
-    jaccard: float
-    low: float
-    high: float
+    jaccard: Number
+    low: Number
+    high: Number
     num_samples: int
     """Samples that have a value in both."""
     num_chosen: int

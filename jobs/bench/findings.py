@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Literal
 
-from grace_store.artifacts.curve_picture import Line, Panel, Point, curve_picture
+from grace_store.artifacts.pictures.panels import Axis, Panel, Point, Series, draw_panels
 from jobs.bench.measuring import Cost, exponent
 
 _STYLE = (
@@ -76,8 +76,8 @@ class Curve:
         return [[name, *map(shown, costs), f"{exponents[name]:.2f}"] for name, costs in self.lines.items()]
 
     def panel(self) -> Panel:
-        lines = [
-            Line(
+        series = [
+            Series(
                 name,
                 [
                     Point(math.log10(size), math.log10(cost), f"{name}: {shown(cost)} {self.unit} at {shown(size)}")
@@ -87,7 +87,7 @@ class Curve:
             )
             for name, costs in self.lines.items()
         ]
-        return Panel(f"log10 of {self.size}", f"log10 of {self.unit}", lines)
+        return Panel(Axis(f"log10 of {self.size}"), Axis(f"log10 of {self.unit}"), series)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def page(families: Mapping[str, Findings], environment: Mapping[str, str]) -> st
     parts = ["<h1>What grace-store costs</h1>", _html_table(RATIO_HEADINGS, ratios)]
     for curve in (curve for found in families.values() for curve in found.curves):
         exponents = "; ".join(f"{name}: exponent {value:.2f}" for name, value in curve.exponents().items())
-        parts.append(curve_picture([curve.panel()], curve.what, exponents))
+        parts.append(draw_panels([curve.panel()], curve.what, exponents))
     parts += [f"<p>{escape(note)}</p>" for found in families.values() for note in found.notes]
     parts.append(_html_table(("what", "is"), [[name, value] for name, value in environment.items()]))
     head = f'<meta charset="utf-8"><title>What grace-store costs</title><style>{_STYLE}</style>'

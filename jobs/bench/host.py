@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from grace_store.store.layout import unit_range
 from grace_store.store.unit_writer import UnitWriter
 from jobs.bench.extraction import Extraction
 from jobs.bench.findings import Findings, Ratio
@@ -62,7 +61,7 @@ class _Written:
     def __init__(self, folder: Path, num_samples: int, num_calls: int) -> None:
         self._views = [new_signal(folder / str(number), num_samples, "int8") for number in range(num_calls)]
         plan = self._views[0].store.plan
-        self._units = [unit_of_samples(*unit_range(plan, unit)) for unit in range(plan.num_units)]
+        self._units = [unit_of_samples(*plan.unit_range(unit)) for unit in range(plan.num_units)]
 
     def __call__(self) -> None:
         writer = UnitWriter(self._views.pop())

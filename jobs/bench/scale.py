@@ -22,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from grace_store.curate.score import write_score_table
+from grace_store.curate.score import score
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.status import status
 from grace_store.run.verify import verify
@@ -72,7 +72,7 @@ def extract_nothing(location: str, num_samples: int) -> None:
 
 def score(location: str, num_samples: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        assert write_score_table(location, None, Path(folder) / "scores.parquet", threads=1).num_samples == num_samples
+        assert score(location, out=Path(folder) / "scores.parquet", threads=1).num_samples == num_samples
 
 
 PHASES: dict[str, Callable[[str, int], None]] = {

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from grace_store.curate.score import write_score_table
-from grace_store.curate.sweep import sweep_settings
+from grace_store.curate.score import score
+from grace_store.curate.sweep import sweep
 from grace_store.curate.sweep_settings import SettingValues, resolve_settings
 from grace_store.read.blocks import BlockReader
 from grace_store.store.opened import Store
@@ -63,13 +63,13 @@ def values(location: str, threads: int) -> None:
 def sweep(location: str, threads: int) -> None:
     """Do all that `grace-store sweep` does."""
     with tempfile.TemporaryDirectory() as folder:
-        sweep_settings(Store.open(location), PAPER, Path(folder) / "sweep", threads=threads)
+        sweep(Store.open(location), PAPER, out=Path(folder) / "sweep", threads=threads)
 
 
 def table(location: str, threads: int) -> None:
     """Do all that `grace-store score` does, one setting."""
     with tempfile.TemporaryDirectory() as folder:
-        write_score_table(Store.open(location), None, Path(folder) / "scores.parquet", threads=threads)
+        score(Store.open(location), out=Path(folder) / "scores.parquet", threads=threads)
 
 
 def measure(*, quick: bool, threads: int, work: str) -> dict[str, Any]:

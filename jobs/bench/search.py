@@ -23,9 +23,8 @@ import numpy.typing as npt
 from grace_store.base.metadata import Signal
 from grace_store.base.settings import ExtractSpec, ModelIdentity
 from grace_store.base.unit import UnitSignals
-from grace_store.curate.duplicates import find_duplicates
-from grace_store.curate.neighbours import nearest_samples
-from grace_store.store.layout import unit_range
+from grace_store.curate.duplicates import DuplicatesRequest, duplicates
+from grace_store.curate.neighbours import NeighboursRequest, neighbours
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 from jobs.bench.findings import Curve, Findings
@@ -67,7 +66,7 @@ def make_vectors(location: Path, num_samples: int, size: int) -> None:
 
 def _answers(view: SignalView, unit: int, centres: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Return a unit's answers; its last few are noisy copies of its first few."""
-    start, stop = unit_range(view.store.plan, unit)
+    start, stop = view.store.plan.unit_range(unit)
     rng = np.random.default_rng((SEED, unit))
     answers = rng.standard_normal((stop - start, centres.shape[1]), dtype=np.float32)
     answers += centres[rng.integers(len(centres), size=stop - start)]
@@ -80,10 +79,10 @@ def _answers(view: SignalView, unit: int, centres: npt.NDArray[np.float32]) -> n
 
 
 def duplicates(store: Store, threads: int | None) -> dict[str, Any]:
-    found = find_duplicates(store, descriptor="answer", threshold=THRESHOLD, threads=threads)
+    found = duplicates(store, DuplicatesRequest(descriptor="answer", threshold=THRESHOLD), threads=threads)
     planted, seen = 0, 0
     for unit in range(store.plan.num_units):
-        start, stop = unit_range(store.plan, unit)
+        start, stop = store.plan.unit_range(unit)
         for copy, cosine in enumerate(COPY_COSINES if stop - start >= 2 * COPIES_PER_UNIT else ()):
             if cosine >= THRESHOLD:
                 planted += 1
@@ -98,7 +97,7 @@ def duplicates(store: Store, threads: int | None) -> dict[str, Any]:
 
 
 def neighbours(store: Store, threads: int | None) -> dict[str, Any]:
-    best = nearest_samples(store, "#0", descriptor="answer", threads=threads).neighbours[0]
+    best = neighbours(store, "#0", NeighboursRequest(descriptor="answer"), threads=threads).neighbours[0]
     return {"nearest": best.sample_id, "cosine": best.cosine}
 
 

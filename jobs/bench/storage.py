@@ -12,13 +12,13 @@ import numpy.typing as npt
 from grace_store.base.metadata import Signal
 from grace_store.base.settings import ExtractSpec, ModelIdentity, Storage
 from grace_store.base.unit import UnitSignals
-from grace_store.store.layout import unit_range
 from grace_store.store.opened import SignalView, Store
+from grace_store.store.packed_grams import packed_grams
+from grace_store.store.storages import stored_form
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
-from grace_store.store.vectors import packed_grams, stored_form
-from grace_store.values.grace import score_block
 from grace_store.values.gram import pack
 from grace_store.values.length_bias import rank_correlation
+from grace_store.values.methods.grace import score_block
 from grace_store.values.score_spec import ScoreSpec
 from jobs.bench.findings import Findings, Goal, Ratio
 from jobs.bench.stores import NUM_STEPS
@@ -54,7 +54,7 @@ def _write(place: Path, num_samples: int, storage: Storage) -> Store:
     view = new_signal(place, num_samples, storage)
     writer = UnitWriter(view)
     for unit in range(view.store.plan.num_units):
-        writer.write(unit, *unit_of_samples(*unit_range(view.store.plan, unit)))
+        writer.write(unit, *unit_of_samples(*view.store.plan.unit_range(unit)))
     complete_signal(view)
     return view.store
 

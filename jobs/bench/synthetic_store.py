@@ -18,10 +18,10 @@ import numpy.typing as npt
 from grace_store.base.metadata import Commit, DataFile, Signal
 from grace_store.base.settings import DataSpec, ExtractSpec, ModelIdentity
 from grace_store.base.unit import UnitSignals
-from grace_store.run.scan import BLOCK_RECORDS
+from grace_store.run.scan import RECORDS_PER_BLOCK
 from grace_store.run.seen_ids import SeenIds
 from grace_store.store.backend import open_backend
-from grace_store.store.layout import chunk_key, commit_key, unit_range
+from grace_store.store.keys import chunk_key, commit_key
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.plan_writer import PlannedSample, PlanWriter
 from grace_store.store.sealed import seal, to_bytes
@@ -46,8 +46,8 @@ def make_plan(location: Path, num_samples: int, *, min_steps: int = 9, max_steps
     """Write a plan of so many samples, without signals yet; ids are held against those before, as in planning."""
     rng = np.random.default_rng(seed)
     writer, seen = PlanWriter(open_backend(location)), SeenIds()
-    for start in range(0, num_samples, BLOCK_RECORDS):
-        rows = range(start, min(start + BLOCK_RECORDS, num_samples))
+    for start in range(0, num_samples, RECORDS_PER_BLOCK):
+        rows = range(start, min(start + RECORDS_PER_BLOCK, num_samples))
         ids = [f"synthetic-{row}" for row in rows]
         assert not seen.add(ids).any()
         for row, name, steps in zip(
@@ -73,7 +73,7 @@ def fill_signal(store: Store, name: str, seed: tuple[int, int] = (0, 0), *, copi
     writer = UnitWriter(view)
     first = None
     for unit in range(store.plan.num_units):
-        start, stop = unit_range(store.plan, unit)
+        start, stop = store.plan.unit_range(unit)
         if first is not None and stop - start == first.num_samples:
             _copy_unit(view, first, unit)
             continue
@@ -99,7 +99,7 @@ def _copy_unit(view: SignalView, first: Commit, unit: int) -> None:
 
 def _unit(view: SignalView, unit: int, seed: tuple[int, int]) -> tuple[UnitSignals, npt.NDArray[np.int32]]:
     """Return a unit's signals: every sample has a direction of its own, its segments lie around it."""
-    start, stop = unit_range(view.store.plan, unit)
+    start, stop = view.store.plan.unit_range(unit)
     num_segments = view.store.column("sample_num_steps", start, stop).astype(np.int64) + 1
     num_rows = int(num_segments.sum())
     rng = np.random.default_rng((*seed, unit))

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from grace_store.base.events import Listener
 from grace_store.base.settings import DataRequest, ExtractRequest, GradientRequest, RunOptions
-from grace_store.curate.score import write_score_table
-from grace_store.curate.select import select_samples
+from grace_store.curate.score import ScoreRequest, score
+from grace_store.curate.select import select
 from grace_store.curate.targets import Targets
 from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.plan import plan
 from grace_store.run.warmup import WarmupJob, warmup
 from grace_store.store.opened import Store
-from grace_store.values.heuristics import HeuristicSpec
-from grace_store.values.influence.influence_spec import InfluenceSpec
+from grace_store.values.methods.heuristic_spec import HeuristicSpec
+from grace_store.values.methods.influence_spec import InfluenceSpec
 from jobs.study.folders import Folders
 from jobs.study.methods import METHODS
 from jobs.study.problems import KINDS
@@ -108,7 +108,7 @@ class Curation:
     def _extract(self, signal: Signal) -> None:
         store = self._folders.target_store if signal.of_targets else self._folders.pool_store
         job = ExtractJob(
-            location=str(store),
+            store=str(store),
             model=str(self._folders.base),
             signal=signal.name,
             adapter=None if signal.adapter is None else str(signal.adapter),
@@ -167,12 +167,9 @@ class Curation:
         if isinstance(spec, InfluenceSpec):
             plain = every if chosen.signals == "adam" else [last]
             targets = Targets(str(self._folders.target_store), tuple(f"plain-{name}" for name in plain))
-        write_score_table(
-            self._folders.pool_store, spec, out, signals=names[chosen.signals], targets=targets, threads=1,
-            tell=self._listener,
-        )  # fmt: skip
+        score(self._folders.pool_store, ScoreRequest(spec=spec, signals=names[chosen.signals], targets=targets), out=out, threads=1, listener=self._listener)  # fmt: skip
         return out
 
     def choose(self, method: str, ratio: str, seed: int) -> list[str]:
         """Return the ids of a method's subset, in the order of the records."""
-        return select_samples(self.score(method, seed), ratio=ratio).sample_id
+        return select(self.score(method, seed), ratio=ratio).sample_id

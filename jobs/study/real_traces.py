@@ -23,11 +23,11 @@ from grace_store.base.errors import GraceStoreError
 from grace_store.base.events import Event, Note, Warned
 from grace_store.base.files import whole_file
 from grace_store.base.settings import DataRequest, RunOptions
-from grace_store.curate.score import write_score_table
+from grace_store.curate.score import ScoreRequest, score
 from grace_store.example import demo_model
 from grace_store.run.extract import ExtractJob, extract
-from grace_store.values.heuristics import HeuristicSpec
 from grace_store.values.length_bias import rank_correlation
+from grace_store.values.methods.heuristic_spec import HeuristicSpec
 from jobs.study.corruptions import CLEAN, CORRUPTIONS, FEWEST_STEPS, make_traces
 from jobs.study.estimates import separation, share_above
 from jobs.study.methods import METHODS, label
@@ -55,7 +55,7 @@ def score_traces(out: Path, model: Path, data: Path, signal: str, threads: int |
     """Extract and score what is missing, and return every method's values."""
     store = out / "traces.zarr"
     job = ExtractJob(
-        location=str(store), model=str(model), data=(str(data),), signal=signal,
+        store=str(store), model=str(model), data=(str(data),), signal=signal,
         data_request=DataRequest(format="gsm8k", min_steps=FEWEST_STEPS), options=RunOptions(threads=threads),
         samples_per_unit=16,
     )  # fmt: skip
@@ -65,7 +65,9 @@ def score_traces(out: Path, model: Path, data: Path, signal: str, threads: int |
     for method in SCORED:
         path = out / "scores" / f"{method}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_score_table(store, METHODS[method].spec or HeuristicSpec(method="random"), path, signals=signal)
+        score(
+            store, ScoreRequest(spec=METHODS[method].spec or HeuristicSpec(method="random"), signals=signal), out=path
+        )
         table = read_scores(path, steps=False)
         found.append(Scored(method, table, _by_label(table)))
     return found

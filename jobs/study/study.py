@@ -15,8 +15,8 @@ from grace_store.base.errors import ResumeMismatch
 from grace_store.base.events import Event, Note, Warned
 from grace_store.base.files import whole_file
 from grace_store.base.settings import RunOptions, short
-from grace_store.curate.fidelity import Fidelity, measure_fidelity
-from grace_store.curate.stability import Stability, measure_stability
+from grace_store.curate.fidelity import Fidelity, FidelityRequest, fidelity
+from grace_store.curate.stability import Stability, StabilityRequest, stability
 from jobs.study.curation import Curation
 from jobs.study.environment import describe_environment
 from jobs.study.folders import Folders
@@ -123,11 +123,10 @@ def _audit(settings: Settings, folders: Folders, curation: Curation, tell: Tell)
     tell("Auditing stability and fidelity.")
     store, signal = str(folders.pool_store), curation.scored_signal
     others = [name for name in curation.proxy_signals if name != signal]
-    stability = measure_stability(store, signal=signal, against=others, ratio=settings.score.main_ratio, threads=1)
-    fidelity = measure_fidelity(
-        store, signal=signal, num_samples=settings.evaluation.fidelity_samples, ratio=settings.score.main_ratio,
-        options=RunOptions(threads=settings.threads, device="cpu"),
-    )  # fmt: skip
+    stability = stability(
+        store, StabilityRequest(signal=signal, against=others, ratio=settings.score.main_ratio), threads=1
+    )
+    fidelity = fidelity(store, FidelityRequest(signal=signal, num_samples=settings.evaluation.fidelity_samples, ratio=settings.score.main_ratio, options=RunOptions(threads=settings.threads, device="cpu")))  # fmt: skip
     return stability, fidelity
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from grace_store.base.settings import DataRequest, ExtractRequest
-from grace_store.curate.score import score_samples
+from grace_store.curate.score import ScoreRequest, score
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import rewrite_signal_metadata
@@ -26,7 +26,7 @@ def main(folder: Path) -> None:
     scratch = Path(tempfile.mkdtemp())
     data = make_records(folder / "data.jsonl")
     job = ExtractJob(
-        location=str(folder / "store.zarr"),
+        store=str(folder / "store.zarr"),
         model=make_fake_model(scratch / "model"),
         data=(str(data),),
         data_request=DataRequest(format="explicit", min_steps=1),
@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
     )
     for storage in STORAGES:
         extract(replace(job, signal=storage, request=ExtractRequest(storage=storage, max_length=300)))
-    store = Store.open(job.location)
+    store = Store.open(job.store)
     for name in store.signal_names:
         view = store.signal(name)
         # Where the model lay is nobody's business any more.
@@ -46,7 +46,7 @@ def main(folder: Path) -> None:
             "identity": store.signal(name).signal.identity(),
             "value": {
                 sample_id: value
-                for table in [score_samples(store, signals=name)]
+                for table in [score(store, ScoreRequest(signals=name))]
                 for sample_id, value in zip(table.sample_id, table.value.tolist(), strict=True)
             },
         }

@@ -24,7 +24,8 @@ import zstandard
 from click.testing import CliRunner
 from PIL import Image
 
-from grace_store.base.errors import GraceStoreError, UnknownFormat, Unusable
+from grace_store.base.errors import GraceStoreError, UnknownFormat
+from grace_store.base.states import Unusable
 from grace_store.base.settings import DataSpec, canonical_json
 from grace_store.cli import main
 from grace_store.curate.sweep_settings import load_grid
@@ -43,9 +44,9 @@ from grace_store.run.status import status
 from grace_store.run.verify import verify
 from grace_store.store.opened import Store
 from grace_store.store.sealed import BODY, SEAL
+from tests.format_examples import EXAMPLES
 from tests.scored_stores import known_store
 from tests.stores import SIGNAL, extract_store
-from tests.test_data_formats import EXAMPLES
 
 Run = Callable[[bytes, Path], str]
 

@@ -144,7 +144,7 @@ def back_pressure(tally: Tally, folder: Path, count: int, *, slow: str) -> None:
         shard=(0, 2 * count), data_request=DataRequest(min_steps=2), door="tests.fake_model",
     )  # fmt: skip
     extract(job)  # one unit, so that the signal is there
-    backend = (SlowBackend if slow == "disk" else LocalBackend)(Path(job.location))
+    backend = (SlowBackend if slow == "disk" else LocalBackend)(Path(job.store))
     view = Store.open(backend).signal("base")
     options = RunOptions(queue_units=2, loader_threads=2)
     counted = Counted(view, 0.002 if slow == "device" else 0.0)
@@ -179,7 +179,7 @@ def many_units(tally: Tally, folder: Path, count: int) -> None:
         began = time.monotonic()
         extract(job)
         resumed = time.monotonic()
-        counts = status(Store.open(job.location))
+        counts = status(Store.open(job.store))
     tally.tried += 1
     tally.became["thousands of units"] += 1
     tally.figures |= {

@@ -173,7 +173,7 @@ def record(job: ExtractJob, folder: Path, kill_after: int | None = None) -> list
 
 def _run(job: ExtractJob, recorder: Recorder) -> None:
     with own_process():
-        plan(job.data, job.location, job.data_request, samples_per_unit=job.samples_per_unit)
+        plan(job.data, job.store, job.data_request, samples_per_unit=job.samples_per_unit)
         recorder.calls.append(Call(ACKNOWLEDGED, "plan"))
         extract(job, recorder.acknowledge)
 
@@ -186,7 +186,7 @@ def histories(job: ExtractJob, folder: Path, seed: int) -> Iterator[list[Call]]:
     for number in range(NUM_KILLED):
         location = str(folder / f"killed-{number}" / "store.zarr")
         (folder / f"killed-{number}").mkdir()
-        yield record(replace(job, location=location), folder / f"killed-{number}", rng.randrange(len(undisturbed)))
+        yield record(replace(job, store=location), folder / f"killed-{number}", rng.randrange(len(undisturbed)))
 
 
 def torture(seed: int, count: int, folder: Path) -> Tally:
@@ -199,7 +199,7 @@ def torture(seed: int, count: int, folder: Path) -> Tally:
     for calls in histories(job, disk, seed):
         written = {call.path: call.data for call in calls if call.data is not None}
         points += [(calls, written, at) for at in range(1, len(calls) + 1)]
-    whole = content(job.location)
+    whole = content(job.store)
     tally.figures["calls"] = len(points)
     for i in range(count):
         calls, written, at = points[(i if count >= len(points) else i * len(points) // count) % len(points)]
@@ -209,7 +209,7 @@ def torture(seed: int, count: int, folder: Path) -> Tally:
         place = folder / "cut"
         write_after_cut(model.root, place, random.Random(f"{seed}-{i}"))
         acknowledged = [call.path for call in calls[:at] if call.operation == ACKNOWLEDGED]
-        wrong = _wrong_after_cut(tally, replace(job, location=str(place / "store.zarr")), acknowledged, whole)
+        wrong = _wrong_after_cut(tally, replace(job, store=str(place / "store.zarr")), acknowledged, whole)
         shutil.rmtree(place)
         tally.tried += 1
         if wrong:
@@ -219,7 +219,7 @@ def torture(seed: int, count: int, folder: Path) -> Tally:
 
 
 def _wrong_after_cut(tally: Tally, job: ExtractJob, acknowledged: list[str], whole: dict[str, str]) -> list[str]:
-    store = Path(job.location)
+    store = Path(job.store)
     wrong = []
     units: list[int] = []
     if (store / "signals/base/zarr.json").exists():

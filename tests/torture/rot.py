@@ -15,11 +15,12 @@ from pathlib import Path
 from grace_store.base.errors import GraceStoreError
 from grace_store.base.settings import ExtractRequest, Storage
 from grace_store.run.extract import ExtractJob, extract
-from grace_store.run.verify import repair, verify
+from grace_store.run.repair import repair
+from grace_store.run.verify import verify
 from grace_store.store import check
 from grace_store.store.check import check_plan, check_signal
 from grace_store.store.encode import ArrayEncoder
-from grace_store.store.layout import LEDGER, SAMPLES, SIGNALS
+from grace_store.store.keys import LEDGER_GROUP, SAMPLES_GROUP, SIGNALS_GROUP
 from grace_store.store.opened import Store
 from tests.jobs import content
 from tests.stores import SIGNAL, extract_store
@@ -36,12 +37,12 @@ HARM_EVERY = 20
 def kind_of(key: str) -> str:
     """Return what sort of file a key is."""
     parts = key.split("/")
-    if parts[0] == LEDGER:
-        return "copy of a document" if len(parts) == 2 or parts[1] == SIGNALS else parts[1].removesuffix(".json")
+    if parts[0] == LEDGER_GROUP:
+        return "copy of a document" if len(parts) == 2 or parts[1] == SIGNALS_GROUP else parts[1].removesuffix(".json")
     if parts[-1] == "zarr.json":
-        array = len(parts) == (4 if parts[0] == SIGNALS else 3)
+        array = len(parts) == (4 if parts[0] == SIGNALS_GROUP else 3)
         return f"metadata of an array of {parts[0]}" if array else f"metadata of a group, {len(parts)} deep"
-    return f"chunk of {parts[0] if parts[0] == SAMPLES else parts[2]}"
+    return f"chunk of {parts[0] if parts[0] == SAMPLES_GROUP else parts[2]}"
 
 
 class Victim:
@@ -57,7 +58,7 @@ class Victim:
         extract(replace(self.job, model=str(folder / "model"), adapter=str(folder / "checkpoint"), signal=GRADIENT,
                         request=request))  # fmt: skip
         self.whole = content(self.root)
-        self.keys = sorted(key for key in self.whole if not key.startswith(f"{LEDGER}/runs"))
+        self.keys = sorted(key for key in self.whole if not key.startswith(f"{LEDGER_GROUP}/runs"))
         self.by_kind: dict[str, list[str]] = {}
         for key in self.keys:
             self.by_kind.setdefault(kind_of(key), []).append(key)
@@ -68,7 +69,7 @@ class Victim:
             store = Store.open(self.root)
             view = store.signal(GRADIENT if f"/{GRADIENT}/" in key else SIGNAL)
             checks = [check_plan(store, deep=True), check_signal(view, deep=True), verify(store, deep=True)]
-            if not key.startswith(SAMPLES):
+            if not key.startswith(SAMPLES_GROUP):
                 checks[:2] = checks[1::-1]
             if key.endswith(".json"):
                 checks[:0] = [check_plan(store, deep=False), check_signal(view, deep=False)]
@@ -79,7 +80,7 @@ class Victim:
     def repaired(self) -> list[str]:
         """Repair, and return what is not as it was."""
         try:
-            repair(self.root, self.job)
+            repair(self.job)
         except GraceStoreError as error:
             return [f"not repaired: {error}"]
         return differences(content(self.root), self.whole) + [f"{path} is left" for path in left_behind(self.root)]

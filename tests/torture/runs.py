@@ -22,12 +22,12 @@ from grace_store.cli import main
 from grace_store.run.extract import ExtractJob
 from grace_store.run.model_door import PROXY
 from grace_store.store import lock
-from grace_store.store.layout import COMMITS, LOCKS, TMP
+from grace_store.store.keys import COMMITS, LOCKS, TMP
 from tests.fake_model import CALLS_FILE, make_fake_model
 from tests.jobs import content, write_dataset
 
 # What commands import when they are called, imported once for all forked processes.
-for module in ("planning", "extracting", "storing", "scoring"):
+for module in ("plan", "extract", "status", "verify", "repair", "score"):
     importlib.import_module(f"grace_store.cli.{module}")
 for module in ("curate.score", "run.verify", "run.status", "run.engines.choice"):
     importlib.import_module(f"grace_store.{module}")

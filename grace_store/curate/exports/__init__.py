@@ -1,1 +1,15 @@
-"""Subsets as files that trainers read: one module a format."""
+"""Subsets as files by name: each is a module here with one ``Export``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grace_store.base.registry import Registry
+
+if TYPE_CHECKING:
+    from grace_store.curate.exports.export_kind import Export
+
+EXPORTS: Registry[Export] = Registry(
+    __name__, "EXPORT", ("source", "ms-swift", "llama-factory", "datasets", "steps", "ids")
+)
+"""In the order that help shows them."""

@@ -1,4 +1,4 @@
-"""Samples as the trainers read them: ms-swift, LLaMA-Factory. Knows samples, no stores and no datasets.
+"""Samples as conversations, which most trainers read. Knows samples, no stores and no datasets.
 
 Both take messages with one ``<image>`` in the text for each image; the images themselves are named beside them.
 """
@@ -10,20 +10,19 @@ import binascii
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from grace_store.base.errors import DataError
-from grace_store.base.files import whole_file, write_json
+from grace_store.base.files import whole_file, write_lines
+from grace_store.base.text import counted
+from grace_store.curate.exports.export_kind import ChosenRecords, Exported
 from grace_store.data.images import PLACEHOLDER
 from grace_store.data.sample import ImageRef, Sample
 
 ImageName = Callable[[ImageRef], str]
 """What a trainer is to call an image: a path or URL."""
-
-DATASET_INFO = "dataset_info.json"
-"""Where LLaMA-Factory looks for the datasets of a folder."""
 
 _MAGIC = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp", b"RIFF": ".webp"}
 _DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
@@ -91,32 +90,28 @@ def _data_url_bytes(url: str) -> bytes:
         raise DataError(f"The image in the data URL {url[:_SHOWN_CHARS]}... cannot be decoded: {error}.") from None
 
 
-def register_dataset(out: Path, *, has_images: bool) -> Path:
-    """Add a file of conversations to the dataset_info.json beside it, as LLaMA-Factory wants, and return that."""
-    path = out.with_name(DATASET_INFO)
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    known[out.stem] = {
-        "file_name": out.name,
-        "formatting": "sharegpt",
-        "columns": {"messages": "messages"} | ({"images": "images"} if has_images else {}),
-        "tags": {
-            "role_tag": "role",
-            "content_tag": "content",
-            "user_tag": "user",
-            "assistant_tag": "assistant",
-            "system_tag": "system",
-        },
-    }
-    write_json(path, known)
-    return path
+def write_conversations(chosen: ChosenRecords, exported: Exported, stray: str = "") -> int:
+    """Write the chosen samples as conversations, note what a trainer may stumble over, and return how many have images.
 
-
-def with_step_scores(raw: bytes, added: dict[str, Any]) -> bytes:
-    """Return a record as it stands with one field more, "grace_store", at its end.
-
-    >>> with_step_scores(b'{"id": 1}', {"value": 0.5})
-    b'{"id": 1, "grace_store": {"value": 0.5}}'
+    stray says what the trainer does with a text that says <image> without there being one.
     """
-    head = raw.rstrip()[:-1].rstrip()
-    comma = b"" if head == b"{" else b", "
-    return head + comma + b'"grace_store": ' + json.dumps(added, ensure_ascii=False).encode() + b"}"
+    out = exported.out
+    names = ImageNames(chosen.image_folder, out.with_name(f"{out.stem}-images"))
+    num_with_images = num_stray = 0
+
+    def lines() -> Iterator[bytes]:
+        nonlocal num_with_images, num_stray
+        for _, sample in chosen.samples():
+            record = conversation(sample, names)
+            num_with_images += bool(record["images"])
+            num_stray += has_stray_placeholder(record)
+            yield json.dumps(record, ensure_ascii=False).encode()
+
+    write_lines(out, lines())
+    if num_with_images:
+        exported.notes.append(f"{counted(num_with_images, 'sample')} with images")
+    if names.num_written:
+        exported.notes.append(f"{counted(names.num_written, 'image')} from inside the records in {out.stem}-images")
+    if num_stray:
+        exported.notes.append(f"{counted(num_stray, 'sample')} with <image> in the text and no image for it{stray}")
+    return num_with_images

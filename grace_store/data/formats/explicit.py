@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from grace_store.base.errors import Unusable
-from grace_store.base.states import Reason
+from grace_store.base.states import Reason, Unusable
 from grace_store.data.formats.conversation import read_turns
 from grace_store.data.formats.trace import Fields, Format, Trace, has_text, listed_trace, text_field, wrong_field
 from grace_store.data.images import Draft, place_images, record_images

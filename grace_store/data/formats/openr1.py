@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from grace_store.base.errors import Unusable
-from grace_store.base.states import Reason
+from grace_store.base.states import Reason, Unusable
 from grace_store.data.answers import after_think, boxed_answer
 from grace_store.data.formats.conversation import finish_conversation, read_turns
 from grace_store.data.formats.trace import Fields, Format, Trace, has_text, text_field, wrong_field

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from grace_store.base.errors import Unusable
-from grace_store.base.states import Reason
+from grace_store.base.states import Reason, Unusable
 from grace_store.data.formats.trace import Fields, Format, Trace, listed_trace, text_field, wrong_field
 from grace_store.data.sample import Turn
 from grace_store.data.splitters import line_starts

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grace_store.base.errors import Unusable
-from grace_store.base.states import Reason
+from grace_store.base.states import Reason, Unusable
 from grace_store.data.answers import AnswerFinder, natural_answer
 from grace_store.data.sample import Turn
 from grace_store.data.splitters import Splitter, natural_starts

@@ -13,6 +13,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from grace_store.model.lora.recipe import LOSSES
+
 
 class LossLog:
     """Appends lines; on resuming, lines past the step that was saved are cut off."""
@@ -52,6 +54,15 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             break
     return entries
+
+
+def read_losses(out: Path) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
+    """Return the (step, loss) of every step of the warm-up in a folder, and those on held-out samples."""
+    entries = read_entries(out / LOSSES)
+    return (
+        [(entry["step"], entry["loss"]) for entry in entries if "loss" in entry],
+        [(entry["step"], entry["heldout_loss"]) for entry in entries if "heldout_loss" in entry],
+    )
 
 
 def _line(entry: dict[str, Any]) -> str:

@@ -149,7 +149,7 @@ class SampleRef(Frozen):
     row: int
 
 
-class Subset(Frozen):
+class WarmupSubset(Frozen):
     """Which samples a warm-up trains on and which it holds out, in the order of the dataset."""
 
     num_planned: int

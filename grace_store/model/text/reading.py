@@ -7,9 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from grace_store.base.errors import SettingError, Unusable
+from grace_store.base.errors import SettingError
 from grace_store.base.settings import ExtractSpec
-from grace_store.base.states import SetAside
+from grace_store.base.states import SetAside, Unusable
 from grace_store.data.image_files import ImageFolder
 from grace_store.data.sample import Sample
 from grace_store.model.load.processor import with_pixel_limits

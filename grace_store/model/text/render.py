@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from jinja2.exceptions import TemplateError
 
-from grace_store.base.errors import SettingError, Unusable
+from grace_store.base.errors import SettingError
 from grace_store.base.settings import Rendering
-from grace_store.base.states import Reason
+from grace_store.base.states import Reason, Unusable
 from grace_store.data.sample import ImageRef, Sample
 
 _TODAY = datetime(2024, 7, 26)

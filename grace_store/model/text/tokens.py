@@ -11,8 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from grace_store.base.arrays import BoolArray, IntArray
-from grace_store.base.errors import Unusable
-from grace_store.base.states import Reason
+from grace_store.base.states import Reason, Unusable
 from grace_store.model.text.render import RenderedSample
 
 NO_SEGMENT = -1

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from grace_store.base.arrays import IntArray
-from grace_store.base.errors import DatasetChanged, ModelError, Unusable
-from grace_store.base.states import Reason
+from grace_store.base.errors import DatasetChanged, ModelError
+from grace_store.base.states import Reason, Unusable
 from grace_store.data.image_files import ImageFolder, Picture
 from grace_store.data.sample import ImageRef, Sample
 from grace_store.model.text.render import RenderedSample

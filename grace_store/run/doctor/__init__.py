@@ -10,24 +10,30 @@ from collections.abc import Callable
 
 from grace_store.base.errors import GraceStoreError
 from grace_store.base.events import Listener, Note, ignore
-from grace_store.run.doctor.data_checks import check_data, check_images
-from grace_store.run.doctor.findings import DoctorJob, Examination, Finding, Seen, finding_lines
-from grace_store.run.doctor.machine_checks import check_disk, check_memory, check_place, check_speed
-from grace_store.run.doctor.model_checks import check_batches, check_gradient, check_model, check_samples, check_storage
+from grace_store.run.doctor import data_checks, machine_checks, model_checks
+from grace_store.run.doctor.findings import DoctorJob, Examination, Finding, Seen
 
-__all__ = ["DoctorJob", "Examination", "Finding", "examine", "finding_lines"]
+CHECKS: dict[str, Callable[[DoctorJob, Seen], Finding | None]] = {
+    "data": data_checks.examine_data,
+    "images": data_checks.examine_images,
+    "place": machine_checks.examine_place,
+    "model": model_checks.examine_model,
+    "samples": model_checks.examine_samples,
+    "disk": machine_checks.examine_disk,
+    "gradient": model_checks.examine_gradient,
+    "batches": model_checks.examine_batches,
+    "storage": model_checks.examine_storage,
+    "speed": machine_checks.examine_speed,
+    "memory": machine_checks.examine_memory,
+}
+"""In the order in which they run: some need what others found."""
 
 
-def examine(job: DoctorJob, listener: Listener = ignore) -> Examination:
+def doctor(job: DoctorJob, listener: Listener = ignore) -> Examination:
     """Run every check that can be run; one that fails ends those that need what it would have found."""
     seen = Seen()
-    checks: list[tuple[str, Callable[[DoctorJob, Seen], Finding | None]]] = [
-        ("data", check_data), ("images", check_images), ("place", check_place), ("model", check_model),
-        ("samples", check_samples), ("disk", check_disk), ("gradient", check_gradient), ("batches", check_batches),
-        ("storage", check_storage), ("speed", check_speed), ("memory", check_memory),
-    ]  # fmt: skip
     findings: list[Finding] = []
-    for name, check in checks:
+    for name, check in CHECKS.items():
         listener(Note(f"Checking {name}."))
         try:
             found = check(job, seen)

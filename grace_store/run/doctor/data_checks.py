@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from itertools import islice
 
-from grace_store.base.errors import StorageError, Unusable
+from grace_store.base.errors import StorageError
 from grace_store.base.settings import DataSpec, said
-from grace_store.base.states import Reason
+from grace_store.base.states import Reason, Unusable
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
 from grace_store.data.image_files import ImageFolder
@@ -27,7 +27,7 @@ NUM_IMAGES = 64
 """Images opened."""
 
 
-def check_data(job: DoctorJob, seen: Seen) -> Finding:
+def examine_data(job: DoctorJob, seen: Seen) -> Finding:
     """How many of the first records can be used, and why the others cannot."""
     read_bytes = 0
 
@@ -72,8 +72,10 @@ def _why_unusable(reasons: Counter[Reason], records: Sequence[Record], spec: Dat
         Reason.TOO_FEW_STEPS: f" (--min-steps {spec.min_steps})",
         Reason.TOO_MANY_STEPS: f" (--max-steps {spec.max_steps})",
     }
-    counts = [f"{'' if len(reasons) == 1 else f'{count} '}{reason}{options.get(reason, '')}"
-              for reason, count in reasons.most_common()]  # fmt: skip
+    counts = [
+        f"{'' if len(reasons) == 1 else f'{count} '}{reason}{options.get(reason, '')}"
+        for reason, count in reasons.most_common()
+    ]
     return f"{reasons.total()} of {len(records)} records cannot be used: {', '.join(counts)}"
 
 
@@ -81,7 +83,7 @@ def _data_spec(job: DoctorJob, dataset: Dataset, records: Sequence[Record]) -> D
     """Return the settings that a plan would freeze, or that the store's has frozen."""
     if job.store is not None and _is_planned(job.store):
         store = Store.open(job.store)
-        check_request(store.plan, job.data_request, store.location)
+        check_request(store, job.data_request)
         return store.plan.spec
     wishes = said(job.data_request)
     if wishes.get("format", "auto") == "auto":
@@ -112,7 +114,7 @@ def _num_records(dataset: Dataset, read_bytes: int) -> int:
     return known + round(text_bytes / per_record)
 
 
-def check_images(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_images(job: DoctorJob, seen: Seen) -> Finding | None:
     """Whether the images that the samples name are there and can be decoded."""
     refs = [ref for sample in seen.samples for ref in sample.images][:NUM_IMAGES]
     if not refs or job.request.text_only:

@@ -13,18 +13,18 @@ from grace_store.base.text import duration, size
 from grace_store.run.doctor.findings import DoctorJob, Finding, Seen, num_chars
 from grace_store.run.doctor.machine import Room, disk_room, main_memory, try_place, try_storage
 from grace_store.store.backend import is_url
+from grace_store.store.storages import storage_of
 
-VECTOR_BYTES: dict[str, float] = {"float32": 4, "float16": 2, "int8": 1, "int4": 0.5}
 SEGMENT_BYTES, SAMPLE_BYTES = 32, 128
 """What a segment and a sample take beside vectors and Gram: statistics, spans, ids."""
 
 
-def check_place(job: DoctorJob, _: Seen) -> Finding:
+def examine_place(job: DoctorJob, _: Seen) -> Finding:
     """Whether the file system or bucket at the store's place does what stores rely on."""
     if job.store is None:
         return Finding("place", "warn", "no --store was given, so its place was not looked at", "Give --store.")
     if is_url(job.store):
-        return _check_bucket(job.store)
+        return _examine_bucket(job.store)
     trouble = try_place(Path(job.store).expanduser().absolute())
     if trouble.fatal:
         return Finding("place", "fail", trouble.fatal, "Choose another place for --store.")
@@ -33,7 +33,7 @@ def check_place(job: DoctorJob, _: Seen) -> Finding:
     return Finding("place", "ok", f"{trouble.folder} takes files, links, renames and syncs")
 
 
-def _check_bucket(url: str) -> Finding:
+def _examine_bucket(url: str) -> Finding:
     trouble = try_storage(url)
     if trouble.fatal:
         return Finding("place", "fail", trouble.fatal, "Mend that, or choose another place for --store.")
@@ -42,12 +42,12 @@ def _check_bucket(url: str) -> Finding:
     return Finding("place", "ok", f"{url} takes, lists, gives back and deletes objects, and refuses a second of a name")
 
 
-def check_disk(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_disk(job: DoctorJob, seen: Seen) -> Finding | None:
     """Whether what the run will write fits on the disk; a bucket has no end."""
     if job.store is None or is_url(job.store) or seen.spec is None or not seen.samples:
         return None
     segments = np.array([sample.num_segments for sample in seen.samples], dtype=np.float64)
-    per_vector = VECTOR_BYTES[seen.spec.storage] * seen.spec.model.hidden_size + SEGMENT_BYTES
+    per_vector = storage_of(seen.spec).bytes_per_vector + SEGMENT_BYTES
     per_sample = float((segments * per_vector + 2 * segments * (segments + 1) + SAMPLE_BYTES).mean())
     expected = int(per_sample * seen.num_expected)
     room = disk_room(Path(job.store).expanduser().absolute())
@@ -61,7 +61,7 @@ def check_disk(job: DoctorJob, seen: Seen) -> Finding | None:
     return Finding("disk", "ok", text, "", figures)
 
 
-def check_speed(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_speed(job: DoctorJob, seen: Seen) -> Finding | None:
     """How long the run will take."""
     if seen.extractor is None or not seen.trial:
         return None
@@ -79,7 +79,7 @@ def check_speed(job: DoctorJob, seen: Seen) -> Finding | None:
     return Finding("speed", "ok", text, "", {"samples_per_second": rate, "seconds": total})
 
 
-def check_memory(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_memory(job: DoctorJob, seen: Seen) -> Finding | None:
     """Whether memory is left beside the loaded model and a trial's batch."""
     if seen.extractor is None:
         return None

@@ -15,9 +15,9 @@ from grace_store.data.folders import default_image_folder
 from grace_store.data.sample import Sample
 from grace_store.run.doctor.findings import DoctorJob, Finding, Seen, Vectors, Verdict, num_chars
 from grace_store.run.model_door import Extractor, model_door
-from grace_store.store.vectors import stored_form
-from grace_store.values.grace import score_block
+from grace_store.store.storages import stored_form
 from grace_store.values.gram import pack
+from grace_store.values.methods.grace import score_block
 from grace_store.values.score_spec import ScoreSpec
 
 NUM_TRIAL, TRIAL_CHARS = 8, 16_000
@@ -30,7 +30,7 @@ STORAGE_WARNING = 2e-2
 """Change of a cosine between stored vectors from which to warn; scores do not depend on it."""
 
 
-def check_model(job: DoctorJob, seen: Seen) -> Finding:
+def examine_model(job: DoctorJob, seen: Seen) -> Finding:
     """Whether the model loads, with the checks that every loading makes."""
     door = model_door(job.door)
     spec = door.resolve_spec(job.model, job.request, job.options, adapter=job.adapter)
@@ -41,7 +41,7 @@ def check_model(job: DoctorJob, seen: Seen) -> Finding:
     return Finding("model", "ok", text + (f", with {job.adapter}" if job.adapter else ""))
 
 
-def check_samples(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_samples(job: DoctorJob, seen: Seen) -> Finding | None:
     """How many samples have tokens (and images) that the model takes."""
     if seen.extractor is None or not seen.samples:
         return None
@@ -77,7 +77,7 @@ def _trial(samples: Sequence[Sample]) -> list[Sample]:
     return ordered[:1]
 
 
-def check_gradient(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_gradient(job: DoctorJob, seen: Seen) -> Finding | None:
     """Whether vectors are the gradients that autograd finds with the whole model."""
     if seen.extractor is None or seen.spec is None or not seen.trial:
         return None
@@ -93,7 +93,7 @@ def check_gradient(job: DoctorJob, seen: Seen) -> Finding | None:
     return Finding("gradient", "fail", text, remedy, figures)
 
 
-def check_batches(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_batches(job: DoctorJob, seen: Seen) -> Finding | None:
     """Whether a sample's vectors depend on what shares its batch."""
     if seen.extractor is None or seen.spec is None or not seen.trial:
         return None
@@ -118,9 +118,7 @@ def check_batches(job: DoctorJob, seen: Seen) -> Finding | None:
     return Finding("batches", verdict, text, "" if verdict == "ok" else "--dtype float32 is exact.", figures)
 
 
-def _in_groups(
-    extractor: Extractor, samples: Sequence[Sample], group: int
-) -> tuple[Vectors, list[Int32Array]]:  # fmt: skip
+def _in_groups(extractor: Extractor, samples: Sequence[Sample], group: int) -> tuple[Vectors, list[Int32Array]]:
     """Return the vectors of samples run so many at a time, in order, and each sample's token counts."""
     vectors: list[Vectors] = []
     num_tokens: list[Int32Array] = []
@@ -133,9 +131,7 @@ def _in_groups(
     return np.concatenate(vectors), num_tokens
 
 
-def _values(
-    samples: Sequence[Sample], vectors: Vectors, num_tokens: Sequence[Int32Array]
-) -> FloatArray:  # fmt: skip
+def _values(samples: Sequence[Sample], vectors: Vectors, num_tokens: Sequence[Int32Array]) -> FloatArray:
     """Return each sample's value by the default settings."""
     stops = np.cumsum([sample.num_segments for sample in samples])
     parts = [rows.astype(np.float64) for rows in np.split(vectors, stops[:-1])]
@@ -146,7 +142,7 @@ def _values(
     return np.array(scored)
 
 
-def check_storage(job: DoctorJob, seen: Seen) -> Finding | None:
+def examine_storage(job: DoctorJob, seen: Seen) -> Finding | None:
     """What the chosen storage does to cosines between the user's own vectors."""
     if seen.alone is None or seen.spec is None:
         return None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import RunOptions
 from grace_store.model.lora.recipe import Ranks
-from grace_store.run.engines.ray_engine import RayOptions
+from grace_store.run.engines.engine import EngineOptions
 from grace_store.store.lock import Shard
 
 RANK_VARIABLES = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"))
@@ -17,46 +17,58 @@ RANK_VARIABLES = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
-    """How a run is spread. Without devices and cluster this process does the work itself."""
+class EngineChoice:
+    """How a run is spread: what of an ExtractJob depends on where it runs."""
 
     options: RunOptions
     shard: Shard = (0, 1)
-    devices: tuple[str, ...] = ()
-    cluster: RayOptions | None = None
+    engine: EngineOptions = field(default_factory=EngineOptions)
 
 
 def choose_engine(
-    options: RunOptions, workers: int | None, shard: Shard | None, environment: Mapping[str, str] = os.environ,
-    cluster: RayOptions | None = None,
-) -> Engine:  # fmt: skip
+    options: RunOptions,
+    workers: int | None,
+    shard: Shard | None,
+    environment: Mapping[str, str] = os.environ,
+    elsewhere: EngineOptions | None = None,
+) -> EngineChoice:
     """Return the engine for what was asked and what the environment offers.
 
     A rank under torchrun or srun does its shard in this process, on its own GPU. Otherwise several GPUs mean one
     worker each, and a single device, or one that was named, means this process. A shard that was given says only
-    which units are meant, not where they run. A cluster that was named does the work whatever else there is.
+    which units are meant, not where they run. An engine elsewhere that was named does the work whatever there is here.
     """
-    rank = rank_in(environment)
-    if cluster is not None:
-        if rank is not None and shard is None:
-            raise SettingError("--engine ray under torchrun or srun: one process hands out all units, start it once.")
-        return Engine(options, shard or (0, 1), cluster=cluster)
-    if rank is not None and shard is None:
+    rank = None if shard is not None else rank_in(environment)
+    if elsewhere is not None:
+        if rank is not None:
+            raise SettingError(
+                f"--engine {elsewhere.name} under torchrun or srun: one process hands out all units, start it once."
+            )
+        return EngineChoice(options, shard or (0, 1), elsewhere)
+    if rank is not None:
         if workers is not None:
             raise SettingError("--workers has no meaning for a rank of torchrun or srun: each rank is one worker.")
         i, n, local = rank
-        return Engine(options.model_copy(update={"device": _device_of_rank(options, local, environment)}), (i, n))
-    units = shard or (0, 1)
+        return EngineChoice(options.model_copy(update={"device": _device_of_rank(options, local, environment)}), (i, n))
+    devices = _devices(options, workers, environment)
+    engine = EngineOptions("processes", devices=devices) if devices else EngineOptions("here")
+    return EngineChoice(options, shard or (0, 1), engine)
+
+
+def _devices(options: RunOptions, workers: int | None, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the devices that get a worker process each; none if this process is to do the work."""
     if options.device not in ("auto", "cuda"):
         if workers is not None and workers > 1 and options.device != "cpu":
             raise SettingError(f"--workers {workers} with --device {options.device}: one device takes one worker.")
-        return Engine(options, units, ("cpu",) * (workers or 0) if options.device == "cpu" else ())
+        return ("cpu",) * (workers or 0) if options.device == "cpu" else ()
     gpus = _gpus(environment)
     if workers is None:
-        return Engine(options, units, tuple(gpus) if len(gpus) > 1 else ())
+        return tuple(gpus) if len(gpus) > 1 else ()
     if gpus and workers > len(gpus):
-        raise SettingError(f"--workers {workers}, but {len(gpus)} GPUs are visible; give at most one worker a GPU.")
-    return Engine(options, units, tuple(gpus[:workers]) if gpus else ("cpu",) * workers)
+        raise SettingError(
+            f"--workers {workers}, but the number of visible GPUs is {len(gpus)}; give at most one worker a GPU."
+        )
+    return tuple(gpus[:workers]) if gpus else ("cpu",) * workers
 
 
 def _device_of_rank(options: RunOptions, local: int, environment: Mapping[str, str]) -> str:

@@ -12,11 +12,13 @@ from grace_store.base.errors import WorkerDied
 from grace_store.base.events import Listener, Rated, UnitCommitted, Warned
 
 DEATHS_PER_UNIT = 2
-"""A unit that was alone on a worker in so many deaths is given up: it would kill every worker in turn."""
+"""A unit that was alone on a worker in this number of deaths is given up: it would kill every worker in turn."""
 LOSSES_PER_UNIT = 8
-"""A unit is not blamed for a machine that goes away under it; but for so many machines it is."""
+"""A unit is not blamed for a machine that goes away under it; but for this number of machines it is."""
 STARTS_PER_PLACE = 2
 """Workers that may fail to start at one place before it is left out."""
+ENDED = "Ended"
+"""The last message of a worker that cannot show its end otherwise, with in_order as in ``Dispatch.lost``."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +45,8 @@ class Dispatch:
 
     queue_units: int
     """Units that a worker may have beside the one on its device."""
-    is_committed: Callable[[int], bool]
+    find_committed: Callable[[int], UnitCommitted | None]
+    """What a unit's commit says, if it is there."""
     listener: Listener
     stop: threading.Event
     waiting: deque[int] = field(default_factory=deque)
@@ -135,7 +138,14 @@ class Dispatch:
         self.listener(Warned(f"{worker.name} was lost with its machine; units {units} will be redone."))
 
     def _uncommitted(self, worker: Worker) -> list[int]:
-        return sorted(unit for unit in worker.in_flight if not self.is_committed(unit))
+        """Return what a worker that ended had under way, and tell of units that it committed but could not report."""
+        units = []
+        for unit in sorted(worker.in_flight):
+            if (committed := self.find_committed(unit)) is not None:
+                self.listener(committed)
+            else:
+                units.append(unit)
+        return units
 
     def _suspect(self, units: Sequence[int]) -> None:
         """Put units that were under way in a death at the end of the queue, to be done alone; or give them up."""

@@ -9,40 +9,43 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from grace_store.base.events import Listener
+from grace_store.base.errors import SettingError
+from grace_store.base.events import Note
+from grace_store.base.text import counted
 from grace_store.run.engines.dispatch import Dispatch, Worker
-from grace_store.run.engines.worker import WorkerJob
+from grace_store.run.engines.engine import Engine, Work, WorkerJob
+from grace_store.run.pipeline import find_committed
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Process(Worker):
     number: int
     process: subprocess.Popen[str]
-    listener: threading.Thread | None = None
+    reader: threading.Thread | None = None
 
 
-class ProcessEngine:
-    """Runs units in worker processes, each with its own environment (which device it sees)."""
+class _Run:
+    """Worker processes, each with its own environment (which device it sees), and what they have to say."""
 
-    def __init__(
-        self, job: WorkerJob, environments: Sequence[Mapping[str, str]], is_committed: Callable[[int], bool],
-        listener: Listener, stop: threading.Event,
-    ) -> None:  # fmt: skip
-        self._job = job
-        self._environments = environments
-        self._dispatch = Dispatch(job.options.queue_units, is_committed, listener, stop)
+    def __init__(self, work: Work) -> None:
+        self._job = work.job
+        self._units = work.units
+        self._environments = [device_environment(device) for device in work.engine.devices]
+        self._dispatch = Dispatch(
+            work.job.options.queue_units, partial(find_committed, work.view), work.listener, work.stop
+        )
         self._messages: queue.Queue[tuple[_Process, dict[str, Any] | None]] = queue.Queue()
         self._workers: list[_Process] = []
 
-    def run(self, units: Sequence[int]) -> None:
+    def finish(self) -> None:
         """Run the units; raise WorkerDied at the end if some could not be done."""
-        self._dispatch.waiting.extend(units)
+        self._dispatch.waiting.extend(self._units)
         try:
-            for number in range(min(len(self._environments), len(units))):
+            for number in range(min(len(self._environments), len(self._units))):
                 self._start(number, self._job)
             while self._workers:
                 self._take_message()
@@ -67,8 +70,8 @@ class ProcessEngine:
         worker = _Process(f"Worker {number}", str(number), number=number, process=process)
         self._workers.append(worker)
         self._send(worker, job.model_dump_json())
-        worker.listener = threading.Thread(target=self._listen, args=(worker,), daemon=True)
-        worker.listener.start()
+        worker.reader = threading.Thread(target=self._listen, args=(worker,), daemon=True)
+        worker.reader.start()
 
     def _listen(self, worker: _Process) -> None:
         assert worker.process.stdout is not None
@@ -114,11 +117,28 @@ class ProcessEngine:
         worker.process.wait()
         self._end(worker)
         assert worker.process.stdout is not None
-        if worker.listener is not None:
-            worker.listener.join()
+        if worker.reader is not None:
+            worker.reader.join()
         worker.process.stdout.close()
 
     def _end(self, worker: _Process) -> None:
         assert worker.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             worker.process.stdin.close()
+
+
+def device_environment(device: str) -> dict[str, str]:
+    """Return the environment in which a worker sees one device only: "cpu", or a GPU's number."""
+    return {} if device == "cpu" else {"CUDA_VISIBLE_DEVICES": device}
+
+
+class _Processes(Engine):
+    def run(self, work: Work) -> None:
+        devices = work.engine.devices
+        if not devices:
+            raise SettingError("The engine of processes needs devices: one process is started for each.")
+        work.listener(Note(f"Starting {counted(len(devices), 'worker')} on {', '.join(devices)}."))
+        _Run(work).finish()
+
+
+ENGINE = _Processes()

@@ -10,32 +10,31 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from grace_store import __version__
 from grace_store.base.errors import GraceStoreError, SettingError, WorkerDied
-from grace_store.base.events import Listener, Note, ignore
-from grace_store.run.engines.ray_cluster import joined_cluster
+from grace_store.base.events import Listener, Note
 
-ItemT = TypeVar("ItemT")
-ResultT = TypeVar("ResultT")
+TaskT = TypeVar("TaskT")
+AnswerT = TypeVar("AnswerT")
 
 RETRIES = 5
 """How often a task is done again whose worker or node went away."""
-SECONDS_BEFORE_TOLD = 20.0
+NO_CPU_SECONDS = 20.0
+"""How long a task may wait for a result before it is looked whether any node has a CPU."""
 
 
 class RayTasks:
     """Maps functions over items by tasks, a bounded number of them under way."""
 
-    def __init__(self, ray: Any, at_once: int | None = None, listener: Listener = ignore) -> None:
+    def __init__(self, ray: Any, at_once: int | None, listener: Listener) -> None:
         self._ray = ray
         self._at_once = at_once
         self._listener = listener
         self._task = ray.remote(num_cpus=1, max_retries=RETRIES)(run_task)
 
-    def map(self, work: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
+    def map(self, work: Callable[[TaskT], AnswerT], items: Iterable[TaskT]) -> Iterator[AnswerT]:
         """Yield work(item) in the order of the items."""
         key, sent = secrets.token_hex(8), self._ray.put(work)
         pending: deque[Any] = deque()
@@ -57,7 +56,7 @@ class RayTasks:
     def _result(self, ref: Any) -> Any:
         errors = self._ray.exceptions
         try:
-            while not self._ray.wait([ref], timeout=SECONDS_BEFORE_TOLD)[0]:
+            while not self._ray.wait([ref], timeout=NO_CPU_SECONDS)[0]:
                 if not self._ray.cluster_resources().get("CPU"):
                     self._listener(Note("No node of the cluster has a CPU. Waiting for one."))
             return self._ray.get(ref)
@@ -69,13 +68,6 @@ class RayTasks:
         except errors.RayError as error:
             reason = " ".join(str(error).split())
             raise WorkerDied(f"A task on the cluster could not be done: {reason}") from None
-
-
-@contextmanager
-def ray_tasks(address: str | None, at_once: int | None = None, listener: Listener = ignore) -> Iterator[RayTasks]:
-    """Yield tasks on a cluster: at an address, or one of this machine that ends with this."""
-    with joined_cluster(address) as ray:
-        yield RayTasks(ray, at_once, listener)
 
 
 _opened: tuple[str, Any] = ("", None)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
-from grace_store.run.engines.worker import WorkerJob, run_worker
+from grace_store.run.engines.dispatch import ENDED
+from grace_store.run.engines.engine import WorkerJob
+from grace_store.run.engines.worker import run_worker
 from grace_store.run.pipeline import QueueFeed
 
-ENDED = "Ended"
-"""The last message of a worker, which the others of ``worker`` come before; in_order as in ``Dispatch.lost``."""
 WAIT_SECONDS = 20.0
 
 
@@ -25,12 +26,13 @@ class UnitRunner:
         self._news = threading.Condition()
         threading.Thread(target=self._run, name="unit-runner", daemon=True).start()
 
-    def put(self, unit: int) -> None:
-        """Have a unit run, once."""
+    def put(self, units: Sequence[int]) -> None:
+        """Have units run in this order, each once."""
         with self._news:
-            if unit not in self._put:
-                self._put.add(unit)
-                self._feed.put(unit)
+            for unit in units:
+                if unit not in self._put:
+                    self._put.add(unit)
+                    self._feed.put(unit)
 
     def end(self) -> None:
         """Finish the unit under way, and no other."""

@@ -9,7 +9,6 @@ Run as ``python -m grace_store.run.engines.worker`` by the process engine, never
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -20,11 +19,12 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
+from grace_store.base.child_process import die_with_parent
 from grace_store.base.errors import GraceStoreError, NotAStore
-from grace_store.base.events import Event, Rated
-from grace_store.base.settings import Frozen, RunOptions
+from grace_store.base.events import Listener, Rated
 from grace_store.data.dataset import Dataset
 from grace_store.read.records import UnitLoader
+from grace_store.run.engines.engine import RunLock, WorkerJob
 from grace_store.run.estimate import trial_rate
 from grace_store.run.model_door import model_door
 from grace_store.run.pipeline import Feed, QueueFeed, run_pipeline
@@ -33,45 +33,10 @@ from grace_store.store.opened import SignalView, Store
 
 VISIBLE_SECONDS = 60.0
 """By when a network file system shows on one machine what was written on another."""
-_PR_SET_PDEATHSIG = 1
 
 
-class Lock(Frozen):
-    """The lock that a run holds: no two have the same content."""
-
-    key: str
-    content: str
-
-
-class WorkerJob(Frozen):
-    """All a worker must know."""
-
-    location: str
-    signal: str
-    data: tuple[str, ...]
-    extractor: str
-    """Module with the functions of ModelDoor."""
-    model: str
-    adapter: str | None = None
-    images: str | None = None
-    options: RunOptions
-    tmp_label: str
-    trial_unit: int | None
-    """Where the samples come from that show how fast the worker is; None: it is not tried."""
-    parent: int
-    lock: Lock | None = None
-    """That of the run, if there may be another store at the same location where the worker is."""
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies, so that no orphan writes to the store."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        raise SystemExit(1)
-
-
-def main() -> int:
+def run_on_pipes() -> int:
+    """Be a worker process; return its exit code."""
     # Whatever a library prints must not end up in the protocol.
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -102,40 +67,44 @@ def _read_units(feed: QueueFeed) -> None:
     feed.end()
 
 
-def run_worker(job: WorkerJob, feed: Feed, say: Callable[[dict[str, Any]], object]) -> bool:
+def run_worker(job: WorkerJob, feed: Feed, say: Callable[[dict[str, Any]], None]) -> bool:
     """Run the units of a feed, saying what is ready and committed; return whether it came to the end of them.
 
     If not, it has said why. say is called from more than one thread.
     """
     try:
-        _run(job, feed, lambda event: say(event.to_json()))
+        view = _open_view(job)
+        with Dataset.open(list(job.data)) as dataset:
+            run_units(job, view, dataset, feed, lambda event: say(event.to_json()))
     except GraceStoreError as error:
         say({"event": "Failed", "text": str(error)})
         return False
     except OSError as error:
-        say({"event": "Failed", "text": f"{error.strerror or error} ({error.filename or job.location})"})
+        say({"event": "Failed", "text": f"{error.strerror or error} ({error.filename or job.store})"})
         return False
     return True
 
 
-def _run(job: WorkerJob, feed: Feed, tell: Callable[[Event], object]) -> None:
-    store = Store.open(job.location)
+def _open_view(job: WorkerJob) -> SignalView:
+    store = Store.open(job.store)
     if isinstance(store.backend, LocalBackend):
         store.backend.tmp_label = job.tmp_label
-    if job.lock is not None:
-        _check_same_store(store, job.lock)
-    view: SignalView = store.signal(job.signal)
-    extractor = model_door(job.extractor).open_extractor(
+    _check_same_store(store, job.lock)
+    return store.signal(job.signal)
+
+
+def run_units(job: WorkerJob, view: SignalView, dataset: Dataset, feed: Feed, listener: Listener) -> None:
+    """Load the model, tell how fast it is, and run the units of a feed. listener is called from several threads."""
+    extractor = model_door(job.door).open_extractor(
         job.model, view.signal.spec, job.options, adapter=job.adapter, images=job.images
     )
-    with Dataset.open(list(job.data)) as dataset:
-        loader = UnitLoader(store, dataset)
-        unknown = Rated(samples_per_second=0.0, tokens_per_second=0.0)
-        tell(unknown if job.trial_unit is None else trial_rate(view, loader, extractor, job.trial_unit))
-        run_pipeline(view, feed, loader, extractor, job.options, tell)
+    loader = UnitLoader(view.store, dataset)
+    unknown = Rated(samples_per_second=0.0, tokens_per_second=0.0)
+    listener(unknown if job.trial_unit is None else trial_rate(view, loader, extractor, job.trial_unit))
+    run_pipeline(view, feed, loader, extractor, job.options, listener)
 
 
-def _check_same_store(store: Store, lock: Lock) -> None:
+def _check_same_store(store: Store, lock: RunLock) -> None:
     """Raise NotAStore unless this is the store in which a run has its lock."""
     deadline = time.monotonic() + VISIBLE_SECONDS
     while store.backend.read(lock.key) != lock.content.encode():
@@ -148,4 +117,4 @@ def _check_same_store(store: Store, lock: Lock) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_on_pipes())

@@ -1,0 +1,278 @@
+"""The notes that results carry: which settings, store, plan and signals made them. schemas/ has them for programs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
+
+from grace_store.base.documents import Count, Document, Number
+from grace_store.base.errors import SettingError
+from grace_store.base.settings import Frozen
+from grace_store.likeness.duplicate_groups import Keep, check_thresholds
+from grace_store.values.diversity_spec import DiversityMethod
+from grace_store.values.grid import SweepSpec
+from grace_store.values.length_bias import Length
+from grace_store.values.methods import METHODS
+from grace_store.values.methods.method import InfluenceMethod, Method
+from grace_store.values.methods.method_spec import MethodSpec, parse_spec
+from grace_store.values.ranking import Balance
+
+WeightsFrom = Literal["given", "learning_rate", "equal"]
+
+
+def _as_spec(given: Any) -> Any:
+    return parse_spec(given) if isinstance(given, dict) else given
+
+
+AnyMethodSpec = Annotated[SerializeAsAny[MethodSpec], BeforeValidator(_as_spec)]
+"""The settings of whichever method they name."""
+AnySweepSpec = Annotated[
+    SweepSpec, BeforeValidator(lambda given: SweepSpec.parse(**given) if isinstance(given, dict) else given)
+]
+
+
+class SignalNote(Frozen):
+    """A signal as it was read: its identity, and how many of its units were there."""
+
+    sha256: str
+    num_units: Count
+
+
+class ScoredSignal(SignalNote):
+    """A signal and how much it counted."""
+
+    weight: float = Field(gt=0, allow_inf_nan=False)
+
+
+class NamedSignal(SignalNote):
+    """A signal under its name in the store."""
+
+    name: str
+
+
+class StoreNote(Document):
+    """What everything that is made from a store says of it."""
+
+    store: str
+    plan_sha256: str
+    num_units: Count
+    """Units of the plan."""
+    partial: bool
+    """Whether signals were unfinished."""
+
+    @field_validator("store")
+    @classmethod
+    def _is_place(cls, value: str) -> str:
+        if "\0" in value:
+            raise SettingError("store is no place that could be opened")
+        return value
+
+
+# ---------------------------------------------------------------- scores and sweeps
+
+
+class Subtask(Frozen):
+    """One subtask of a target set."""
+
+    name: str
+    num_samples: Count
+
+
+class TargetsNote(Frozen):
+    """The target set that an influence method scored by."""
+
+    store: str
+    plan_sha256: str
+    signals: dict[str, NamedSignal]
+    """By the pool's signals."""
+    subtasks_by: str | None = None
+    """The records' field; without it, files are subtasks."""
+    subtasks: tuple[Subtask, ...]
+    num_set_aside: Count
+    num_zero: Count
+    data: tuple[str, ...] = ()
+    """Where the target set's files were, if they had to be given."""
+
+
+class CustomHistory(Frozen):
+    """A history that was given from Python: weights, or the name of a function."""
+
+    sha256: str | None = None
+    weights: tuple[tuple[float, ...], ...] | None = None
+    function: str | None = None
+
+
+class ScoresNote(StoreNote):
+    """What made a table of scores."""
+
+    words: ClassVar[str] = "a table of scores"
+    maker: ClassVar[str] = "score"
+
+    kind: Literal["scores"] = "scores"
+    spec: AnyMethodSpec
+    signals: dict[str, ScoredSignal] = Field(min_length=1)
+    custom_history: CustomHistory | None = None
+    checkpoints: tuple[str, ...] | None = None
+    """Of an influence method: the signals, in the order of training."""
+    weights_from: WeightsFrom | None = None
+    targets: TargetsNote | None = None
+    influence_of: tuple[str, ...] | None = None
+    """What the numbers in the column influence are influences on."""
+    notes: tuple[str, ...] | None = None
+    """What the user should know."""
+    label: Literal["reconstruction"] | None = None
+    capabilities: tuple[tuple[str, ...], ...] | None = None
+    subtask_cosine: tuple[tuple[float, ...], ...] | None = None
+    thresholds: tuple[Number, ...] | None = None
+
+    @property
+    def method(self) -> Method:
+        return METHODS[self.spec.method]
+
+    @model_validator(mode="after")
+    def _influence_is_whole(self) -> Self:
+        if not isinstance(self.method, InfluenceMethod):
+            return self
+        wanted = ("checkpoints", "weights_from", "targets", "influence_of")
+        if missing := [name for name in wanted if getattr(self, name) is None]:
+            raise SettingError(f"{', '.join(missing)} is missing, which a table by {self.spec.method} has")
+        for name in self.checkpoints or ():
+            if name not in self.signals or name not in (self.targets.signals if self.targets else {}):
+                raise SettingError(f"checkpoint {name!r} is not among the signals")
+        return self
+
+
+class SweepNote(StoreNote):
+    """What made a sweep."""
+
+    words: ClassVar[str] = "a sweep"
+    maker: ClassVar[str] = "sweep"
+
+    kind: Literal["sweep"] = "sweep"
+    spec: AnySweepSpec
+    settings: tuple[str, ...] = Field(min_length=1)
+    signals: dict[str, SignalNote]
+
+
+# ---------------------------------------------------------------- duplicates, diversity
+
+
+class PointsNote(StoreNote):
+    """Which vectors samples are compared by."""
+
+    words: ClassVar[str] = "a description of samples"
+    maker: ClassVar[str] = "duplicates"
+
+    kind: str = "descriptors"
+    signal: NamedSignal
+    descriptor: str
+    dimension: int | None = None
+    seed: int | None = None
+    scores: ScoresNote | None = None
+    """What weighed steps, or gave samples their values."""
+
+
+class GroupSpec(Frozen):
+    """From which cosine on samples are alike, and which one of a group is kept."""
+
+    threshold: float
+    floor: float
+    keep: Keep
+
+    @model_validator(mode="after")
+    def _are_cosines(self) -> Self:
+        check_thresholds(self.threshold, self.floor)
+        return self
+
+
+class RecallNote(Frozen):
+    """What an approximate search found of what an exact one does."""
+
+    num_queries: Count
+    num_true: Count
+    num_found: Count
+    largest_error: float
+    share: float | None = None
+
+
+class SearchNote(Frozen):
+    """How similar samples were looked for."""
+
+    index: str
+    seed: int
+    num_distinct: Count
+    recall: RecallNote | None = None
+    num_cells: Count | None = None
+    num_probed: Count | None = None
+
+
+class DuplicatesNote(PointsNote):
+    """What made a table of duplicates."""
+
+    words: ClassVar[str] = "a table of duplicates"
+    maker: ClassVar[str] = "duplicates"
+
+    kind: Literal["duplicates"] = "duplicates"
+    spec: GroupSpec
+    num_samples: Count
+    num_zero: Count
+    exact_by: Literal["text", "record"]
+    search: SearchNote
+    subset: str | None = None
+
+
+# ---------------------------------------------------------------- subsets
+
+
+class ChosenDiversity(Frozen):
+    """How a ranking was made diverse."""
+
+    method: DiversityMethod
+    weight: float | None = None
+    similarity: float | None = None
+    balance: Balance | None = None
+    num_clusters: int | None = None
+    seed: int | None = None
+    signal: str | None = None
+    descriptor: str | None = None
+    duplicates: DuplicatesNote | None = None
+    """The table of duplicates that groups were taken from."""
+
+
+class SubsetSpec(Frozen):
+    """How a subset was chosen."""
+
+    ratio: str | None = None
+    count: int | None = None
+    threshold: float | None = None
+    by: str | None = None
+    """Strata that keep their shares."""
+    control: tuple[Length, ...] = ()
+    """Lengths that were taken out of the values first."""
+    diversity: ChosenDiversity | None = None
+    balanced: Literal["capability"] | None = None
+
+    @property
+    def is_by_value(self) -> bool:
+        """Whether nothing but the table's values decided, so that what is left out has no larger one."""
+        return not (self.by or self.control or self.diversity or self.balanced)
+
+
+class SubsetNote(Document):
+    """What made a subset, written beside it."""
+
+    words: ClassVar[str] = "a subset"
+    maker: ClassVar[str] = "select"
+
+    kind: Literal["subset"] = "subset"
+    spec: SubsetSpec
+    as_format: str = Field(alias="as")
+    num_samples: Count
+    num_with_value: Count
+    threshold: float | None = None
+    smallest_value: Number
+    scores: ScoresNote
+    scores_path: str | None = None
+    rows: tuple[Count, ...]
+    """The chosen records' places in the dataset, ascending."""

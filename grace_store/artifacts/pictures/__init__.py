@@ -1,0 +1,1 @@
+"""Pictures as SVG documents: panels of lines, dots and bars, and heat maps."""

@@ -1,0 +1,146 @@
+"""Documents: what a command writes about what it wrote. Written, read and checked here and nowhere else.
+
+Each is a JSON object with a kind and a version, beside a file, in the metadata of a Parquet table, or as a file of its
+own. What another program, another version or a slip of the hand made of it is told in a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from grace_store import __version__
+from grace_store.base.errors import DataError
+from grace_store.base.files import write_text
+from grace_store.base.settings import Frozen, one_sentence
+from grace_store.base.text import without_nan
+
+METADATA_KEY = b"grace_store"
+"""Where a Parquet file of ours carries its document."""
+FIRST_VERSION = "1.0"
+"""Of documents that were written before they said their version."""
+
+Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+"""A number that may be unknown: NaN here, null in JSON."""
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+"""A number of things, or a place among them, that an array can hold."""
+
+
+class Document(Frozen):
+    """What every document says of itself. A field that is None is left out of the JSON."""
+
+    words: ClassVar[str]
+    """What it belongs to, in a sentence."""
+    maker: ClassVar[str]
+    """The command that writes it."""
+
+    kind: str
+    version: str = "1.1"
+    made_by: str = Field(default=f"grace-store {__version__}", pattern="^grace-store ")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document as JSON has it: null, or nothing, for what is unknown."""
+        found: dict[str, Any] = without_nan(self.model_dump(mode="json", by_alias=True, exclude_none=True))
+        return found
+
+
+DocumentT = TypeVar("DocumentT", bound=Document)
+
+
+def write_document(path: Path, document: Document) -> None:
+    """Write a document as a file that people and machines read."""
+    text = json.dumps(document.to_json(), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    write_text(path, text + "\n")
+
+
+def document_metadata(document: Document) -> dict[bytes, bytes]:
+    """Return the metadata that carries a document in a Parquet file."""
+    return {METADATA_KEY: json.dumps(document.to_json(), sort_keys=True, allow_nan=False).encode()}
+
+
+def read_document(path: Path, model: type[DocumentT]) -> DocumentT:
+    """Read a document that is a file, or raise DataError saying what is wrong with it."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist; `grace-store {model.maker}` makes it.") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
+    return parse_document(raw, model, str(path))
+
+
+def find_document(path: Path, model: type[DocumentT]) -> DocumentT | None:
+    """Return the document at a path if there is one and it can be read, else None."""
+    try:
+        return read_document(path, model)
+    except DataError:
+        return None
+
+
+def metadata_document(metadata: Mapping[bytes, bytes] | None, model: type[DocumentT], where: str) -> DocumentT:
+    """Return the document that a Parquet file's metadata carries, or raise DataError."""
+    raw = (metadata or {}).get(METADATA_KEY)
+    if raw is None:
+        raise DataError(f"{where} is not {model.words}: it carries no note of what made it. {_remedy(model)}")
+    return parse_document(raw, model, where)
+
+
+def parse_document(raw: bytes, model: type[DocumentT], where: str) -> DocumentT:
+    """Return the document of a kind that JSON text holds, or raise DataError with what is wrong and what to do."""
+    try:
+        content = _with_versions(json.loads(raw.decode()))
+        # It will be written again, into what is made from it: what JSON cannot hold must not get further.
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} carries a damaged note of what made it ({error}). {_remedy(model)}") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{where} carries a note that is no JSON object. {_remedy(model)}")
+    _check_kind(content, model, where)
+    _check_version(content, model, where)
+    try:
+        return model.model_validate_json(text, strict=True)
+    except ValidationError as error:
+        raise DataError(
+            f"{where} carries a wrong note of what made it: {one_sentence(error)}. {_remedy(model)}"
+        ) from None
+
+
+def _with_versions(value: Any) -> Any:
+    """Return JSON with the first version where a document, alone or inside another, says none."""
+    if isinstance(value, list):
+        return [_with_versions(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    first = {"version": FIRST_VERSION} if "kind" in value and "made_by" in value else {}
+    return first | {key: _with_versions(each) for key, each in value.items()}
+
+
+def _check_kind(content: Mapping[str, Any], model: type[Document], where: str) -> None:
+    wanted, found = model.model_fields["kind"].default, content.get("kind")
+    if found == wanted:
+        return
+    if found is None:
+        raise DataError(f"{where} is not {model.words}: its note has no kind. {_remedy(model)}")
+    raise DataError(f"{where} is not {model.words}: its note is of the kind {str(found)[:40]!r}. {_remedy(model)}")
+
+
+def _check_version(content: Mapping[str, Any], model: type[Document], where: str) -> None:
+    ours, found = model.model_fields["version"].default, content.get("version")
+    if not isinstance(found, str) or not re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,9}", found):
+        raise DataError(f"{where} says version {str(found)[:40]!r}, which is no version. {_remedy(model)}")
+    (major, minor), (our_major, our_minor) = (map(int, each.split(".")) for each in (found, ours))
+    if major != our_major or minor > our_minor:
+        raise DataError(
+            f"{where} was written by another release of grace-store ({str(content.get('made_by'))[:40]}): its note has "
+            f"version {found}, and this release reads {our_major}.0 to {ours}. Use that release, or a newer one."
+        )
+
+
+def _remedy(model: type[Document]) -> str:
+    return f"Make it again with `grace-store {model.maker}`."

@@ -1,0 +1,77 @@
+"""grace-store audit"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from grace_store.base.text import counted
+from grace_store.cli.console import number, print_json
+from grace_store.cli.options import FILE, as_json
+
+if TYPE_CHECKING:
+    from grace_store.values.length_bias import LengthAudit
+
+EPILOG = """\b
+Example:
+  grace-store audit scores.parquet --ratio 0.2
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("scores", type=FILE)
+@click.option(
+    "--ratio",
+    default="0.2",
+    show_default=True,
+    help="Share of the samples, the best ones, whose mean length is compared with that of all.",
+)
+@as_json
+def audit(scores: Path, ratio: str, *, as_json: bool) -> None:
+    """Measure how far the values of a table follow length.
+
+    Lengths are those of steps and of the response in tokens, and the number of steps. `select --control length` ranks
+    by what is left of the values when length is taken out.
+    """
+    from grace_store.curate.audit import audit as run
+
+    found = run(scores, ratio=ratio)
+    if as_json:
+        print_json({"scores": str(scores), "enough_samples": found.has_enough_samples, **asdict(found)})
+        return
+    click.echo(f"{scores}: {counted(found.num_samples, 'sample')} with a value")
+    _print(found, ratio)
+
+
+def _print(found: LengthAudit, ratio: str) -> None:
+    from grace_store.values.length_bias import MIN_AUDITED
+
+    if not found.has_enough_samples:
+        click.echo(f"  With fewer than {MIN_AUDITED} samples, nothing can be said about how values follow length.")
+        return
+    click.echo(f"  length explains {number(100 * found.variance_explained, 1)} % of the values' variance")
+    click.echo(
+        f"  {'value and':<18}{'Pearson':>9}{'Spearman':>10}{'partial':>9}{'controlled':>12}{f'kept {ratio}/all':>16}"
+    )
+    for name, bias in found.lengths.items():
+        kept = f"{number(bias.kept_over_all, 2)} -> {number(bias.kept_over_all_after_control, 2)}"
+        click.echo(
+            f"  {name:<18}{number(bias.pearson):>9}{number(bias.spearman):>10}{number(bias.partial):>9}"
+            f"{number(bias.spearman_after_control):>12}{kept:>16}"
+        )
+    click.echo(
+        "  partial: with the other lengths held fixed. controlled: Spearman after `select --control length`. "
+        f"kept: mean length of the best {ratio} over that of all, before and after."
+    )
+    if found.steps is not None:
+        steps = found.steps
+        click.echo(
+            f"  step score and step length over {counted(steps.num_steps, 'step')}: Pearson {number(steps.pooled)}, "
+            f"Spearman {number(steps.spearman)}, within one trace {number(steps.within_sample)}"
+        )
+
+
+COMMAND = audit

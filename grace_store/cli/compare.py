@@ -1,0 +1,93 @@
+"""grace-store compare"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from grace_store.base.text import counted
+from grace_store.cli import console
+from grace_store.cli.console import harmless, print_json
+from grace_store.cli.options import OUT_FILE, as_json
+
+if TYPE_CHECKING:
+    from grace_store.curate.compare import Change
+
+EPILOG = """\b
+Examples:
+  grace-store compare uniform.jsonl ema.jsonl --out changes.jsonl
+  grace-store compare uniform.parquet ema.parquet --ratio 0.1
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--ratio", help="Share of the samples that counts as chosen in tables of scores. [default: 0.2]")
+@click.option(
+    "--show",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="Number of samples to list that entered, and of those that left.",
+)
+@click.option("--out", type=OUT_FILE, help="File for all changes, as JSON lines. [default: not written]")
+@as_json
+def compare(a: Path, b: Path, ratio: str | None, show: int, out: Path | None, *, as_json: bool) -> None:
+    """Show what two subsets share, what entered, what left and why.
+
+    A and B are subsets that `select` wrote, or tables of scores. A sample enters if it is in B alone, and leaves if it
+    is in A alone.
+    """
+    from grace_store.artifacts.outputs import check_results
+    from grace_store.curate.compare import compare as run
+    from grace_store.curate.compare import write_changes
+
+    check_results(None, [out], [a, b])
+    found = run(a, b, ratio=ratio)
+    if out is not None:
+        write_changes(found, out)
+    if as_json:
+        print_json(
+            {
+                "a": str(a),
+                "b": str(b),
+                "num_a": found.num_a,
+                "num_b": found.num_b,
+                "num_both": found.num_both,
+                "num_entered": len(found.entered),
+                "num_left": len(found.left),
+                "jaccard": found.jaccard,
+                "entered": [asdict(change) for change in found.entered[:show]],
+                "left": [asdict(change) for change in found.left[:show]],
+                "notes": found.notes,
+            }
+        )
+        return
+    of_a = counted(found.num_a, "sample")
+    click.echo(f"{a}: {of_a}, {b}: {found.num_b}, both: {found.num_both}, Jaccard {found.jaccard:.3f}")
+    for note in found.notes:
+        click.echo(f"  {harmless(note)}")
+    for word, changes in (("entered", found.entered), ("left", found.left)):
+        if changes:
+            console.out.print(_changes(f"{len(changes)} {word}", changes[:show]))
+
+
+def _changes(title: str, changes: Sequence[Change]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in ("sample", "K", "value in A", "rank in A", "value in B", "rank in B", "why"):
+        table.add_column(name, justify="left" if name in ("sample", "why") else "right", overflow="fold")
+    for change in changes:
+        values = (change.value_a, change.rank_a, change.value_b, change.rank_b)
+        shown = ("" if each is None else f"{each:.4f}" if isinstance(each, float) else str(each) for each in values)
+        table.add_row(escape(harmless(change.sample_id)), str(change.num_steps), *shown, escape(harmless(change.why)))
+    return table
+
+
+COMMAND = compare

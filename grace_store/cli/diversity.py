@@ -1,0 +1,215 @@
+"""grace-store diversity"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.box import SIMPLE
+from rich.markup import escape
+from rich.table import Table
+
+from grace_store.base.errors import SettingError
+from grace_store.base.text import counted
+from grace_store.cli.console import harmless, print_json
+from grace_store.cli.console import out as console
+from grace_store.cli.options import (
+    OUT_FILE,
+    as_json,
+    choice,
+    cluster_options,
+    partial_option,
+    said,
+    scores_option,
+    store_argument,
+    threads_option,
+)
+from grace_store.cli.progress import ProgressDisplay
+from grace_store.values.diversity_spec import Traded
+
+if TYPE_CHECKING:
+    from grace_store.artifacts.diversity_document import ClusterShare, Diversity, SubsetDiversity, TradeCurve
+    from grace_store.likeness.coverage import RandomInterval
+
+EPILOG = """\b
+Examples:
+  grace-store diversity traces.zarr --subset plain.jsonl --subset diverse.jsonl
+  grace-store diversity traces.zarr --scores scores.parquet --ratio 0.05 --ratio 0.2 --out diversity.json
+  grace-store diversity traces.zarr --scores scores.parquet --ratio 0.2 --curve curve.svg
+"""
+
+
+@click.command(epilog=EPILOG)
+@store_argument
+@click.option(
+    "--subset",
+    "subsets",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Subset that `select` wrote, or a table of scores for its best 0.2; may be repeated. [default: none]",
+)
+@scores_option("Table of scores: its best samples are measured, too, and its values are the pool's. [default: none]")
+@click.option(
+    "--ratio", multiple=True, help="Share of the samples that are the best of --scores; may be repeated. [default: 0.2]"
+)
+@cluster_options
+@click.option(
+    "--random",
+    "num_random",
+    type=click.IntRange(1),
+    default=200,
+    show_default=True,
+    help="Number of random subsets to compare with.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Seed of the clusters and of the random subsets.",
+)
+@click.option(
+    "--curve",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.svg",
+    help="Draw and list how much value each step of coverage costs, at the first --ratio. [default: not drawn]",
+)
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    type=choice(Traded),
+    help="Method of diverse selection in --curve; may be repeated. [default: all]",
+)
+@click.option(
+    "--weight",
+    "weights",
+    multiple=True,
+    type=float,
+    help="Weight of diversity in --curve, 0 to 1; may be repeated. [default: seven weights from 0 to 1]",
+)
+@click.option(
+    "--show",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="Number of clusters to list that a subset has too much of, and of those it has too little of.",
+)
+@click.option(
+    "--out", type=OUT_FILE, help="JSON file for all numbers, as `report --diversity` takes it. [default: none]"
+)
+@partial_option
+@threads_option
+@as_json
+def diversity(
+    store: str,
+    subsets: tuple[Path, ...],
+    scores: Path | None,
+    curve: Path | None,
+    methods: tuple[str, ...],
+    weights: tuple[float, ...],
+    show: int,
+    out: Path | None,
+    *,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Measure how diverse subsets are, and what diversity costs.
+
+    Subsets are compared with the whole pool of samples and with random subsets of the same size. Coverage is counted in
+    clusters of the samples' vectors.
+    """
+    from grace_store.artifacts.outputs import check_results
+    from grace_store.curate.diversity import DiversityRequest, write_diversity
+    from grace_store.curate.diversity import diversity as run
+    from grace_store.curate.trade_curve import TradeSpec
+
+    asked = said({"methods": methods, "weights": weights})
+    if asked and curve is None:
+        raise SettingError("--method and --weight are for the curve: give --curve, too")
+    spec = None if curve is None else TradeSpec.parse(seed=settings["seed"], **asked)
+    check_results(store, [out, curve], [scores, *subsets])
+    with ProgressDisplay(quiet=as_json) as display:
+        threads = settings.pop("threads")
+        request = DiversityRequest(subsets=subsets, scores=scores, curve=spec, **settings)
+        found = run(store, request, threads=threads, listener=display)
+    write_diversity(found, out, curve)
+    if as_json:
+        print_json(found.to_json())
+        return
+    _print(found, show)
+    for path in filter(None, (out, curve)):
+        console.print(f"{path} written", markup=False)
+
+
+def _print(found: Diversity, show: int) -> None:
+    title = f"{counted(found.pool.num_samples, 'sample')} in {counted(len(found.clusters), 'cluster')}"
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=0)
+    table.add_column("subset", overflow="fold")
+    for name in ("samples", "value", "touched", "evenness", "Vendi", "nearest"):
+        table.add_column(name, justify="right")
+    for each in (found.pool, *found.subsets):
+        _add_row(table, each)
+    by_size = {each.num_samples: each.random for each in found.subsets if each.random is not None}
+    for num_samples, random in by_size.items():
+        intervals = (random.share_touched, random.entropy, random.vendi, random.nearest_distance)
+        table.add_row("at random", str(num_samples), "", *map(_interval, intervals), style="dim")
+    console.print(table)
+    console.print(
+        "value: the mean. touched: share of clusters with a sample. evenness: entropy over clusters, 1 if even. "
+        "Vendi: effective number of samples. nearest: mean 1 - cos to the nearest. at random: where nine in ten random "
+        "subsets lie."
+    )
+    most = max(each.vendi_num_samples for each in (found.pool, *found.subsets))
+    if most < max(each.num_samples - each.num_without_direction for each in (found.pool, *found.subsets)):
+        console.print(f"Vendi scores of more than {most} samples are over {most} of them, drawn at random.")
+    for i, each in enumerate(found.subsets if show else ()):
+        over, under = found.represented(i, show)
+        said = f"too much of {_clusters(over, i)}; too little of {_clusters(under, i)}"
+        console.print(f"{harmless(each.name)}: {said}.", markup=False)
+    if found.curve is not None:
+        _print_curve(found.curve)
+    if found.partial:
+        console.print("partial: the store is not finished.")
+
+
+def _add_row(table: Table, each: SubsetDiversity) -> None:
+    numbers = (each.mean_value, each.share_touched, each.entropy, each.vendi, each.nearest_distance)
+    table.add_row(escape(harmless(each.name)), str(each.num_samples), *(_number(number) for number in numbers))
+
+
+def _number(number: float) -> str:
+    return "" if number != number else f"{number:.1f}" if abs(number) >= 10 else f"{number:.3f}"
+
+
+def _interval(found: RandomInterval) -> str:
+    return "" if found.mean != found.mean else f"{_number(found.low)}-{_number(found.high)}"
+
+
+def _clusters(clusters: Sequence[ClusterShare], subset: int) -> str:
+    return ", ".join(_cluster(each, each.num_chosen[subset]) for each in clusters) or "no cluster"
+
+
+def _cluster(each: ClusterShare, num_chosen: int) -> str:
+    value = "" if each.mean_value != each.mean_value else f", mean value {each.mean_value:.3f}"
+    return f"#{each.cluster} ({num_chosen} of {each.num_samples}{value}, like {harmless(each.example)})"
+
+
+def _print_curve(curve: TradeCurve) -> None:
+    title = f"What diversity costs, for {counted(curve.num_samples, 'sample')}"
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=0)
+    for name in ("method", "weight", "value", "value lost", "touched", "evenness"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    for point in (curve.best, *curve.points, curve.random):
+        numbers = (point.mean_value, point.value_lost, point.share_touched, point.entropy)
+        weight = "" if point.weight != point.weight else f"{point.weight:g}"
+        table.add_row(point.method, weight, *(_number(number) for number in numbers))
+    console.print(table)
+    console.print("value lost: share of what choosing by value gains over choosing at random.")
+    if all(point.entropy != point.entropy for point in curve.points):
+        console.print("The samples lie in one cluster: there is nothing to trade value for.")
+
+
+COMMAND = diversity

@@ -1,0 +1,86 @@
+"""grace-store doctor"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from grace_store.cli.config_files import config_option
+from grace_store.cli.console import harmless, out, print_json
+from grace_store.cli.extract_options import data_options, spec_options, speed_options
+from grace_store.cli.options import as_json, images_option, pick
+from grace_store.cli.progress import ProgressDisplay
+
+EPILOG = """\b
+Examples:
+  grace-store doctor --model ./model --data traces.jsonl --store traces.zarr
+  grace-store doctor --model ./model --data traces.jsonl --dtype bfloat16 --attention flash_attention_2
+"""
+
+STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+@click.command(epilog=EPILOG)
+@click.option("--model", required=True, type=click.Path(), help="Model: a folder with safetensors, or a .gguf file.")
+@click.option(
+    "--data", required=True, multiple=True, type=click.Path(), help="Dataset file or folder; may be repeated."
+)
+@click.option(
+    "--adapter", type=click.Path(), help="LoRA adapter to merge into the model. [default: the model as it is]"
+)
+@click.option("--store", type=click.Path(), help="Where the store is or will be. [default: disk space is not checked]")
+@images_option
+@data_options
+@spec_options
+@speed_options
+@click.option("--workers", type=click.IntRange(1), help="Worker processes that the run will have. [default: one a GPU]")
+@config_option
+@as_json
+def doctor(
+    model: str,
+    data: tuple[str, ...],
+    adapter: str | None,
+    store: str | None,
+    workers: int | None,
+    *,
+    as_json: bool,
+    **wishes: Any,
+) -> None:
+    """Check model, data and machine before a long run.
+
+    Runs on a few of the data's own samples and ends with exit code 1 unless everything needed works. Vectors are
+    compared with autograd, batched with single ones, stored with exact ones; images are opened, the file system of
+    the store is tried, time and disk space are estimated. Takes the options of extract. Writes no plan and no store.
+    """
+    from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions
+    from grace_store.run.doctor import doctor as run
+    from grace_store.run.doctor.findings import DoctorJob, finding_lines
+    from grace_store.run.engines.choice import choose_engine
+
+    chosen = choose_engine(RunOptions(**pick(wishes, RunOptions)), workers, None)
+    job = DoctorJob(
+        model=model,
+        data=data,
+        adapter=adapter,
+        store=store,
+        images=wishes["images"],
+        data_request=DataRequest(**pick(wishes, DataRequest)),
+        request=ExtractRequest(**pick(wishes, ExtractRequest)),
+        options=chosen.options,
+        num_workers=max(len(chosen.engine.devices), chosen.shard[1], 1),
+    )
+    with ProgressDisplay(quiet=as_json) as display:
+        found = run(job, display)
+    if as_json:
+        print_json({"go": found.is_go, "findings": [asdict(finding) for finding in found.findings]})
+    else:
+        for line in finding_lines(found):
+            out.print(harmless(line), markup=False, style=STYLES.get(line.split(" ", 1)[0]), soft_wrap=True)
+        click.echo(found.conclusion)
+    if not found.is_go:
+        raise click.exceptions.Exit(1)
+
+
+COMMAND = doctor

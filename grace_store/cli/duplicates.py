@@ -1,0 +1,169 @@
+"""grace-store duplicates"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from grace_store.base.errors import SettingError
+from grace_store.base.text import counted
+from grace_store.cli.console import print_json
+from grace_store.cli.options import (
+    FILE,
+    OUT_FILE,
+    as_json,
+    engine_options,
+    given,
+    said,
+    scores_option,
+    search_options,
+    spread,
+)
+from grace_store.cli.progress import ProgressDisplay
+from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS
+
+if TYPE_CHECKING:
+    from grace_store.artifacts.duplicate_table import DuplicateTable
+    from grace_store.artifacts.notes import RecallNote
+
+EPILOG = """\b
+Examples:
+  grace-store duplicates traces.zarr --out duplicates.parquet
+  grace-store duplicates traces.zarr --out duplicates.parquet --scores scores.parquet --threshold 0.97
+  grace-store duplicates traces.zarr --out duplicates.parquet --subset subset.jsonl --keep shortest
+  grace-store duplicates --from duplicates.parquet --threshold 0.98 --out stricter.parquet   # no new search
+  grace-store duplicates s3://bucket/traces.zarr --out duplicates.parquet --engine ray --address auto
+"""
+
+BESIDE_FROM = ("source", "out", "threshold", "keep", "scores", "as_json")
+"""What --from has a use for."""
+KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"}
+
+
+@click.command(epilog=EPILOG)
+@click.argument("store", type=click.Path(), required=False)
+@click.option("--out", required=True, type=OUT_FILE, help="Parquet file to write.")
+@click.option("--threshold", type=float, help=f"Cosine from which samples are alike. [default: {DEFAULT_THRESHOLD}]")
+@click.option(
+    "--floor",
+    type=float,
+    help="Cosine down to which pairs are searched for, so that --from can lower the threshold later. "
+    f"[default: {DEFAULT_FLOOR}]",
+)
+@click.option(
+    "--keep",
+    type=click.Choice(KEEPS),
+    help="Which sample of a group is kept: that with the highest value, the shortest or the earliest. [default: value "
+    "with --scores, else earliest]",
+)
+@scores_option("Table of scores, for --keep value and for --descriptor weighted. [default: none]")
+@click.option(
+    "--subset",
+    type=click.Path(path_type=Path),
+    help="Search only among these: a subset, a table of scores, or a file of ids. [default: all samples]",
+)
+@search_options
+@click.option("--seed", type=click.IntRange(0), help="Seed of the search and of a projection. [default: 0]")
+@engine_options
+@click.option(
+    "--data",
+    multiple=True,
+    type=click.Path(),
+    help="Dataset file or folder, if it has moved: texts are compared, too; may be repeated. [default: the files that "
+    "were planned]",
+)
+@click.option(
+    "--from", "source", type=FILE, help="Table of duplicates to group again, without a search. [default: search STORE]"
+)
+@as_json
+def duplicates(
+    store: str | None,
+    out: Path,
+    source: Path | None,
+    scores: Path | None,
+    engine: str,
+    address: str | None,
+    *,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Find samples that are alike, and choose one of each group.
+
+    Samples are alike if they have the same text, or vectors that point the same way. The table has one row a sample:
+    its group, the nearest sample and how similar it is, and whether it is kept. It holds all that is needed to group
+    it again by any threshold from the floor up, with --from.
+
+    With --engine ray the cluster reads and decodes the vectors; they are searched where the command runs.
+    """
+    from grace_store.artifacts.outputs import check_results
+    from grace_store.curate.duplicates import DuplicatesRequest, regroup
+    from grace_store.curate.duplicates import duplicates as run
+
+    check_results(store, [out], [scores, source, settings["subset"]])
+    if source is not None:
+        if ignored := given(but=BESIDE_FROM):
+            raise SettingError(f"--from does not search again and has no use for {', '.join(ignored)}")
+        found = regroup(source, threshold=settings["threshold"], keep=settings["keep"], scores=scores)
+    elif store is None:
+        raise click.UsageError("Missing argument 'STORE' (only --from works without it).")
+    else:
+        threads = settings.pop("threads")
+        with ProgressDisplay(quiet=as_json) as display, spread(engine, address, threads, display) as pool:
+            found = run(store, DuplicatesRequest(scores=scores, **said(settings)), threads=pool, listener=display)
+    found.write(out)
+    if as_json:
+        print_json(_result(found, out))
+        return
+    _print(found, out)
+
+
+def _result(found: DuplicateTable, out: Path) -> dict[str, Any]:
+    return {
+        "out": str(out),
+        "num_samples": len(found),
+        "num_exact": int(found.exact.sum()),
+        "num_groups": found.num_groups,
+        "num_in_groups": int((found.group >= 0).sum()),
+        "num_kept": int(found.keep.sum()),
+        "num_dropped": int((~found.keep).sum()),
+        "thresholds": [asdict(count) for count in found.counts()],
+        **found.note.to_json(),
+    }
+
+
+def _print(found: DuplicateTable, out: Path) -> None:
+    kept = KEPT[found.note.spec.keep]
+    click.echo(
+        f"{out}: {counted(len(found), 'sample')}, {int((found.group >= 0).sum())} of them in "
+        f"{counted(found.num_groups, 'group')} from {found.threshold:g} up; {int((~found.keep).sum())} dropped, the "
+        f"{kept} of each group kept."
+    )
+    same = "text" if found.note.exact_by == "text" else "record"
+    click.echo(f"  {int(found.exact.sum())} with the same {same} as another")
+    if found.note.num_zero:
+        click.echo(f"  {found.note.num_zero} with a vector of zeros, which is like no other")
+    click.echo(f"  {_search_in_words(found.note.search.recall)}")
+    if found.note.partial:
+        signal = found.note.signal
+        click.echo(f"  partial: {signal.num_units} of {found.note.num_units} units of {signal.name}")
+    click.echo(f"  {'threshold':>9}{'groups':>9}{'in groups':>11}{'dropped':>9}")
+    for count in found.counts():
+        mark = "  <" if count.threshold == found.threshold else ""
+        click.echo(f"  {count.threshold:>9g}{count.num_groups:>9}{count.num_in_groups:>11}{count.num_dropped:>9}{mark}")
+
+
+def _search_in_words(recall: RecallNote | None) -> str:
+    if recall is None:
+        return "every sample was compared with every other"
+    if recall.share is None:
+        return f"searched by cells; none of {recall.num_queries} random samples is like another"
+    return (
+        f"searched by cells: recall {recall.share:.4f} ({recall.num_found} of {recall.num_true} pairs of "
+        f"{recall.num_queries} random samples)"
+    )
+
+
+COMMAND = duplicates

@@ -1,0 +1,66 @@
+"""grace-store info"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from grace_store.base.text import counted, size
+from grace_store.cli.console import print_json
+from grace_store.cli.options import as_json, store_argument
+
+if TYPE_CHECKING:
+    from grace_store.base.metadata import Plan, Signal
+
+EPILOG = """\b
+Examples:
+  grace-store info traces.zarr
+  grace-store info traces.zarr --json
+"""
+
+
+@click.command(epilog=EPILOG)
+@store_argument
+@as_json
+def info(store: str, *, as_json: bool) -> None:
+    """Show what a store was made from: files, settings, models, sizes."""
+    from grace_store.store.opened import Store
+
+    opened = Store.open(store)
+    signals = {name: opened.signal(name).signal for name in opened.signal_names}
+    if as_json:
+        documents = {name: signal.model_dump(mode="json") for name, signal in signals.items()}
+        print_json({"plan": opened.plan.model_dump(mode="json"), "signals": documents})
+        return
+    _print_plan(store, opened.plan)
+    for name, signal in signals.items():
+        _print_signal(name, signal)
+
+
+def _print_plan(store: str, plan: Plan) -> None:
+    click.echo(f"{store}: format {plan.format_version}, made by {plan.created_by}")
+    for file in plan.files:
+        amount = f"{counted(file.num_records, 'record')}, {size(file.num_bytes)}"
+        click.echo(f"  {file.path}: {amount}, sha256 {file.sha256[:12]}…")
+    click.echo("  " + ", ".join(f"{name} {value}" for name, value in plan.spec.model_dump().items()))
+    units = f"{counted(plan.num_units, 'unit')} of {plan.samples_per_unit}"
+    click.echo(f"  {counted(plan.num_samples, 'sample')} in {units}")
+
+
+def _print_signal(name: str, signal: Signal) -> None:
+    from grace_store.base.settings import short
+
+    spec = signal.spec
+    per = "sample" if spec.is_per_sample else "segment"
+    click.echo(f"  signal {name}: {spec.kind}, {spec.model.architecture}, a vector of {spec.vector_size} per {per}")
+    click.echo(f"    model {signal.origin.get('model', '?')}, weights {short(spec.model.weights)}")
+    if spec.model.adapter is not None:
+        click.echo(f"    adapter {signal.origin.get('adapter', '?')}, {short(spec.model.adapter)}")
+    settings = spec.model_dump(exclude={"model", "kind", "gradient"}, exclude_none=True)
+    if spec.gradient is not None:
+        settings |= spec.gradient.model_dump(exclude_none=True)
+    click.echo("    " + ", ".join(f"{key} {short(value)}" for key, value in settings.items()))
+
+
+COMMAND = info

@@ -1,0 +1,81 @@
+"""grace-store plan"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from grace_store.base.text import counted
+from grace_store.cli.config_files import config_option
+from grace_store.cli.console import log, print_json
+from grace_store.cli.extract_options import data_options
+from grace_store.cli.options import as_json, pick
+from grace_store.cli.progress import ProgressDisplay
+from grace_store.data.formats import FORMATS
+
+
+def _epilog() -> str:
+    formats = "\n".join(f"  {name}: {known.description}" for name, known in FORMATS.items())
+    return f"""\b
+Formats:
+{formats}
+
+\b
+Examples:
+  grace-store plan traces.jsonl --store traces.zarr
+  grace-store plan traces/ --store traces.zarr --splitter lines --answer 'marker:^Final answer:'
+"""
+
+
+@click.command(epilog=_epilog())
+@click.argument("data", nargs=-1, required=True, type=click.Path())
+@click.option("--store", required=True, type=click.Path(), help="Path or bucket URL of the new store.")
+@click.option(
+    "--images",
+    type=click.Path(),
+    help="Folder that relative image paths start from: report the images that are missing from it. "
+    "[default: images are not looked for]",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="Processes that read records. [default: by the number of cores and the size of DATA]",
+)
+@data_options
+@config_option
+@as_json
+def plan(
+    data: tuple[str, ...], store: str, unit_samples: int | None, workers: int | None, *, as_json: bool, **wishes: Any
+) -> None:
+    """Read a dataset and freeze what is to be done in a new store.
+
+    DATA are files or folders. This command is optional: extract plans by itself. Records that cannot be used are set
+    aside with a reason; `status` counts them.
+    """
+    from grace_store.base.settings import DataRequest
+    from grace_store.run.plan import plan as make_plan
+    from grace_store.run.status import status
+
+    with ProgressDisplay() as display:
+        planned = make_plan(
+            data,
+            store,
+            DataRequest(**pick(wishes, DataRequest)),
+            samples_per_unit=unit_samples,
+            images=wishes["images"],
+            workers=workers,
+            listener=display,
+        )
+    if as_json:
+        print_json(status(planned).model_dump(mode="json"))
+        return
+    frozen = planned.plan
+    log.print(f"Read as {frozen.spec.format}.", markup=False)
+    units = counted(frozen.num_units, "unit")
+    click.echo(f"{store}: {frozen.num_samples} of {counted(frozen.num_records, 'record')} planned in {units}.")
+    for reason, count in frozen.set_aside.items():
+        click.echo(f"  {count} set aside: {reason}")
+
+
+COMMAND = plan

@@ -1,0 +1,42 @@
+"""grace-store repair"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from grace_store.base.text import counted
+from grace_store.cli.console import print_json, stoppable
+from grace_store.cli.extract_options import speed_options
+from grace_store.cli.options import as_json, images_option, moved_data_option, pick, store_argument
+from grace_store.cli.progress import ProgressDisplay
+
+
+@click.command(epilog="\b\nExample:\n  grace-store repair traces.zarr --model ./model")
+@store_argument
+@click.option("--model", type=click.Path(), help="Model folder or .gguf file, if it has moved. [default: where it was]")
+@moved_data_option
+@images_option
+@speed_options
+@as_json
+def repair(store: str, model: str | None, data: tuple[str, ...], *, as_json: bool, **speed: Any) -> None:
+    """Redo exactly what a deep verify finds broken.
+
+    Broken units are extracted again, damaged metadata is written again, and files that killed runs left are deleted.
+    """
+    from grace_store.base.settings import RunOptions
+    from grace_store.run.extract import ExtractJob
+    from grace_store.run.repair import repair as mend
+
+    options = RunOptions(**pick(speed, RunOptions))
+    job = ExtractJob(store, model=model, data=data, options=options, images=speed["images"])
+    with ProgressDisplay() as display, stoppable() as stop:
+        mended = mend(job, display, stop)
+    if as_json:
+        print_json({"store": store, "mended": [problem.to_json() for problem in mended]})
+    else:
+        click.echo(f"{store}: {counted(len(mended), 'problem')} mended." if mended else f"{store}: nothing to mend.")
+
+
+COMMAND = repair

@@ -1,0 +1,122 @@
+"""grace-store report"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from grace_store.base.text import counted, size
+from grace_store.cli.console import print_json
+from grace_store.cli.options import (
+    FILE,
+    FOLDER,
+    OUT_FILE,
+    as_json,
+    images_option,
+    moved_data_option,
+    partial_option,
+    store_argument,
+)
+from grace_store.cli.progress import ProgressDisplay
+
+EPILOG = """\b
+Examples:
+  grace-store report traces.zarr --out report.html
+  grace-store report traces.zarr --out report.html --scores scores.parquet --subset subset.jsonl
+  grace-store report traces.zarr --out report.html --scores grace.parquet --scores random.parquet
+  grace-store report traces.zarr --out report.html --sweep sweep --figures figures
+  grace-store report traces.zarr --out report.html --by is_correct --by source
+"""
+
+
+@click.command(epilog=EPILOG)
+@store_argument
+@click.option("--out", required=True, type=OUT_FILE, help="HTML file to write.")
+@click.option(
+    "--signal",
+    "signals",
+    multiple=True,
+    metavar="NAME[=WEIGHT]",
+    help="Signal to report on, with its weight; may be repeated. [default: the only one]",
+)
+@click.option(
+    "--scores",
+    multiple=True,
+    type=FILE,
+    help="Table of scores; may be repeated, to compare methods. [default: scored now, by GRACE's defaults]",
+)
+@click.option("--sweep", type=FOLDER, help="Folder that `sweep` wrote. [default: a small sweep is made now]")
+@click.option(
+    "--duplicates", type=FILE, help="Table that `duplicates` wrote. [default: searched for now, among the traces shown]"
+)
+@click.option(
+    "--diversity",
+    type=FILE,
+    help="File that `diversity --out` wrote. [default: measured now, unless STORE is too large]",
+)
+@click.option(
+    "--subset",
+    "subsets",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Subset that `select` wrote; may be repeated. [default: the best by --ratio]",
+)
+@click.option(
+    "--ratio", default="0.2", show_default=True, help="Share of the samples that counts as chosen without a --subset."
+)
+@click.option(
+    "--by",
+    multiple=True,
+    metavar="FIELD",
+    help="Field of the records whose groups are compared by value; may be repeated. [default: none]",
+)
+@images_option
+@moved_data_option
+@click.option(
+    "--max-traces",
+    type=click.IntRange(1),
+    default=5000,
+    show_default=True,
+    help="Largest number of traces to show: both ends of the ranking, chosen ones, and others at random.",
+)
+@click.option(
+    "--figures", type=FOLDER, help="Folder to write the figures to as well, as SVG and PNG. [default: page only]"
+)
+@partial_option
+@as_json
+def report(store: str, out: Path, data: tuple[str, ...], figures: Path | None, *, as_json: bool, **wishes: Any) -> None:
+    """Write one HTML page of plots, and of traces step by step.
+
+    The page needs no network: it loads nothing and runs nothing but its own scripts. Texts and images come from the
+    dataset, if it can be read; whatever they contain is shown as text.
+    """
+    from grace_store.pages.report import report as run
+    from grace_store.pages.report_inputs import ReportRequest
+
+    with ProgressDisplay(quiet=as_json) as display:
+        request = ReportRequest(**wishes, data=data or None)
+        written = run(store, out, request, figures=figures, listener=display)
+    if as_json:
+        print_json(
+            {
+                "out": str(out),
+                "num_bytes": written.num_bytes,
+                "num_samples": written.num_samples,
+                "num_traces": written.num_traces,
+                "sections": written.sections,
+                "figures": [str(path) for path in written.figures],
+                "notes": written.notes,
+            }
+        )
+        return
+    traces = counted(written.num_samples, "trace")
+    click.echo(f"{out}: {written.num_traces} of {traces}, {size(written.num_bytes)}.")
+    for note in written.notes:
+        click.echo(f"  {note}")
+    if written.figures:
+        click.echo(f"{figures}: {counted(len(written.figures), 'file')}.")
+
+
+COMMAND = report

@@ -1,0 +1,222 @@
+"""grace-store score"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from grace_store.base.errors import SettingError
+from grace_store.base.text import counted, one_line
+from grace_store.cli.console import harmless, print_json
+from grace_store.cli.options import (
+    FILE,
+    OUT_FILE,
+    as_json,
+    engine_options,
+    given,
+    grace_options,
+    partial_option,
+    said,
+    spread,
+    stacked,
+    threads_option,
+    wish,
+)
+from grace_store.cli.progress import ProgressDisplay
+from grace_store.values.methods import METHODS
+from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.method_spec import parse_spec
+
+if TYPE_CHECKING:
+    from grace_store.artifacts.notes import ScoresNote
+    from grace_store.curate.score import ScoreRun
+    from grace_store.curate.targets import Targets
+
+EPILOG = """\b
+Examples:
+  grace-store score traces.zarr --out scores.parquet --history ema:0.8
+  grace-store score traces.zarr --out scores.parquet --alpha 1                  # without history
+  grace-store score traces.zarr --out scores.parquet --without-answer
+  grace-store score traces.zarr --out scores.parquet --signal early=1 --signal late=3
+  grace-store score traces.zarr --out scores.parquet --method longest
+  grace-store score traces.zarr --out less.parquet --method less --targets bench.zarr --signal ck1 --signal ck2
+  grace-store score traces.zarr --out icons.parquet --method icons --targets bench.zarr --subtasks subject
+  grace-store score --replay scores.parquet --out again.parquet
+  grace-store score s3://bucket/traces.zarr --out scores.parquet --engine ray --address auto    # on a Ray cluster
+"""
+
+NAMED_AT_MOST = 10
+"""Subtasks and capabilities that are named; a target set may have hundreds."""
+BESIDE_REPLAY = ("store", "out", "replay", "targets", "target_data", "threads", "engine", "address", "as_json")
+"""What --replay has a use for; all other settings are the table's."""
+
+method_options = stacked(
+    click.option(
+        "--method",
+        type=click.Choice(list(METHODS)),
+        default="grace",
+        show_default=True,
+        help="Scoring method. less, icons and cadc (a reconstruction) score by the influence on --targets; the others "
+        "but grace are simple baselines.",
+    ),
+    grace_options,
+    wish(InfluenceSpec, "--seed", "Seed of --method random and cadc."),
+    wish(
+        InfluenceSpec,
+        "--vote-percent",
+        "With --method icons, percentage of the samples that each subtask votes for.",
+    ),
+    wish(
+        InfluenceSpec, "--join-cosine", "With --method cadc, join subtasks whose gradients have at least this cosine."
+    ),
+)
+
+target_options = stacked(
+    click.option(
+        "--targets",
+        type=click.Path(),
+        help="Store of the target set, extracted as STORE was; for --method less, icons and cadc. [default: none]",
+    ),
+    click.option(
+        "--target-signal",
+        multiple=True,
+        metavar="NAME",
+        help="Signal of the target set for each --signal, in their order. [default: the one of the same name, or the "
+        "only one that fits]",
+    ),
+    click.option(
+        "--subtasks",
+        metavar="FIELD",
+        help="Field of the target records that names the subtask. [default: every file is a subtask]",
+    ),
+    click.option(
+        "--target-data",
+        multiple=True,
+        type=click.Path(),
+        help="Files of the target set, if they have moved; may be repeated. [default: those that were planned]",
+    ),
+)
+
+
+@click.command(epilog=EPILOG)
+@click.argument("store", type=click.Path(), required=False)
+@click.option("--out", required=True, type=OUT_FILE, help="Parquet file to write.")
+@click.option(
+    "--signal",
+    multiple=True,
+    metavar="NAME[=WEIGHT]",
+    help="Signal to score by, with its weight; may be repeated. [default: the only one]",
+)
+@method_options
+@target_options
+@click.option(
+    "--replay",
+    type=FILE,
+    help="Table of scores to make again with the settings it was made with. [default: as the options say]",
+)
+@partial_option
+@threads_option
+@engine_options
+@as_json
+def score(
+    store: str | None,
+    out: Path,
+    replay: Path | None,
+    threads: int | None,
+    engine: str,
+    address: str | None,
+    *,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Make a table of step scores and values, without model or GPU.
+
+    The table has one row a sample, and in its metadata the settings that made it, so it can be made again with
+    --replay. With --method less, icons or cadc, signals are checkpoints with one gradient a sample (`extract --kind
+    gradient`), and their weights are learning rates: as given, else as recorded by all of them, else equal.
+    """
+    from grace_store.curate.score import ScoreRequest
+    from grace_store.curate.score import replay as run_again
+    from grace_store.curate.score import score as run
+
+    if replay is not None and (ignored := given(but=BESIDE_REPLAY)):
+        raise SettingError(
+            f"--replay scores exactly as the table was scored: leave the other settings out ({', '.join(ignored)})"
+        )
+    if replay is None and store is None:
+        raise click.UsageError("Missing argument 'STORE' (only --replay works without it).")
+    signals, partial = settings.pop("signal"), settings.pop("partial")
+    targets = _take_targets(settings)
+    with ProgressDisplay(quiet=as_json) as display, spread(engine, address, threads, display) as pool:
+        if replay is not None:
+            done = run_again(replay, out, store, targets=targets, threads=pool, listener=display)
+        else:
+            spec = parse_spec(said(settings))
+            request = ScoreRequest(spec=spec, signals=signals or None, targets=targets, partial=partial)
+            done = run(str(store), request, out=out, threads=pool, listener=display)
+    if as_json:
+        result = {"out": str(out), "num_samples": done.num_samples, "num_with_value": done.num_with_value}
+        print_json(result | {"flags": done.flags, **done.note.to_json()})
+        return
+    _print(done)
+
+
+def _take_targets(settings: dict[str, Any]) -> Targets | None:
+    """Return the target set of the options given, taking them out of the settings; with --replay, where it is now."""
+    from grace_store.curate.targets import Targets
+
+    names = ("targets", "target_signal", "subtasks", "target_data")
+    store, signals, subtasks, data = (settings.pop(name) for name in names)
+    if store is not None:
+        return Targets(store, signals, subtasks, data)
+    options = {"--target-signal": signals, "--subtasks": subtasks, "--target-data": data}
+    if lonely := [name for name, value in options.items() if value]:
+        raise SettingError(f"{', '.join(lonely)} needs --targets, the store of the target set")
+    return None
+
+
+def _print(run: ScoreRun) -> None:
+    without = run.num_samples - run.num_with_value
+    lacking = f", {without} of them without a value" if without else ""
+    click.echo(f"{run.out}: {counted(run.num_samples, 'sample')} scored{lacking}.")
+    note = run.note
+    if note.targets is not None:
+        _print_influence(note)
+    for name, count in run.flags.items():
+        click.echo(f"  {count} flagged {name}")
+    if note.partial:
+        units = ", ".join(f"{name} has {each.num_units}" for name, each in note.signals.items())
+        click.echo(f"  partial: {units} of {counted(note.num_units, 'unit')}")
+
+
+def _print_influence(note: ScoresNote) -> None:
+    """Say how an influence method counted checkpoints and subtasks."""
+    assert note.targets is not None
+    total = sum(each.weight for each in note.signals.values())
+    shares = ", ".join(f"{name} {note.signals[name].weight / total:.3g}" for name in note.checkpoints or ())
+    source = {"given": "as given", "learning_rate": "by learning rate", "equal": "equal"}[note.weights_from or "equal"]
+    click.echo(f"  method: {note.method.title}")
+    click.echo(f"  checkpoints: {shares} (weights {source})")
+    sizes = [f"{one_line(each.name)} ({each.num_samples})" for each in note.targets.subtasks]
+    click.echo(harmless(f"  subtasks: {_first_few(sizes)}"))
+    capabilities = note.capabilities or ()
+    for number, members in enumerate(capabilities[:NAMED_AT_MOST]):
+        click.echo(harmless(f"  capability {number}: {_first_few([one_line(each) for each in members])}"))
+    if len(capabilities) > NAMED_AT_MOST:
+        click.echo(f"  and {len(capabilities) - NAMED_AT_MOST} more capabilities")
+    cosines = [each for i, line in enumerate(note.subtask_cosine or ()) for each in line[:i]]
+    if cosines and isinstance(note.spec, InfluenceSpec):
+        click.echo(
+            f"  cosines between subtasks: {min(cosines):.3f} to {max(cosines):.3f}, joined from "
+            f"{note.spec.join_cosine:g} on"
+        )
+
+
+def _first_few(texts: list[str]) -> str:
+    more = f" and {len(texts) - NAMED_AT_MOST} more" if len(texts) > NAMED_AT_MOST else ""
+    return ", ".join(texts[:NAMED_AT_MOST]) + more
+
+
+COMMAND = score

@@ -1,0 +1,207 @@
+"""grace-store select"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from grace_store.base.errors import SettingError
+from grace_store.base.text import counted
+from grace_store.cli.console import harmless, print_json
+from grace_store.cli.options import (
+    FILE,
+    LocalPath,
+    as_json,
+    choice,
+    cluster_options,
+    images_option,
+    moved_data_option,
+    said,
+    stacked,
+    threads_option,
+)
+from grace_store.cli.progress import ProgressDisplay
+from grace_store.curate.exports import EXPORTS
+from grace_store.values.diversity_spec import METHODS, DiversitySpec
+from grace_store.values.length_bias import LENGTHS
+from grace_store.values.ranking import Balance
+
+if TYPE_CHECKING:
+    from grace_store.curate.exports.export_kind import Exported
+    from grace_store.curate.select import Subset
+
+EPILOG = """\b
+Examples:
+  grace-store select scores.parquet --ratio 0.2 --out subset.jsonl
+  grace-store select scores.parquet --ratio 0.05 --ratio 0.1 --out "subset-{ratio}.jsonl"   # each within the next
+  grace-store select scores.parquet --count 5000 --as ms-swift --images ./images --out train.jsonl
+  grace-store select scores.parquet --by num_steps --control length --out subset.jsonl
+  grace-store select scores.parquet --diversity facility --weight 0.3 --out subset.jsonl
+"""
+
+size_options = stacked(
+    click.option(
+        "--ratio", multiple=True, help="Share of the samples to keep; may be repeated, a file each. [default: 0.2]"
+    ),
+    click.option(
+        "--count",
+        multiple=True,
+        type=int,
+        help="Number of samples to keep; may be repeated. [default: as --ratio says]",
+    ),
+    click.option("--threshold", type=float, help="Least value to keep. [default: as --ratio says]"),
+)
+
+diversity_options = stacked(
+    click.option(
+        "--diversity",
+        type=click.Choice(METHODS),
+        help="How value is traded against redundancy, as described above. [default: choose by value alone]",
+    ),
+    click.option(
+        "--weight",
+        type=float,
+        help="Weight of diversity against value, 0 to 1. [default: 0.25 for facility, 0.5 for mmr, 1 for clusters]",
+    ),
+    click.option(
+        "--similarity",
+        type=float,
+        help="With dedup, cosine from which samples are near-duplicates. [default: that of --duplicates, or 0.95]",
+    ),
+    click.option(
+        "--duplicates",
+        type=FILE,
+        help="With dedup, table that `grace-store duplicates` wrote. [default: near-duplicates are searched for now]",
+    ),
+    click.option(
+        "--balance",
+        type=choice(Balance),
+        help="With clusters, how the budget is divided: equally, by the square root of a cluster's size, or by its "
+        "size. [default: equal]",
+    ),
+    cluster_options,
+    click.option("--seed", type=click.IntRange(0), help="Seed of the clustering. [default: 0]"),
+    threads_option,
+)
+
+
+@click.command(epilog=EPILOG)
+@click.argument("scores", type=FILE)
+@size_options
+@click.option(
+    "--out",
+    required=True,
+    type=LocalPath(path_type=Path),
+    help="File or folder to write; {ratio} in its name stands for the ratio or count.",
+)
+@click.option(
+    "--as",
+    "as_format",
+    type=click.Choice(list(EXPORTS)),
+    default="source",
+    show_default=True,
+    help="What to write: the records as they stand, conversations for a trainer, a Hugging Face datasets folder, the "
+    "records with their step scores, or the samples' ids.",
+)
+@click.option(
+    "--by",
+    metavar="FIELD",
+    help="Field of the records, or num_steps, whose values keep the shares they have in all samples. [default: none]",
+)
+@click.option(
+    "--control",
+    multiple=True,
+    type=click.Choice(["length", *LENGTHS]),
+    help="Length to take out of the values before ranking; length is all of them; may be repeated. [default: none]",
+)
+@diversity_options
+@click.option("--store", type=click.Path(), help="Store that was scored, if it has moved. [default: where it was]")
+@moved_data_option
+@images_option
+@as_json
+def select(
+    scores: Path,
+    ratio: tuple[str, ...],
+    count: tuple[int, ...],
+    threshold: float | None,
+    out: Path,
+    as_format: Any,
+    *,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Write the best samples of a table of scores as a training set.
+
+    Keeps ceil(ratio N) of the N samples that have a value, exactly; ties go to the earlier record. Samples are written
+    in the order of their records, and what made the subset is written beside it, in OUT.spec.json.
+
+    --diversity trades value against redundancy for the same number of samples. dedup: near-duplicates come last, the
+    best of each group is kept. clusters: each cluster has a budget, filled with the best by value. facility, mmr:
+    samples are chosen one by one for their value and for covering what is not yet covered (facility) or for being
+    unlike those chosen before (mmr).
+    """
+    from grace_store.artifacts.outputs import check_outputs
+    from grace_store.curate.export import ExportRequest, export
+    from grace_store.curate.select import RankRequest, rank_samples
+    from grace_store.curate.subset_sizes import SubsetSizes, subset_paths
+
+    sizes = SubsetSizes(ratio, count, threshold)
+    by, control, duplicates = (settings.pop(name) for name in ("by", "control", "duplicates"))
+    threads, images = settings.pop("threads"), settings.pop("images")
+    places = {"store": settings.pop("store"), "data": settings.pop("data") or None}
+    spec = _diversity_spec(settings, duplicates)
+    with ProgressDisplay(quiet=as_json) as display:
+        wanted = RankRequest(by=by, control=control, diversity=spec, duplicates=duplicates, **places)
+        ranking = rank_samples(scores, wanted, threads=threads, listener=display)
+    subsets = sizes.take(ranking)
+    paths = subset_paths(out, list(subsets))
+    if duplicates is not None:
+        check_outputs(paths, [(duplicates, "the table of duplicates")])
+    request = ExportRequest(as_format=as_format, images=images, **places)
+    results = [
+        _result(size, subset, export(subset, path, request))
+        for path, (size, subset) in zip(paths, subsets.items(), strict=True)
+    ]
+    if as_json:
+        print_json(results[0] if len(results) == 1 else results)
+        return
+    for result in results:
+        _print(result, is_controlled=bool(control))
+
+
+def _diversity_spec(settings: dict[str, Any], duplicates: Path | None) -> DiversitySpec | None:
+    method = settings.pop("diversity")
+    if method is not None:
+        return DiversitySpec.parse(method=method, **settings)
+    if lonely := said({**settings, "duplicates": duplicates}):
+        option = {"num_clusters": "clusters"}.get(name := next(iter(lonely)), name)
+        raise SettingError(f"--{option} is for a diverse selection: give --diversity, too")
+    return None
+
+
+def _result(size: str, subset: Subset, exported: Exported) -> dict[str, Any]:
+    return {
+        "out": str(exported.out),
+        "kept": size,
+        "num_samples": len(subset),
+        "num_with_value": subset.num_with_value,
+        "threshold": subset.threshold if subset.spec.is_by_value else None,
+        "smallest_value": subset.threshold,
+        "files": [str(file) for file in exported.files],
+        "notes": exported.notes,
+    }
+
+
+def _print(result: dict[str, Any], *, is_controlled: bool) -> None:
+    # Where more than the value decided, there are others above the smallest one that were not chosen.
+    smallest = f"smallest value kept {result['smallest_value']:.4f}" + (", length taken out" if is_controlled else "")
+    least = smallest if result["threshold"] is None else f"value {result['threshold']:.4f} and above"
+    of = counted(result["num_with_value"], "sample")
+    click.echo(f"{result['out']}: {result['num_samples']} of {of}, {least}.")
+    for note in result["notes"]:
+        click.echo(f"  {harmless(note)}")
+
+
+COMMAND = select

@@ -1,0 +1,85 @@
+"""grace-store stability"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from grace_store.base.text import counted
+from grace_store.cli.console import print_json
+from grace_store.cli.options import (
+    as_json,
+    grace_options,
+    partial_option,
+    ratio_option,
+    score_spec,
+    store_argument,
+    threads_option,
+)
+
+if TYPE_CHECKING:
+    from grace_store.curate.stability import Stability
+    from grace_store.values.survival import Survival
+
+EPILOG = """\b
+Examples:
+  grace-store stability traces.zarr --ratio 0.2
+  grace-store stability traces.zarr --signal checkpoint-100 --against seed-2 --against checkpoint-25
+"""
+
+
+@click.command(epilog=EPILOG)
+@store_argument
+@click.option("--signal", help="Signal to choose the subset by. [default: the only one]")
+@click.option("--against", multiple=True, help="Signal to compare with; may be repeated. [default: all others]")
+@ratio_option
+@grace_options
+@click.option(
+    "--draws", type=click.IntRange(1), default=200, show_default=True, help="Random draws behind each interval."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random draws.")
+@partial_option
+@threads_option
+@as_json
+def stability(store: str, against: tuple[str, ...], *, as_json: bool, **settings: Any) -> None:
+    """Measure how much of a subset survives small changes.
+
+    The subset is chosen again by other signals in STORE (another checkpoint, warm-up seed or warm-up size), from
+    vectors stored with less precision, and with each trace's steps drawn at random with replacement. The share that
+    stays is the Jaccard index: 1 is the same subset.
+    """
+    from grace_store.curate.stability import StabilityRequest
+    from grace_store.curate.stability import stability as run
+
+    spec, threads = score_spec(settings), settings.pop("threads")
+    found = run(store, StabilityRequest(spec=spec, against=against or None, **settings), threads=threads)
+    if as_json:
+        print_json({"store": store, **asdict(found)})
+        return
+    _print(store, found)
+
+
+def _print(store: str, found: Stability) -> None:
+    of = counted(found.num_samples, "sample")
+    click.echo(f"{store}: the best {found.num_chosen} of {of} by signal {found.signal}")
+    rows: list[tuple[str, Survival]] = [(f"signal {name}", each) for name, each in found.signals.items()]
+    rows += [(f"from vectors as {name}", each) for name, each in found.storages.items()]
+    rows += [("steps drawn anew", found.steps)] if found.steps is not None else []
+    width = max([len("two random subsets"), *(len(name) for name, _ in rows)]) + 2
+    click.echo(f"  {'shared with':<{width}}{'Jaccard':>8}{'95 %':>18}{'samples':>10}")
+    for name, each in rows:
+        span = f"{each.low:.3f} to {each.high:.3f}"
+        click.echo(f"  {name:<{width}}{each.jaccard:>8.3f}{span:>18}{each.num_samples:>10}")
+    click.echo(f"  {'two random subsets':<{width}}{found.by_chance:>8.3f}")
+    if found.skipped:
+        click.echo(f"  Left out, with one vector a sample and no steps: {', '.join(found.skipped)}.")
+    if not found.signals:
+        click.echo(
+            "  There is no other signal with steps to compare with. To add one: `warmup --seed 1 --out other`, then "
+            "`extract --adapter other`."
+        )
+
+
+COMMAND = stability

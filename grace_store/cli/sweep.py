@@ -1,0 +1,133 @@
+"""grace-store sweep"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+
+from grace_store.base.text import counted
+from grace_store.cli.console import number, out, print_json
+from grace_store.cli.options import (
+    FILE,
+    OUT_FOLDER,
+    as_json,
+    engine_options,
+    partial_option,
+    said,
+    spread,
+    store_argument,
+    threads_option,
+    wish,
+)
+from grace_store.cli.progress import ProgressDisplay
+from grace_store.values.score_spec import ScoreSpec
+
+if TYPE_CHECKING:
+    from grace_store.curate.sweep import Sweep
+
+EPILOG = """\b
+Examples:
+  grace-store sweep traces.zarr --out sweep --alpha 0.1:0.9:0.1 --history uniform,window:3,ema:0.8
+  grace-store sweep traces.zarr --out sweep --signal each --signal all
+  grace-store sweep traces.zarr --out sweep --grid jobs/sweeps/ablations.toml
+  grace-store sweep s3://bucket/traces.zarr --out sweep --alpha 0.1:0.9:0.1 --engine ray --address auto
+"""
+
+
+@click.command(epilog=EPILOG)
+@store_argument
+@click.option(
+    "--out",
+    "folder",
+    required=True,
+    type=OUT_FOLDER,
+    help="Folder to write: a new one, or that of an earlier sweep, which is replaced.",
+)
+@click.option("--grid", type=FILE, help="TOML file with the settings to sweep over. [default: those of the options]")
+@click.option("--alpha", help="Weights of the answer: a list (0.3,0.7) or a range (0.1:0.9:0.1). [default: 0.7]")
+@wish(ScoreSpec, "--history", "List of histories, such as uniform,window:3,ema:0.8.")
+@click.option("--target", help="List of targets, such as answer,trace,suffix. [default: answer]")
+@wish(ScoreSpec, "--aggregation", "List of aggregations, such as mean,min,last,length_weighted,quantile:0.5.")
+@click.option(
+    "--signal",
+    multiple=True,
+    metavar="NAME[=WEIGHT][,...]",
+    help="Signals to score by: one, several together (a,b=2), each one by itself (each), or all together (all); may "
+    "be repeated. [default: the only one]",
+)
+@click.option(
+    "--ratio",
+    multiple=True,
+    help="Share of the samples whose overlap between settings is measured; may be repeated. [default: 0.2]",
+)
+@partial_option
+@threads_option
+@engine_options
+@as_json
+def sweep(
+    store: str,
+    folder: Path,
+    grid: Path | None,
+    signal: tuple[str, ...],
+    ratio: tuple[str, ...],
+    partial: bool,
+    threads: int | None,
+    engine: str,
+    address: str | None,
+    *,
+    as_json: bool,
+    **axes: Any,
+) -> None:
+    """Score a store by many settings at once, and compare them.
+
+    Every combination of the settings is scored in one pass. The folder gets values.parquet (setting, row, value),
+    samples.parquet, summary.parquet, overlap.parquet, and overlap and rank correlation as pictures.
+    """
+    from grace_store.curate.sweep import sweep as run
+    from grace_store.curate.sweep_settings import sweep_of
+
+    spec = sweep_of(said(axes), signal, ratio, grid)
+    is_replaced = folder.is_dir() and any(folder.iterdir())
+    with ProgressDisplay(quiet=as_json) as display, spread(engine, address, threads, display) as pool:
+        found = run(store, spec, out=folder, partial=partial, threads=pool, listener=display)
+    if as_json:
+        print_json(
+            {
+                "out": str(folder),
+                "replaced": is_replaced,
+                "num_samples": found.num_samples,
+                "num_ranked": found.num_ranked,
+                "ratios": found.ratios,
+                "summary": found.summary,
+                "partial": found.note.partial,
+            }
+        )
+        return
+    _print(found)
+    replaced = " (the earlier sweep there is replaced)" if is_replaced else ""
+    out.print(f"{folder}: values.parquet, summary.parquet, overlap.parquet, *.svg{replaced}", markup=False)
+
+
+def _print(found: Sweep) -> None:
+    title = f"{counted(len(found.settings), 'setting')} over {counted(found.num_samples, 'sample')}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("setting", no_wrap=True)
+    for name in ("mean", "sd", "length", "K", f"overlap {found.ratios[0]}"):
+        table.add_column(name, justify="right")
+    for i, row in enumerate(found.summary):
+        numbers = [row["mean"], row["standard_deviation"], row["correlation_with_length"]]
+        numbers += [row["correlation_with_num_steps"], float(found.jaccard[0, 0, i])]
+        table.add_row(found.labels[i], *(number(each, missing="") for each in numbers))
+    out.print(table)
+    out.print(
+        "mean, sd: of the values. length, K: correlation of the value with the response's length and the number of "
+        "steps. overlap: of the best samples with those of the first setting (Jaccard)."
+    )
+    if found.note.partial:
+        out.print("partial: the store is not finished.")
+
+
+COMMAND = sweep

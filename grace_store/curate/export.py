@@ -1,0 +1,103 @@
+"""Write a subset as a file that a trainer reads, with a note of what made it. The dataset must still be the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from grace_store.artifacts.made_from import open_store_of
+from grace_store.artifacts.notes import SubsetNote
+from grace_store.artifacts.outputs import Source, check_outputs, place_of, sources_of
+from grace_store.base.documents import write_document
+from grace_store.base.errors import GraceStoreError, SettingError
+from grace_store.base.files import sidecar_of
+from grace_store.curate.exports import EXPORTS
+from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
+from grace_store.curate.select import Subset
+from grace_store.data.folders import expand_paths
+from grace_store.read.records import open_dataset
+from grace_store.store.opened import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRequest:
+    """As what a subset is written, and where its sources are now, if they moved."""
+
+    as_format: str = "source"
+    """A name of ``curate.exports.EXPORTS``."""
+    store: str | None = None
+    data: Sequence[str] | None = None
+    images: str | None = None
+    """The folder that relative image paths start from."""
+
+
+def export(subset: Subset, out: str | Path, request: ExportRequest | None = None) -> Exported:
+    """Write a subset in the order of its records, and beside it, in OUT.spec.json, what made it.
+
+    What the subset is made from is never written over.
+    """
+    out, request = Path(out), request or ExportRequest()
+    if not out.name:
+        raise SettingError(f"--out {out} has no name of its own; give the name of a new file or folder.")
+    if request.as_format not in EXPORTS:
+        raise SettingError(f"--as {request.as_format} is none of {', '.join(EXPORTS)}")
+    kind = EXPORTS[request.as_format]
+    exported = Exported(out, request.as_format, len(subset), [out])
+    store, files = _sources(subset, request, kind)
+    _keep_sources(exported, subset, store, files, kind)
+    is_read = isinstance(store, Store) and kind.needs_dataset
+    with open_dataset(store, request.data) if isinstance(store, Store) and is_read else nullcontext() as dataset:
+        if dataset is not None:
+            _keep_sources(exported, subset, store, [file.path for file in dataset.files], kind)
+        opened = store if isinstance(store, Store) else None
+        kind.write(ChosenRecords(subset, opened, dataset, request.images), exported)
+    exported.notes += _notes(subset)
+    write_document(sidecar_of(out), _note(subset, request.as_format))
+    exported.files.append(sidecar_of(out))
+    return exported
+
+
+def _sources(subset: Subset, request: ExportRequest, kind: Export) -> tuple[Store | str, Sequence[Path]]:
+    """Return the store and the files given; an export that needs neither is written without, if they are gone."""
+    if kind.needs_dataset:
+        return open_store_of(subset.scores, request.store), ()
+    files = expand_paths(request.data) if request.data else []
+    try:
+        return open_store_of(subset.scores, request.store), files
+    except GraceStoreError:
+        return request.store or subset.scores.note.store, files
+
+
+def _keep_sources(exported: Exported, subset: Subset, store: Store | str, files: Sequence[Path], kind: Export) -> None:
+    """Raise SettingError if a file about to be written is, holds or lies in something the subset is made from."""
+    sources: list[Source] = [(path, "which the scores were made from") for path in files]
+    sources += sources_of(store) if isinstance(store, Store) else place_of(store)
+    if subset.scores.path is not None:
+        sources.append((subset.scores.path, "the table of scores"))
+    targets = [exported.out, sidecar_of(exported.out), *(exported.out.with_name(name) for name in kind.also_writes)]
+    check_outputs(targets, sources)
+
+
+def _notes(subset: Subset) -> list[str]:
+    notes = list(subset.notes)
+    if subset.scores.note.method.is_reconstruction:
+        notes.append(f"the scores are by {subset.scores.method}")
+    if subset.scores.note.partial:
+        notes.append("the scores are of an unfinished store; what is not extracted yet could not be chosen")
+    return notes
+
+
+def _note(subset: Subset, as_format: str) -> SubsetNote:
+    return SubsetNote(
+        spec=subset.spec,
+        as_format=as_format,
+        num_samples=len(subset),
+        num_with_value=subset.num_with_value,
+        threshold=subset.threshold if subset.spec.is_by_value else None,
+        smallest_value=subset.threshold,
+        scores=subset.scores.note,
+        scores_path=None if subset.scores.path is None else str(subset.scores.path.absolute()),
+        rows=tuple(subset.row.tolist()),
+    )

@@ -1,0 +1,110 @@
+"""What a kind of export is, and the chosen records that it writes. The extension point of exports.
+
+A new kind is a module with one ``Export`` called EXPORT, and its name in ``exports/__init__``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from grace_store.base.errors import DataError
+from grace_store.base.states import Unusable
+from grace_store.data.dataset import Dataset
+from grace_store.data.folders import name_files
+from grace_store.data.record import Record
+from grace_store.data.sample import Sample
+from grace_store.data.understand import understand
+from grace_store.read.records import image_folder
+from grace_store.store.opened import Store
+
+if TYPE_CHECKING:
+    from grace_store.curate.select import Subset
+
+
+@dataclass(slots=True)
+class Exported:
+    """What was written."""
+
+    out: Path
+    as_format: str
+    num_samples: int
+    files: list[Path] = field(default_factory=list)
+    """Everything that was written, the subset itself first."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """One way of writing a subset."""
+
+    about: str
+    """What is written, in a line; shown in --help."""
+    write: Callable[[ChosenRecords, Exported], None]
+    needs_dataset: bool = True
+    """Whether records are read; what does without is written from the table alone."""
+    also_writes: Sequence[str] = ()
+    """Names of files beside the subset that are written too."""
+
+
+class ChosenRecords:
+    """The chosen records, read one at a time in the order of the dataset."""
+
+    def __init__(self, subset: Subset, store: Store | None, dataset: Dataset | None, images: str | None = None) -> None:
+        """Take store and dataset, unless the export does without."""
+        self.subset = subset
+        self._store = store
+        self._dataset = dataset
+        self._images = images
+
+    @property
+    def store(self) -> Store:
+        assert self._store is not None
+        return self._store
+
+    @property
+    def dataset(self) -> Dataset:
+        assert self._dataset is not None
+        return self._dataset
+
+    @property
+    def image_folder(self) -> str:
+        """The folder that relative image paths start from."""
+        view = self.store.signal(next(iter(self.subset.scores.note.signals)))
+        return image_folder(self._images, view, self.dataset)
+
+    def raw(self, *, one_line: bool) -> Iterator[bytes]:
+        """Yield the records byte for byte; on one line, a line break between its fields becomes a space."""
+        for raw in self.dataset.read_many(self._locators()):
+            yield raw.replace(b"\r", b" ").replace(b"\n", b" ") if one_line and b"\n" in raw else raw
+
+    def samples(self) -> Iterator[tuple[bytes, Sample]]:
+        """Yield the records on one line each, with the samples they are."""
+        names = name_files([Path(file.path) for file in self.store.plan.files])
+        file_start = list(accumulate((file.num_records for file in self.store.plan.files), initial=0))
+        rows = self.subset.row.tolist()
+        for row, locator, raw in zip(rows, self._locators(), self.raw(one_line=True), strict=True):
+            file = locator[0]
+            record = Record(row, *locator, raw)
+            try:
+                sample = understand(record, self.store.plan.spec, names[file], row - file_start[file])
+            except Unusable as why:  # the file is the planned one, so this code reads it differently
+                raise DataError(f"Row {row} cannot be read as it was when it was planned: {why}.") from why
+            yield raw, sample
+
+    def table_rows(self) -> list[int]:
+        """Return the chosen rows of the table in the order of the dataset's rows."""
+        ranked, row = self.subset.ranked, self.subset.scores.row
+        rows: list[int] = ranked[np.argsort(row[ranked], kind="stable")].tolist()
+        return rows
+
+    def _locators(self) -> Iterator[tuple[int, int, int]]:
+        places = self.store.positions_of(self.subset.row)
+        columns = (self.store.column(f"sample_{name}")[places].tolist() for name in ("file", "offset", "length"))
+        return zip(*columns, strict=True)

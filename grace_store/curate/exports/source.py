@@ -1,0 +1,14 @@
+"""The chosen records byte for byte as they stood in the dataset."""
+
+from __future__ import annotations
+
+from grace_store.base.files import write_array, write_lines
+from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
+
+
+def _write(chosen: ChosenRecords, exported: Exported) -> None:
+    is_array = exported.out.suffix == ".json"
+    (write_array if is_array else write_lines)(exported.out, chosen.raw(one_line=not is_array))
+
+
+EXPORT = Export(about="the records byte for byte: JSON lines or, if OUT ends in .json, an array", write=_write)

@@ -1,0 +1,33 @@
+"""The samples of a table of scores from best to worst, with fields of their records beside the values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grace_store.artifacts.made_from import open_store_of
+from grace_store.artifacts.score_table import ScoreTable, read_scores
+from grace_store.read.records import read_field
+
+
+def ranked_records(scores: ScoreTable | str | Path, fields: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return every sample with a value, the best first: its id, its value, and fields of its record by names given."""
+    table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
+    store = open_store_of(table, None)
+    positions = store.positions_of(table.row)
+    columns = {name: read_field(store, field, positions=positions) for name, field in fields.items()}
+    ids, value = table.sample_id, table.value
+    return [
+        {"sample_id": ids[i], "value": float(value[i])} | {name: column[i] for name, column in columns.items()}
+        for i in table.ranked(value).tolist()
+    ]
+
+
+def mean_values(records: Sequence[dict[str, Any]], field: str) -> dict[str, float]:
+    """Return the mean value of the records with each value of a field, the largest mean first."""
+    groups: dict[str, list[float]] = {}
+    for record in records:
+        groups.setdefault(str(record[field]), []).append(record["value"])
+    means = {name: sum(values) / len(values) for name, values in groups.items()}
+    return dict(sorted(means.items(), key=lambda item: (item[1], item[0]), reverse=True))

@@ -1,0 +1,86 @@
+"""What a report is made from beside the store: read and checked before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grace_store.artifacts.diversity_document import Diversity
+from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicates
+from grace_store.artifacts.made_from import check_plan_of
+from grace_store.artifacts.score_table import ScoreTable, read_scores
+from grace_store.artifacts.subset_file import selected_rows
+from grace_store.base.arrays import IntArray
+from grace_store.base.documents import read_document
+from grace_store.base.errors import DataError, SettingError
+from grace_store.base.files import sidecar_of
+from grace_store.curate.sweep import Sweep, read_sweep
+from grace_store.store.opened import Store
+
+MAX_SUBSETS = 30
+"""A trace's subsets are bits of one number in the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRequest:
+    """What goes into a report. Only the store is needed: what is not given is made from it, or left out and said."""
+
+    signals: Sequence[str] = ()
+    scores: Sequence[Path] = ()
+    """Tables of scores; the first that has step scores is the one that traces are shown with."""
+    sweep: Path | None = None
+    duplicates: Path | None = None
+    """What ``grace-store duplicates`` wrote."""
+    diversity: Path | None = None
+    """What ``grace-store diversity`` wrote."""
+    subsets: Sequence[Path] = ()
+    by: Sequence[str] = ()
+    """Fields of the records whose groups are held against each other."""
+    images: str | None = None
+    data: Sequence[str] | None = None
+    ratio: str = "0.2"
+    """Share that counts as chosen where no subset is given, and that methods are compared at."""
+    max_traces: int = 5000
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReportInputs:
+    """What was given, all of it made from the store's plan."""
+
+    tables: list[ScoreTable]
+    sweep: Sweep | None
+    duplicates: DuplicateTable | None
+    diversity: Diversity | None
+    subsets: dict[str, IntArray]
+    """The dataset rows of each subset, by its file's name."""
+
+    @classmethod
+    def read(cls, store: Store, request: ReportRequest) -> ReportInputs:
+        """Read all that a request names; raise for the first that cannot be used."""
+        tables = [read_scores(path) for path in request.scores]
+        for table in tables:
+            check_plan_of(table.note, store, table.what)
+        if request.signals and any(table.has_step_scores for table in tables):
+            raise SettingError("--scores says by which signals it was scored: leave --signal out")
+        duplicates = None if request.duplicates is None else read_duplicates(request.duplicates)
+        if duplicates is not None:
+            check_plan_of(duplicates.note, store, f"table of duplicates {request.duplicates}")
+        diversity = None if request.diversity is None else read_document(request.diversity, Diversity)
+        if diversity is not None:
+            check_plan_of(diversity, store, f"measure of diversity {request.diversity}")
+        sweep = None if request.sweep is None else read_sweep(store, request.sweep)
+        return cls(tables, sweep, duplicates, diversity, _subsets(store, request.subsets))
+
+
+def _subsets(store: Store, paths: Sequence[Path]) -> dict[str, IntArray]:
+    if len(paths) > MAX_SUBSETS:
+        raise DataError(f"{len(paths)} subsets are given, a page shows at most {MAX_SUBSETS}.")
+    found = {}
+    for path in paths:
+        rows = selected_rows(store, path)
+        if rows is None:
+            raise DataError(f"{path} has no {sidecar_of(path).name} beside it, as `grace-store select` writes it.")
+        found[path.name if path.name not in found else str(path)] = rows
+    return found

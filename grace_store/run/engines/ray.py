@@ -1,0 +1,343 @@
+"""The engine of a Ray cluster: an actor for each GPU (or CPU) of its nodes, as they come and go.
+
+Actors open store, dataset and model by themselves and write units themselves; only the numbers of units and small
+messages pass through Ray. A unit written twice has the same bytes, so whatever is in doubt is done again.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from grace_store import __version__
+from grace_store.base.errors import SettingError, WorkerDied
+from grace_store.base.events import Listener, Note
+from grace_store.base.settings import RunOptions
+from grace_store.base.text import counted
+from grace_store.run.engines.dispatch import ENDED, Dispatch, Worker
+from grace_store.run.engines.engine import Engine, EngineOptions, Work
+from grace_store.run.engines.ray_cluster import joined_cluster
+from grace_store.run.engines.ray_tasks import RayTasks
+from grace_store.run.pipeline import find_committed
+
+POLL_SECONDS = 0.5
+NO_ROOM_SECONDS = 15.0
+"""How long a node may take to start a worker before it is said that none has room for one."""
+UNREACHABLE_SECONDS = 120.0
+"""Ray knows sooner of a node that is dead; one that cannot be reached from here is of no use either."""
+NOWHERE = "no node"
+"""Where actors are that were not placed yet."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Actor(Worker):
+    handle: Any
+    sent: list[int] = field(default_factory=list)
+    """Units that it has under way, in the order in which they are to be done."""
+    num_heard: int = 0
+    is_told_to_end: bool = False
+    unreachable_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    actor: _Actor
+    method: str
+    arguments: tuple[Any, ...] = ()
+
+
+class _Run:
+    """Actors of a Ray cluster, and the calls that they have not answered yet."""
+
+    def __init__(self, work: Work) -> None:
+        self._job = work.job
+        self._units = work.units
+        self._options = work.engine
+        self._listener = work.listener
+        self._stop = work.stop
+        self._dispatch = Dispatch(
+            work.job.options.queue_units, partial(find_committed, work.view), work.listener, work.stop
+        )
+        self._actors: list[_Actor] = []
+        self._calls: dict[Any, _Call] = {}
+        self._ray: Any = None
+        self._actor_class: Any = None
+        self._amounts: dict[str, float] = {}
+        self._alone_since: float | None = None
+        self._has_told_alone = False
+        self._has_begun = False
+
+    def finish(self) -> None:
+        """Run the units; raise WorkerDied at the end if some could not be done."""
+        self._dispatch.waiting.extend(self._units)
+        with joined_cluster(self._options.address) as self._ray:
+            self._actor_class = self._ray.remote(_actor_class())
+            self._amounts = needed_resources(self._job.options, has_gpus=self._has_gpus())
+            self._job = self._job.model_copy(update={"options": placed_options(self._job.options, self._amounts)})
+            try:
+                while self._is_open():
+                    self._start_actors()
+                    self._take_answers()
+                    self._dispatch.feed(list(self._actors), self._send, self._end)
+                    self._wait_for_nodes()
+            finally:
+                for actor in list(self._actors):
+                    self._drop(actor)
+        self._dispatch.conclude()
+
+    def _is_open(self) -> bool:
+        return bool(self._actors) or (bool(self._dispatch.waiting) and not self._stop.is_set() and self._has_hope())
+
+    def _has_hope(self) -> bool:
+        """Return whether workers may start somewhere: not if there are nodes, and all of them were tried in vain."""
+        return bool(self._nodes()) or not self._dispatch.left_out
+
+    def _has_gpus(self) -> bool:
+        """Return whether workers are for GPUs if it is not said: a cluster may get its GPUs later, one machine not."""
+        return self._options.address is not None or any(node["Resources"].get("GPU") for node in self._alive())
+
+    def _alive(self) -> list[dict[str, Any]]:
+        return [node for node in self._ray.nodes() if node["Alive"]]
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        """Return the nodes that have what a worker needs, and where workers start."""
+        return [
+            node
+            for node in self._alive()
+            if node["NodeID"] not in self._dispatch.left_out
+            and all(node["Resources"].get(name, 0.0) >= amount for name, amount in self._amounts.items())
+        ]
+
+    # ------------------------------------------------------------ actors come and go
+
+    def _start_actors(self) -> None:
+        """Ask for an actor wherever there is room for one; Ray places it, now or when there is."""
+        if self._stop.is_set() or not self._dispatch.waiting or not self._has_hope():
+            return
+        room = sum(
+            int(min(node["Resources"][name] / amount for name, amount in self._amounts.items()))
+            for node in self._nodes()
+        )
+        # One too many is asked for where there is no room at all, so that a cluster that can grow does.
+        wanted = max(1, room) if self._options.workers is None else self._options.workers
+        num_starting = sum(actor.rate is None for actor in self._actors)
+        for _ in range(min(wanted - len(self._actors), len(self._dispatch.waiting) - num_starting)):
+            self._start()
+
+    def _start(self) -> None:
+        options: dict[str, Any] = {
+            "num_cpus": self._amounts.get("CPU", 0),
+            "num_gpus": self._amounts.get("GPU", 0),
+            "max_concurrency": 4,
+            "max_restarts": 0,
+        }
+        if avoided := self._dispatch.left_out - {NOWHERE}:
+            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(avoided))})"}
+        actor = _Actor("A worker", NOWHERE, handle=self._actor_class.options(**options).remote())
+        self._actors.append(actor)
+        self._call(actor, "place")
+
+    def _begin(self, actor: _Actor, place: dict[str, str]) -> None:
+        """Have an actor that was placed load the model, if the code there is the code here."""
+        actor.place, actor.name = place["node"], f"The worker on {place['host']} (node {place['node'][:8]})"
+        ours = {"grace-store": __version__, "Python": platform.python_version()}
+        if different := [
+            f"{name} {place[name]} instead of {mine}" for name, mine in ours.items() if place[name] != mine
+        ]:
+            self._dispatch.left_out.add(actor.place)
+            self._lose(actor, f"It has {' and '.join(different)}: different code must not write into one store.")
+            return
+        self._listener(Note(f"A worker starts on {place['host']}."))
+        # Those that come later go without a trial, as it may have been the trial's samples that killed one.
+        trial = None if self._has_begun else self._job.trial_unit
+        self._call(actor, "start", self._job.model_copy(update={"trial_unit": trial}).model_dump_json())
+
+    def _send(self, actor: _Actor, unit: int) -> None:
+        # All of them each time: calls that are under way together may arrive in any order.
+        actor.sent = [*(each for each in actor.sent if each in actor.in_flight), unit]
+        self._call(actor, "put", actor.sent)
+
+    def _end(self, actor: _Actor) -> None:
+        if actor.place == NOWHERE or actor.rate is None:  # it has no unit yet, and loading a model may take minutes
+            self._drop(actor)
+        elif not actor.is_told_to_end:
+            actor.is_told_to_end = True
+            self._call(actor, "end")
+
+    def _drop(self, actor: _Actor) -> None:
+        """Let go of an actor, alive or dead."""
+        if actor in self._actors:
+            self._actors.remove(actor)
+        self._calls = {ref: call for ref, call in self._calls.items() if call.actor is not actor}
+        self._ray.kill(actor.handle)
+
+    def _lose(self, actor: _Actor, words: str, *, in_order: bool = False) -> None:
+        """See to what an actor that ended, or is of no use, had under way."""
+        is_machine_lost = actor.place != NOWHERE and actor.place not in {node["NodeID"] for node in self._alive()}
+        num_workers = len(self._actors)
+        self._drop(actor)
+        if is_machine_lost and not in_order:
+            self._dispatch.lost_with_machine(actor)
+        else:
+            self._dispatch.lost(actor, words=words, in_order=in_order, num_workers=num_workers)
+
+    # ------------------------------------------------------------ calls and their answers
+
+    def _call(self, actor: _Actor, method: str, *arguments: Any) -> None:
+        self._calls[getattr(actor.handle, method).remote(*arguments)] = _Call(actor, method, arguments)
+
+    def _take_answers(self) -> None:
+        if not self._calls:
+            self._stop.wait(POLL_SECONDS)
+            return
+        refs = list(self._calls)
+        ready, _ = self._ray.wait(refs, num_returns=1, timeout=POLL_SECONDS)
+        if ready:
+            ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
+        for ref in ready:
+            call = self._calls.pop(ref, None)  # an answer before it may have been the actor's last
+            if call is not None:
+                self._take_answer(call, ref)
+
+    def _take_answer(self, call: _Call, ref: Any) -> None:
+        actor, errors = call.actor, self._ray.exceptions
+        try:
+            answer = self._ray.get(ref)
+        except errors.ActorUnavailableError:
+            now = time.monotonic()
+            actor.unreachable_since = actor.unreachable_since or now
+            if now - actor.unreachable_since > UNREACHABLE_SECONDS:
+                self._lose(actor, f"{actor.name} could not be reached for {UNREACHABLE_SECONDS:g} seconds.")
+            else:
+                self._call(actor, call.method, *call.arguments)
+        except errors.RayActorError as error:
+            self._lose(actor, f"{actor.name} died: {_first_line(error)}")
+        except errors.RayError as error:
+            self._lose(actor, f"{actor.name} failed: {_first_line(error)}")
+        else:
+            actor.unreachable_since = None
+            self._understand(call, answer)
+
+    def _understand(self, call: _Call, answer: Any) -> None:
+        actor = call.actor
+        if call.method == "place":
+            self._begin(actor, answer)
+        elif call.method == "start":
+            self._call(actor, "messages", 0)
+        elif call.method == "messages":
+            actor.num_heard += len(answer)
+            for message in answer:
+                if message["event"] == ENDED:
+                    if actor.rate is None and actor.failure:
+                        actor.failure += " (Every node must see store, data and model, all under the same paths.)"
+                    self._lose(actor, f"{actor.name} ended before its work did.", in_order=message["in_order"])
+                    return
+                self._has_begun = True
+                self._dispatch.heard(actor, message, [each for each in self._actors if each.place != NOWHERE])
+            self._call(actor, "messages", actor.num_heard)
+
+    def _wait_for_nodes(self) -> None:
+        """Say that no node has room for a worker, once that has lasted; give up when it has lasted too long."""
+        if self._stop.is_set() or not self._dispatch.waiting or any(each.place != NOWHERE for each in self._actors):
+            self._alone_since, self._has_told_alone = None, False
+            return
+        now = time.monotonic()
+        self._alone_since = self._alone_since or now
+        lasted, limit = now - self._alone_since, self._options.wait_seconds
+        what = "GPU" if "GPU" in self._amounts else "CPU"
+        num_units = counted(len(self._dispatch.waiting), "unit")
+        if limit is not None and lasted > limit:
+            raise WorkerDied(
+                f"No node with a free {what} was there for {limit / 60:g} minutes, and {num_units} are to do. Run the "
+                "same command when there is one."
+            )
+        has_nodes = bool(self._nodes())
+        if not self._has_told_alone and (lasted > NO_ROOM_SECONDS or not has_nodes):
+            self._has_told_alone = True
+            hint = "" if what == "CPU" or has_nodes else " (--device cpu does without)"
+            self._listener(
+                Note(f"No node of the cluster has a free {what}{hint}. Waiting for one: {num_units} are to do.")
+            )
+
+
+def placed_options(options: RunOptions, amounts: Mapping[str, float]) -> RunOptions:
+    """Return the options of a worker that has so much of a node."""
+    if "GPU" in amounts:
+        return options.model_copy(update={"device": "cuda"})
+    return options.model_copy(update={"device": "cpu", "threads": int(amounts["CPU"])})
+
+
+def needed_resources(options: RunOptions, *, has_gpus: bool) -> dict[str, float]:
+    """Return what of a node a worker takes: a GPU, or as many CPUs as it has threads."""
+    if options.device not in ("auto", "cpu", "cuda"):
+        raise SettingError(f"--device {options.device}: Ray hands out the devices itself; say cuda, cpu or auto.")
+    if options.device == "cuda" or (options.device == "auto" and has_gpus):
+        return {"GPU": 1.0}
+    return {"CPU": float(options.threads or 1)}
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _actor_class() -> type:
+    """Return what is sent to nodes: defined here to be sent as it is, so that it also answers where our code is not."""
+
+    class GraceStoreWorker:
+        def place(self) -> dict[str, str]:
+            import platform
+            import socket
+
+            import ray
+
+            try:
+                import grace_store
+
+                version = grace_store.__version__
+            except ImportError:
+                version = "missing"
+            return {
+                "node": ray.get_runtime_context().get_node_id(),
+                "host": socket.gethostname(),
+                "grace-store": version,
+                "Python": platform.python_version(),
+            }
+
+        def start(self, job: str) -> None:
+            from grace_store.run.engines.ray_worker import UnitRunner
+
+            if not hasattr(self, "runner"):
+                self.runner = UnitRunner(job)
+
+        def put(self, units: list[int]) -> None:
+            self.runner.put(units)
+
+        def end(self) -> None:
+            self.runner.end()
+
+        def messages(self, start: int) -> Any:
+            return self.runner.messages(start)
+
+    return GraceStoreWorker
+
+
+class _Ray(Engine):
+    def run(self, work: Work) -> None:
+        address = work.engine.address
+        where = f"the Ray cluster at {address}" if address else "a Ray cluster of this machine"
+        work.listener(Note(f"Starting workers on {where}."))
+        _Run(work).finish()
+
+    @contextmanager
+    def tasks(self, options: EngineOptions, threads: int | None, listener: Listener) -> Iterator[RayTasks]:
+        with joined_cluster(options.address) as ray:
+            yield RayTasks(ray, threads, listener)
+
+
+ENGINE = _Ray()

@@ -1,0 +1,85 @@
+"""The arrays of one Zarr group, open for reading and held against what the plan implies. Knows no units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.errors import ArrayNotFoundError
+
+from grace_store.base.arrays import Array
+from grace_store.base.errors import Corrupt, UnknownName
+from grace_store.store import layout
+from grace_store.store.backend import Backend
+
+
+class ArrayGroup:
+    """Arrays of one Zarr group, opened when first asked for and held against what the plan implies.
+
+    With keep_chunks, of each array the chunk is kept that was read last: for those of which a chunk serves many reads.
+    """
+
+    def __init__(
+        self, backend: Backend, path: str, arrays: Sequence[layout.ArraySpec], *, keep_chunks: bool = False
+    ) -> None:
+        self.backend = backend
+        self.path = path
+        self.specs = {spec.name: spec for spec in arrays}
+        self._arrays: dict[str, zarr.Array[Any]] = {}
+        self._keep_chunks = keep_chunks
+        self._kept: dict[str, tuple[int, Array]] = {}
+        """The number of a chunk and its values, by array."""
+
+    def __getitem__(self, name: str) -> zarr.Array[Any]:
+        if name not in self.specs:
+            raise UnknownName(f"{self.backend.location}: {self.path} has no array {name}.")
+        if name not in self._arrays:
+            try:
+                array = zarr.open_array(self.backend.zarr_store(), path=f"{self.path}/{name}", mode="r", zarr_format=3)
+            except (ArrayNotFoundError, FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise self._unreadable(name, f"cannot be opened ({error})") from error
+            spec = self.specs[name]
+            if (array.shape, array.shards or array.chunks) != (spec.shape, spec.chunks) or not _has_dtype(array, spec):
+                raise self._unreadable(
+                    name,
+                    f"is {array.dtype} {array.shape} in chunks of {array.shards or array.chunks}, the plan implies "
+                    f"{spec.dtype} {spec.shape} in chunks of {spec.chunks}",
+                )
+            self._arrays[name] = array
+        return self._arrays[name]
+
+    def _unreadable(self, name: str, why: str) -> Corrupt:
+        return Corrupt(
+            f"{self.backend.location}: the array {self.path}/{name} {why}. "
+            "`grace-store verify` says what else is wrong."
+        )
+
+    def read(self, name: str, start: int, stop: int) -> Array:
+        """Return rows start..stop; a chunk that is missing or fails its checksum raises Corrupt."""
+        num_rows, length = self[name].shape[0], self.specs[name].chunks[0]
+        number = start // length
+        first = number * length
+        if not self._keep_chunks or stop > first + length:
+            return self._read(name, start, stop)
+        kept = self._kept.get(name)
+        if kept is None or kept[0] != number:
+            whole = self._read(name, first, min(first + length, num_rows))
+            whole.flags.writeable = False
+            kept = self._kept[name] = number, whole
+        return kept[1][start - first : stop - first]
+
+    def _read(self, name: str, start: int, stop: int) -> Array:
+        array = self[name]
+        try:
+            return np.asarray(array[start:stop])
+        except (ValueError, RuntimeError, OSError) as error:
+            raise Corrupt(
+                f"{self.backend.location}: rows {start}..{stop} of {self.path}/{name} cannot be read ({error}). "
+                "Run `grace-store verify --deep`, then `grace-store repair`."
+            ) from error
+
+
+def _has_dtype(array: zarr.Array[Any], spec: layout.ArraySpec) -> bool:
+    return array.dtype.kind in "TO" if spec.dtype == "string" else array.dtype == np.dtype(spec.dtype)

@@ -1,1 +1,0 @@
-"""Influence of pool samples on target subtasks: LESS, ICONS and a reconstruction of CADC. numpy only."""

@@ -1,0 +1,254 @@
+"""GRACE: Grams to step scores to values. Knows Grams and settings, no files.
+
+V is affine in alpha, so one pass over the Grams gives the values for every alpha: the mean over all K steps is
+``first + alpha * answer + (1 - alpha) * history``, where first is a_1 / K and the others are sums over k > 1
+of a_k / K and h_k / K. Scoring goes the same way, so that a score and a sweep agree to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grace_store.base.arrays import BoolArray, FlagArray, FloatArray, IntArray, Numbers
+from grace_store.values.aggregation import aggregate, parse_aggregation
+from grace_store.values.alignment import Cosines, Target, history_cosines, target_cosines
+from grace_store.values.flags import Flag
+from grace_store.values.gram import num_entries, offsets_of
+from grace_store.values.gram_columns import Block, GramColumns
+from grace_store.values.history import History
+from grace_store.values.methods.method import Method
+from grace_store.values.score_spec import ScoreSpec, check_alpha
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScores:
+    """The scores of n samples with K steps each. What is not defined is NaN."""
+
+    step_score: FloatArray
+    """(n, K)"""
+    answer_alignment: FloatArray
+    """(n, K)"""
+    history_alignment: FloatArray
+    """(n, K), the first column NaN."""
+    value: FloatArray
+    """(n,)"""
+    flags: FlagArray
+    """(n,), bits of Flag."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedScores:
+    """The scores of n samples; steps lie flat, sample i owning offsets[i]..offsets[i + 1]."""
+
+    step_score: FloatArray
+    answer_alignment: FloatArray
+    history_alignment: FloatArray
+    """NaN at each sample's first step."""
+    value: FloatArray
+    """(n,)"""
+    flags: FlagArray
+    """(n,), bits of Flag."""
+    offsets: IntArray
+    """(n + 1,), from 0 to the number of steps."""
+
+    @classmethod
+    def empty(cls, num_steps: Numbers) -> RaggedScores:
+        """Make room for scores, all still to be written."""
+        offsets = offsets_of(num_steps)
+        steps = (np.empty(int(offsets[-1])) for _ in range(3))
+        flags = np.empty(len(num_steps), dtype=np.uint8)
+        return cls(next(steps), next(steps), next(steps), np.empty(len(num_steps)), flags, offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class AlignmentMeans:
+    """What the values of n samples are made of, for several histories and any alpha."""
+
+    first: FloatArray
+    """a_1 / K, (n,)."""
+    answer: FloatArray
+    """The sum over k > 1 of a_k / K, (n,)."""
+    history: FloatArray
+    """The sum over k > 1 of h_k / K, (histories, n)."""
+    flags: FlagArray
+    """(histories, n), bits of Flag."""
+
+    @classmethod
+    def empty(cls, num_samples: int, num_histories: int) -> AlignmentMeans:
+        """Make room for means, all still to be written."""
+        shape = (num_histories, num_samples)
+        return cls(np.empty(num_samples), np.empty(num_samples), np.empty(shape), np.empty(shape, dtype=np.uint8))
+
+    def value(self, history: int, alpha: float) -> FloatArray:
+        """Return the values (n,) for the history with that index and one alpha."""
+        return _balance(self.first, self.answer, self.history[history], check_alpha(alpha))
+
+    def values(self, alphas: Sequence[float]) -> FloatArray:
+        """Return the values for every history and alpha, (histories, alphas, n)."""
+        values = np.empty((len(self.history), len(alphas), len(self.first)))
+        for index, alpha in enumerate(map(check_alpha, alphas)):
+            values[:, index] = _balance(self.first, self.answer, self.history, alpha)
+        return values
+
+
+def _balance(first: FloatArray, answer: FloatArray, history: FloatArray, alpha: float) -> FloatArray:
+    return (first + alpha * answer) + (1.0 - alpha) * history
+
+
+# ---------------------------------------------------------------- one pass over Grams
+
+
+def alignment_means(
+    num_steps: Numbers,
+    packed: Numbers,
+    num_tokens: Numbers,
+    histories: Sequence[History],
+    target: Target = "answer",
+) -> AlignmentMeans:
+    """Return what the values for these histories and any alpha are made of, in one pass.
+
+    num_steps is (n,); the packed Grams and token counts of consecutive samples are concatenated, answers last.
+    """
+    block = Block(num_steps, packed, num_tokens)
+    means = AlignmentMeans.empty(len(num_steps), len(histories))
+    for chunk in block.chunks():
+        answer = target_cosines(chunk.gram, target)
+        first, rest = _answer_means(chunk.gram, answer)
+        means.first[chunk.sample], means.answer[chunk.sample] = first[1:], rest[1:]
+        for index, history in enumerate(histories):
+            past = history_cosines(chunk.gram, history)
+            means.history[index, chunk.sample] = _history_mean(chunk.gram, past)[1:]
+            means.flags[index, chunk.sample] = _flags(answer, past)
+    means.first[block.not_finite] = np.nan
+    means.flags[:, block.not_finite] = Flag.NOT_FINITE
+    return means
+
+
+def score_ragged(
+    num_steps: Numbers, packed: Numbers, num_tokens: Numbers, spec: ScoreSpec, *, custom_history: History | None = None
+) -> RaggedScores:
+    """Score consecutive samples with any numbers of steps.
+
+    num_steps is (n,); the packed Grams and token counts are concatenated, answers last. custom_history, which only
+    Python can give, takes the place of the spec's history.
+
+    >>> scores = score_ragged(np.array([1]), np.array([4.0, 3.0, 9.0]), np.array([5, 2]), ScoreSpec())
+    >>> scores.value, scores.offsets
+    (array([0.5]), array([0, 1]))
+    """
+    block = Block(num_steps, packed, num_tokens)
+    scores = RaggedScores.empty(num_steps)
+    for chunk in block.chunks():
+        gram, sample = chunk.gram, chunk.sample
+        answer = target_cosines(gram, spec.target)
+        past = history_cosines(gram, spec.history if custom_history is None else custom_history)
+        step_score = _step_scores(answer, past, spec)
+        value = _values(gram, answer, past, step_score, spec)[1:]
+        scores.value[sample] = value
+        scores.flags[sample] = _flags(answer, past) | np.isnan(value) * np.uint8(Flag.NO_VALUE)
+
+        step, column = np.nonzero(gram.present[:, 1:])
+        place = scores.offsets[sample[column]] + step
+        scores.step_score[place] = step_score[step, column + 1]
+        scores.answer_alignment[place] = answer.value[step, column + 1]
+        later = step > 0
+        scores.history_alignment[place[later]] = past.value[step[later] - 1, column[later] + 1]
+    scores.history_alignment[scores.offsets[:-1]] = np.nan
+    if spec.without_answer:
+        scores.step_score[scores.offsets[:-1]] = np.nan
+    if block.not_finite.any():
+        _blot_out(scores, block.not_finite)
+    return scores
+
+
+def _blot_out(scores: RaggedScores, sample: BoolArray) -> None:
+    step = np.repeat(sample, np.diff(scores.offsets))
+    for found in (scores.step_score, scores.answer_alignment, scores.history_alignment):
+        found[step] = np.nan
+    scores.value[sample] = np.nan
+    scores.flags[sample] = Flag.NOT_FINITE
+
+
+def _flags(answer: Cosines, past: Cosines) -> FlagArray:
+    return (answer.met_zero | past.met_zero)[1:] * np.uint8(Flag.ZERO_VECTOR)
+
+
+def _answer_means(gram: GramColumns, answer: Cosines) -> tuple[FloatArray, FloatArray]:
+    return answer.value[0] / gram.num_steps, answer.value[1:].sum(axis=0) / gram.num_steps
+
+
+def _history_mean(gram: GramColumns, past: Cosines) -> FloatArray:
+    mean: FloatArray = past.value.sum(axis=0) / gram.num_steps
+    return mean
+
+
+def _step_scores(answer: Cosines, past: Cosines, spec: ScoreSpec) -> FloatArray:
+    scores = answer.value.copy()
+    scores[1:] = past.value if spec.without_answer else spec.alpha * answer.value[1:] + (1.0 - spec.alpha) * past.value
+    return scores
+
+
+def _values(gram: GramColumns, answer: Cosines, past: Cosines, step_score: FloatArray, spec: ScoreSpec) -> FloatArray:
+    aggregation = parse_aggregation(spec.aggregation)
+    if aggregation.kind == "mean" and not spec.without_answer:
+        return _balance(*_answer_means(gram, answer), _history_mean(gram, past), spec.alpha)
+    first = 1 if spec.without_answer else 0
+    return aggregate(step_score[first:], gram.num_steps - first, gram.step_tokens[first:], aggregation)
+
+
+# ---------------------------------------------------------------- equally many steps
+
+
+def score_block(
+    packed: Numbers, num_tokens: Numbers, spec: ScoreSpec, *, custom_history: History | None = None
+) -> BlockScores:
+    """Score samples with equally many steps: packed is (n, m(m+1)/2), num_tokens (n, m), the answer last.
+
+    >>> scores = score_block(np.array([[4.0, 2.0, 4.0, 1.0, 3.0, 4.0]]), np.ones((1, 3)), ScoreSpec(alpha=0.5))
+    >>> scores.step_score, scores.value
+    (array([[0.25 , 0.625]]), array([0.4375]))
+    """
+    shape, num_steps = _block_shape(packed, num_tokens)
+    found = score_ragged(num_steps, packed.ravel(), num_tokens.ravel(), spec, custom_history=custom_history)
+    return BlockScores(
+        found.step_score.reshape(shape),
+        found.answer_alignment.reshape(shape),
+        found.history_alignment.reshape(shape),
+        found.value,
+        found.flags,
+    )
+
+
+def values_for_alphas(
+    packed: Numbers, num_tokens: Numbers, history: History, target: Target, alphas: Sequence[float]
+) -> FloatArray:
+    """Return the values for every alpha, (alphas, n), of samples with equally many steps.
+
+    >>> packed = np.array([[4.0, 2.0, 4.0, 1.0, 3.0, 4.0]])
+    >>> values_for_alphas(packed, np.ones((1, 3)), "uniform", "answer", [0.0, 1.0])
+    array([[0.375],
+           [0.5  ]])
+    """
+    _, num_steps = _block_shape(packed, num_tokens)
+    means = alignment_means(num_steps, packed.ravel(), num_tokens.ravel(), [history], target)
+    values: FloatArray = means.values(alphas)[0]
+    return values
+
+
+def _block_shape(packed: Numbers, num_tokens: Numbers) -> tuple[tuple[int, int], IntArray]:
+    num_samples, num_segments = num_tokens.shape
+    if packed.shape != (num_samples, num_entries(num_segments)):
+        raise ValueError(f"Grams of shape {packed.shape} do not fit token counts of shape {num_tokens.shape}")
+    return (num_samples, num_segments - 1), np.full(num_samples, num_segments - 1)
+
+
+METHOD = Method(
+    name="grace",
+    about="steps that push the model the way the answer and the steps before them do",
+    spec=ScoreSpec,
+    settings=tuple(name for name in ScoreSpec.model_fields if name != "method"),
+    reads="grams",
+)

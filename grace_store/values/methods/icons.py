@@ -1,0 +1,95 @@
+"""ICONS: subtasks vote for the samples that influence them most; a sample's value is its votes.
+
+I_k(z) = mean_v cos(g(z), g(v)) over the samples v of subtask k, and votes(z) counts the k with I_k(z) >= tau_k, the
+(100 - p) percentile of I_k. The cut of a selection falls inside a large tie, which the mean rank of the I_k breaks:
+value = votes + mean over k of rank_k / N, the ranks from 0. That mean is below 1, so the value's whole part is votes.
+
+Percentiles and ranks are of all samples, so the influences of all must be in memory: N J float32, 4 bytes for each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
+from grace_store.values.length_bias import mean_ranks
+from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.method import InfluenceMethod, Influences, Valued
+
+
+def vote_thresholds(influence: Numbers, vote_percent: float) -> FloatArray:
+    """Return tau_k of every subtask from influences (N, J): a percentile, between neighbours where it falls there.
+
+    Samples that have no influence, all NaN, do not count; without others all thresholds are NaN.
+
+    >>> vote_thresholds(np.arange(11.0)[:, None], 20)
+    array([8.])
+    """
+    usable = _usable(influence)
+    if not usable.any():
+        return np.full(influence.shape[1], np.nan)
+    columns = (influence[usable, k].astype(np.float64) for k in range(influence.shape[1]))
+    return np.array([np.percentile(column, 100 - vote_percent) for column in columns])
+
+
+def count_votes(influence: Numbers, thresholds: FloatArray) -> IntArray:
+    """Return how many subtasks each sample of (N, J) reaches the threshold of; NaN reaches none.
+
+    >>> count_votes(np.array([[1.0, 5.0], [2.0, 1.0]]), np.array([2.0, 5.0]))
+    array([1, 1])
+    """
+    votes = np.zeros(len(influence), dtype=np.int64)
+    for k, threshold in enumerate(thresholds.tolist()):
+        votes += influence[:, k].astype(np.float64) >= threshold
+    return votes
+
+
+def mean_rank_shares(influence: Numbers) -> FloatArray:
+    """Return the mean over subtasks of each sample's rank among the N by influence, from 0 and divided by N.
+
+    Equal influences share their mean rank; NaN where a sample has no influence.
+
+    >>> mean_rank_shares(np.array([[1.0, 9.0], [2.0, 5.0]]))
+    array([0.25, 0.25])
+    """
+    usable = _usable(influence)
+    total = np.zeros(int(usable.sum()))
+    for k in range(influence.shape[1]):
+        total += mean_ranks(influence[usable, k].astype(np.float64))
+    shares = np.full(len(influence), np.nan)
+    shares[usable] = total / max(influence.shape[1] * len(total), 1)
+    return shares
+
+
+def icons_values(votes: IntArray, rank_shares: FloatArray) -> FloatArray:
+    """Return votes with ties broken by rank shares in [0, 1).
+
+    >>> icons_values(np.array([2, 2, 1]), np.array([0.25, 0.5, 0.75]))
+    array([2.25, 2.5 , 1.75])
+    """
+    return votes + rank_shares
+
+
+def _usable(influence: Numbers) -> BoolArray:
+    return np.asarray(np.isfinite(influence).all(axis=1))
+
+
+def _values(spec: InfluenceSpec, found: Influences) -> Valued:
+    thresholds = vote_thresholds(found.influence, spec.vote_percent)
+    votes = count_votes(found.influence, thresholds)
+    value = icons_values(votes, mean_rank_shares(found.influence))
+    return Valued(value=value, columns={"votes": votes}, thresholds=thresholds)
+
+
+METHOD = InfluenceMethod(
+    name="icons",
+    about="the most votes of the subtasks of --targets",
+    spec=InfluenceSpec,
+    settings=("vote_percent",),
+    reads="gradients",
+    columns={"influence": "list<float32>", "votes": "int32"},
+    values=_values,
+    needs_whole_pool=True,
+    max_checkpoints=1,
+    takes_preconditioned=False,
+)

@@ -1,0 +1,33 @@
+"""LESS: the influence on the subtask that a sample helps most.
+
+S[z, v] = sum_i w_i cos(G_i(z), g_i(v)) over checkpoints i, and Inf(z) = max over subtasks j of the mean over v in j of
+S[z, v]. The mean is what ``directions`` makes; what remains is the maximum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grace_store.base.arrays import FloatArray, Numbers
+from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.method import InfluenceMethod, Valued
+
+
+def strongest(influence: Numbers) -> FloatArray:
+    """Return the largest influence of each sample from (n, J); NaN if one of them is.
+
+    >>> strongest(np.array([[0.1, 0.3], [np.nan, 0.5]]))
+    array([0.3, nan])
+    """
+    largest: FloatArray = influence.max(axis=1).astype(np.float64)
+    return largest
+
+
+METHOD = InfluenceMethod(
+    name="less",
+    about="the most influence on the subtask of --targets that a sample helps most",
+    spec=InfluenceSpec,
+    reads="gradients",
+    columns={"influence": "list<float32>"},
+    values=lambda _, found: Valued(value=strongest(found.influence)),
+)

@@ -1,0 +1,41 @@
+"""grace-store audit, as a user types it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.commands import refuses, run
+from tests.scored_stores import known_store
+
+
+def test_audit_prints_correlations_or_json(scored):
+    shown = run("audit", scored / "scores.parquet").stdout
+    assert "24 samples with a value" in shown
+    assert "response_length" in shown
+    assert "nan" not in shown
+    said = json.loads(run("audit", scored / "scores.parquet", "--json").output)
+    assert said["lengths"]["step_length"]["pearson"] is None  # every step of the fake data has eight words
+    assert -1 <= said["lengths"]["num_steps"]["spearman"] <= 1
+
+
+def test_an_audit_of_few_samples_says_that_it_can_tell_nothing(tmp_path):
+    store = known_store(tmp_path, num_steps=(2, 3, 4)).store.location
+    run("score", store, "--out", tmp_path / "s.parquet")
+    shown = run("audit", tmp_path / "s.parquet").stdout
+    assert "3 samples with a value" in shown
+    assert "With fewer than 8 samples, nothing can be said" in shown
+    assert "Pearson" not in shown
+    assert json.loads(run("audit", tmp_path / "s.parquet", "--json").stdout)["enough_samples"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ("audit {data}", 1, "is not a Parquet file"),
+        ("audit {scores} --ratio 2", 1, "ratio 2 is not a number above 0 and at most 1"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_in_a_sentence(scored, tmp_path, arguments, code, message):
+    refuses(scored, tmp_path, arguments, code, message)

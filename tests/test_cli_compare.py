@@ -1,0 +1,49 @@
+"""grace-store compare, as a user types it."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.commands import refuses, run
+
+
+def test_compare_lists_what_changed(scored, tmp_path):
+    run("score", scored / "store.zarr", "--out", tmp_path / "b.parquet", "--alpha", 0)
+    arguments = ("compare", scored / "scores.parquet", tmp_path / "b.parquet", "--out", tmp_path / "changes.jsonl")
+    said = json.loads(run(*arguments, "--json").output)
+    assert said["num_a"] == said["num_b"] == 5
+    assert said["num_entered"] == said["num_left"] == 5 - said["num_both"] > 0
+    changes = [json.loads(line) for line in (tmp_path / "changes.jsonl").read_text().splitlines()]
+    assert len(changes) == 2 * said["num_entered"]
+    shown = run(*arguments).stdout
+    assert f"both: {said['num_both']}" in shown
+    assert said["entered"][0]["sample_id"] in shown
+
+
+def test_compare_writes_over_neither_side_and_shows_ids_as_they_stand(scored, tmp_path):
+    table = pq.read_table(scored / "scores.parquet")
+    ids = pa.array([f"[bold]{text}[/nothing]\x1b[2J" for text in table["sample_id"].to_pylist()])
+    pq.write_table(table.set_column(0, "sample_id", ids), tmp_path / "a.parquet")
+    run("score", scored / "store.zarr", "--out", tmp_path / "b.parquet", "--alpha", 0)
+    before = (tmp_path / "b.parquet").read_bytes()
+    told = run("compare", tmp_path / "a.parquet", tmp_path / "b.parquet", "--out", tmp_path / "b.parquet", code=1)
+    assert "Nothing was written." in told.stderr
+    assert (tmp_path / "b.parquet").read_bytes() == before
+    shown = "".join(run("compare", tmp_path / "a.parquet", tmp_path / "b.parquet").stdout.split())
+    assert "[bold]" in shown
+    assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ("compare {scores} {nothing}", 1, "does not exist"),
+        ("compare {scores} {data}", 1, "has no traces.jsonl.spec.json beside it"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_in_a_sentence(scored, tmp_path, arguments, code, message):
+    refuses(scored, tmp_path, arguments, code, message)

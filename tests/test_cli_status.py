@@ -1,0 +1,35 @@
+"""grace-store status, as a user types it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.commands import run, run_json
+from tests.jobs import NUM_RECORDS
+
+
+def test_status_adds_up(extracted: Path) -> None:
+    counts = run_json("status", extracted / "store.zarr", "--list")
+    assert counts["num_records"] == NUM_RECORDS
+    assert counts["num_records"] == counts["num_planned"] + counts["num_done"] + counts["num_set_aside"]
+    assert counts["num_set_aside"] == sum(counts["set_aside"].values()) == len(counts["set_aside_records"])
+    text = run("status", extracted / "store.zarr", "--list").stdout
+    assert "row 6 (traces.jsonl:6): duplicate_id: id 'case-0' was used before" in text
+    assert "signal base: complete" in text
+
+
+def test_status_of_a_plan_says_what_comes_next(tmp_path: Path, data: str) -> None:
+    run("plan", data, "--store", tmp_path / "store.zarr", "--min-steps", 2)
+    assert "run `grace-store extract`" in run("status", tmp_path / "store.zarr").stdout
+
+
+def test_a_reader_that_stops_reading_is_no_error(extracted: Path) -> None:
+    command = [sys.executable, "-m", "grace_store", "status", str(extracted / "store.zarr")]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert done.stderr == ""

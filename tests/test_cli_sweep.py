@@ -1,0 +1,61 @@
+"""grace-store sweep, as a user types it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.commands import refuses, run
+from tests.gradient_stores import DIMENSION, add_gradients
+from tests.jobs import NUM_USABLE
+from tests.scored_stores import known_store
+
+
+def test_sweep_prints_a_table_or_json(scored, tmp_path):
+    arguments = ("sweep", scored / "store.zarr", "--out", tmp_path / "sweep", "--alpha", "0.1:0.9:0.4")
+    shown = run(*arguments, "--history", "uniform,ema:0.8").stdout
+    assert "6 settings over 24 samples" in shown
+    assert "alpha=0.5 history=ema:0.8" in shown
+    said = json.loads(run(*arguments, "--ratio", "0.1", "--ratio", "0.3", "--json").output)
+    assert said["ratios"] == ["0.1", "0.3"]
+    assert [row["alpha"] for row in said["summary"]] == [0.1, 0.5, 0.9]
+    assert pq.read_table(tmp_path / "sweep/values.parquet").num_rows == 3 * NUM_USABLE
+    assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == [
+        "overlap-0.1.svg", "overlap-0.3.svg", "overlap.parquet", "rank_correlation.svg", "samples.parquet",
+        "summary.parquet", "sweep.json", "values.parquet",
+    ]  # fmt: skip
+
+
+def test_signals_for_a_grid_and_only_those_with_steps(tmp_path):
+    store = known_store(tmp_path, ("early", "late")).store
+    add_gradients(store, "gradients", np.ones((store.plan.num_samples, DIMENSION)))
+    (tmp_path / "grid.toml").write_text('[[grid]]\nalpha = "0.3,0.7"\n')
+    arguments = ("sweep", store.location, "--out", tmp_path / "sweep", "--grid", tmp_path / "grid.toml")
+    found = run(*arguments, "--signal", "each")
+    assert "4 settings over 13 samples" in found.stdout
+    assert "replaced" not in found.stdout
+    assert "--signal each leaves out gradients: one vector a sample, no steps to score." in found.stderr
+    assert "the earlier sweep there is replaced" in run(*arguments, "--signal", "late").stdout.replace("\n", " ")
+    (tmp_path / "grid.toml").write_text('[[grid]]\nsignal = "late"\n')
+    assert "names signals itself: leave out --signal" in run(*arguments, "--signal", "late", code=1).stderr
+    shown = run("stability", store.location, "--signal", "early", "--draws", 2).stdout
+    assert "Left out, with one vector a sample and no steps: gradients." in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ("sweep {store} --out {out} --alpha 0.1:2:0.1", 1, "alpha 1.1 is not between 0"),
+        ("sweep {store} --out {out} --alpha some", 1, "'some' is not a number"),
+        ("sweep {store} --out {out} --history window:0", 1, "a window is a whole number of steps"),
+        ("sweep {store} --out {out} --signal late", 1, "has no signal 'late'"),
+        ("sweep {store} --out {out} --ratio 2", 1, "ratio 2 is not"),
+        ("sweep {store} --out {out} --grid {data} --alpha 0.3", 1, "--grid says it all: leave out --alpha"),
+        ("sweep {store} --out {out} --grid {data}", 1, "cannot be read as TOML"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_in_a_sentence(scored, tmp_path, arguments, code, message):
+    refuses(scored, tmp_path, arguments, code, message)

@@ -1,0 +1,46 @@
+"""grace-store verify, as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.commands import extract_words, run, run_json
+from tests.jobs import content
+
+
+def test_verify_and_repair(tmp_path: Path, text_model: str, data: str) -> None:
+    store = tmp_path / "store.zarr"
+    run(*extract_words(store, text_model, data))
+    result = run("verify", store, "--deep", "--model", text_model, "--units", 2, "--threads", 1)
+    assert "0 problems" in result.stdout
+    assert "base: extracting units " in result.stderr
+    before = content(store)
+    chunk = store / "signals/base/segment_vector/c/4/0"
+    chunk.write_bytes(chunk.read_bytes()[:-7])
+    result = run("verify", store, code=1)
+    assert "base unit 4: signals/base/segment_vector/c/4/0: chunk has" in result.stdout
+    result = run("verify", store, "--json", code=1)
+    assert json.loads(result.stdout)["problems"][0]["unit"] == 4
+    assert "1 problem mended" in run("repair", store, "--threads", 1).stdout
+    assert content(store) == before
+    assert run_json("repair", store)["mended"] == []
+    assert "nothing to mend" in run("repair", store).stdout
+
+
+def test_units_to_do_are_no_problem_of_a_store_but_lost_ones_are(tmp_path: Path, text_model: str, data: str) -> None:
+    store = tmp_path / "store.zarr"
+    words = extract_words(store, text_model, data)
+    run(*words, "--shard", "1/3")
+    result = run("verify", store)
+    assert "0 problems" in result.stdout
+    assert "base: 4 units not committed: 0, 2-3, 5" in result.stdout
+    assert "4 units still to do: `grace-store extract` goes on." in result.stdout
+    told = run_json("verify", store)
+    assert told["problems"] == []
+    assert [each["unit"] for each in told["units_to_do"]] == [0, 2, 3, 5]
+    run(*words)
+    next((store / "ledger/commits/base").iterdir()).unlink()
+    lost = run("verify", store, "--json", code=1)
+    assert json.loads(lost.stdout)["units_to_do"] == []
+    assert "unit is not committed" in [each["text"] for each in json.loads(lost.stdout)["problems"]]

@@ -1,0 +1,55 @@
+"""Values by a field of the records: how groups differ, against a loop over all pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grace_store.artifacts.score_table import read_scores
+from grace_store.base.errors import DataError
+from grace_store.curate.score import score
+from grace_store.curate.select import select
+from grace_store.pages.report import report
+from grace_store.pages.report_inputs import ReportRequest
+from grace_store.store.opened import Store
+from grace_store.values.length_bias import rank_correlation
+from grace_store.values.methods.heuristic_spec import HeuristicSpec
+from tests.reports import SCRIPT, make_store, read_page
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return make_store(tmp_path_factory.mktemp("store"))
+
+
+def test_kinds_of_traces_are_held_against_values(tmp_path: Path, store: Store) -> None:
+    grace, longest, out = tmp_path / "grace.parquet", tmp_path / "longest.parquet", tmp_path / "report.html"
+    score(store, out=grace)
+    score(store, HeuristicSpec(method="longest"), out=longest)
+    report(store, out, ReportRequest(scores=(grace, longest), by=("kind", "about.number")))
+    section = next(each for each in read_page(out).document("page")["sections"] if each["key"] == "groups")
+    by_kind, _, by_method, by_number = section["blocks"]
+    table = read_scores(grace)
+    number = np.array([int(name[-4:]) if name.startswith("trace-") else -1 for name in table.sample_id])
+    number[table.sample_id.index("copy-of-7")] = 7
+    even = (number >= 0) & (number % 2 == 0)
+    brute = np.mean([(a > b) + 0.5 * (a == b) for a in table.value[even] for b in table.value[~even]])
+    rows = {row[0]: row[1:] for row in by_kind["rows"]}
+    assert set(rows) == {"even", SCRIPT, "(none)"}
+    assert rows["even"][0] == even.sum()
+    assert rows["even"][4] == pytest.approx(brute)
+    chosen = np.isin(table.row, select(grace, ratio="0.2").row)
+    assert rows["even"][3] == pytest.approx(chosen[even].mean() / chosen.mean())
+    assert {row[0]: row[1] for row in by_method["rows"]}["even"] == pytest.approx(brute)
+    assert len(by_method["rows"][0]) == 3
+    known = number >= 0
+    assert by_number["rows"][0][1:] == [
+        known.sum(), pytest.approx(rank_correlation(table.value[known], number[known].astype(float)))
+    ]  # fmt: skip
+
+
+def test_a_field_that_no_record_has_is_said(tmp_path: Path, store: Store) -> None:
+    with pytest.raises(DataError, match=r"No record of .* has a field 'quality'"):
+        report(store, tmp_path / "report.html", ReportRequest(by=("quality",)))

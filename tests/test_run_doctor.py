@@ -1,0 +1,301 @@
+"""doctor: go on a sound set-up, and every kind of trouble planted once and found."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import os
+import stat
+from collections import namedtuple
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions
+from grace_store.cli import main
+from grace_store.model.head.closed_form import ClosedFormHead
+from grace_store.run.doctor import doctor, machine
+from grace_store.run.doctor.findings import DoctorJob, Examination, Finding
+from grace_store.run.doctor.machine import Room, try_place
+from tests import fake_model
+from tests.fake_model import FakeExtractor, FakePending, make_fake_model
+from tests.jobs import record
+from tests.tiny_models import tiny_text_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_text_model("llama", tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture
+def job(tmp_path: Path, model: str) -> DoctorJob:
+    """A sound set-up on a tiny model."""
+    (tmp_path / "traces.jsonl").write_text("".join(json.dumps(record(i)) + "\n" for i in range(12)))
+    return DoctorJob(
+        model=model,
+        data=(str(tmp_path / "traces.jsonl"),),
+        store=str(tmp_path / "store.zarr"),
+        data_request=DataRequest(min_steps=2),
+        options=RunOptions(device="cpu", threads=1),
+    )
+
+
+@pytest.fixture
+def fake(job: DoctorJob, tmp_path: Path) -> DoctorJob:
+    """The same on the fake model, for checks that need none."""
+    return replace(job, model=make_fake_model(tmp_path / "fake"), door=__name__, reference=__name__)
+
+
+# This module is the fake model's door and its reference.
+resolve_spec = fake_model.resolve_spec
+
+
+class Prepared(list[Any]):
+    set_aside: dict[int, Any] = {}  # noqa: RUF012
+
+
+class PreparingExtractor(FakeExtractor):
+    def prepare(self, samples: Any) -> Prepared:
+        return Prepared(samples)
+
+
+def open_extractor(_model: str, spec: Any, _options: Any, **_: Any) -> PreparingExtractor:
+    return PreparingExtractor(spec)
+
+
+TOLERANCE = {"float32": 1e-3}
+
+
+def autograd_difference(_extractor: Any, _samples: Any) -> float:
+    return 0.0
+
+
+def device_memory(_extractor: Any) -> tuple[int, int] | None:
+    return None
+
+
+def finding(examination: Examination, check: str) -> Finding:
+    (found,) = (each for each in examination.findings if each.check == check)
+    return found
+
+
+def test_a_sound_set_up_may_go_and_nothing_is_left_behind(job: DoctorJob, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    found = doctor(job)
+    assert found.is_go
+    assert {each.check: each.verdict for each in found.findings} == dict.fromkeys(
+        ("data", "place", "model", "samples", "disk", "gradient", "batches", "storage", "speed", "memory"), "ok"
+    )
+    assert finding(found, "gradient").figures["difference"] < 1e-5
+    assert finding(found, "batches").figures["difference"] < 1e-5
+    assert finding(found, "storage").figures["largest"] < 2e-2
+    assert finding(found, "speed").figures["seconds"] > 0
+    assert finding(found, "data").figures == {"num_records": 12, "num_looked_at": 12, "num_usable": 12}
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_other_heads_agree_with_autograd_too(job: DoctorJob, tmp_path: Path) -> None:
+    for family in ("gemma2", "gptj", "opt"):
+        found = doctor(replace(job, model=str(tiny_text_model(family, tmp_path / family))))
+        assert finding(found, "gradient").verdict == "ok"
+
+
+def test_vectors_that_are_not_the_gradients_fail(job: DoctorJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    true = ClosedFormHead._pull_back
+    monkeypatch.setattr(ClosedFormHead, "_pull_back", lambda self, mean: true(self, mean) * 1.01)
+    monkeypatch.setattr("grace_store.model.head.choose_head._agree", lambda *_: True)
+    found = finding(doctor(job), "gradient")
+    assert found.verdict == "fail"
+    assert found.figures["difference"] == pytest.approx(0.01, rel=1e-3)
+    assert "--dtype float32" in found.remedy
+
+
+def test_vectors_that_depend_on_their_batch_fail(fake: DoctorJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compute(self: FakeExtractor, prepared: Any) -> FakePending:
+        signals = fake_model.fake_signals(prepared, self.spec.max_length)
+        signals.segment_vector += np.float32(0.01 * len(prepared))
+        return FakePending(signals)
+
+    monkeypatch.setattr(PreparingExtractor, "compute", compute)
+    examination = doctor(fake)
+    found = finding(examination, "batches")
+    assert (found.verdict, examination.is_go) == ("fail", False)
+    assert "in batches of 1, 2, 8 samples" in found.text
+    assert "--batch-tokens 1" in found.remedy
+
+
+def test_a_coarse_storage_is_warned_of(fake: DoctorJob) -> None:
+    examination = doctor(replace(fake, request=ExtractRequest(storage="int4")))
+    assert finding(examination, "storage").verdict == "warn"
+    assert examination.is_go
+
+
+def test_data_that_cannot_be_used_fails_with_the_reasons(fake: DoctorJob) -> None:
+    found = doctor(replace(fake, data_request=DataRequest(min_steps=9)))
+    assert finding(found, "data").verdict == "fail"
+    assert "0 of the first 12 records can be used as explicit, 12 too_few_steps" in finding(found, "data").text
+    assert not found.is_go
+    half = finding(doctor(replace(fake, data_request=DataRequest(min_steps=5))), "data")
+    assert (half.verdict, half.figures["num_usable"]) == ("warn", 3)
+    assert half.brief == "9 of 12 records cannot be used: too_few_steps (--min-steps 5)"
+
+
+def test_warnings_are_repeated_beside_the_verdict() -> None:
+    good, told = Finding("model", "ok", "fine"), Finding("data", "warn", "a long story", brief="3 of 4 are lost")
+    assert Examination((good,)).conclusion == "Go."
+    assert Examination((good, told, Finding("disk", "warn", "tight"))).conclusion == "Go, but: 3 of 4 are lost; tight."
+    failed = Examination((told, Finding("disk", "fail", "full")))
+    assert failed.conclusion == "Not yet: disk must be mended first."
+
+
+def test_data_that_is_not_there_fails_and_the_rest_is_still_checked(fake: DoctorJob) -> None:
+    found = doctor(replace(fake, data=("nowhere.jsonl",)))
+    assert finding(found, "data").text == "No such file or folder: nowhere.jsonl."
+    assert finding(found, "place").verdict == "ok"
+
+
+def test_the_number_of_records_is_estimated(fake: DoctorJob) -> None:
+    Path(fake.data[0]).write_text("".join(json.dumps(record(i)) + "\n" for i in range(5000)))
+    figures = finding(doctor(fake), "data").figures
+    assert figures["num_looked_at"] == 1024
+    assert figures["num_records"] == pytest.approx(5000, rel=0.6)  # a block is read at a time
+
+
+def test_a_model_that_cannot_be_loaded_fails(job: DoctorJob) -> None:
+    found = doctor(replace(job, model="nowhere"))
+    assert "There is no model at nowhere" in finding(found, "model").text
+    assert [each.check for each in found.findings] == ["data", "place", "model"]
+
+
+def test_samples_that_are_too_long_are_counted(job: DoctorJob) -> None:
+    some = finding(doctor(replace(job, request=ExtractRequest(max_length=50))), "samples")
+    assert some.verdict in ("warn", "fail")
+    assert "too_long" in some.text
+
+
+@pytest.mark.parametrize(("kept", "verdict"), [(12, "ok"), (9, "warn"), (2, "fail")])
+def test_missing_images_are_found(fake: DoctorJob, tmp_path: Path, kept: int, verdict: str) -> None:
+    (tmp_path / "images").mkdir()
+    for i in range(kept):
+        Image.new("RGB", (4, 4)).save(tmp_path / "images" / f"{i}.png")
+    lines = [json.dumps({**record(i), "image": f"{i}.png"}) + "\n" for i in range(12)]
+    Path(fake.data[0]).write_text("".join(lines))
+    found = finding(doctor(replace(fake, images=str(tmp_path / "images"))), "images")
+    assert (found.verdict, found.figures) == (verdict, {"num_images": 12, "num_unusable": 12 - kept})
+    if kept < 12:
+        assert f"no {kept}.png in the image folder" in found.remedy
+
+
+def test_images_in_records_need_no_folder(fake: DoctorJob) -> None:
+    Image.new("RGB", (4, 4)).save(stream := BytesIO(), "PNG")
+    url = "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
+    Path(fake.data[0]).write_text("".join(json.dumps({**record(i), "image": url}) + "\n" for i in range(3)))
+    assert finding(doctor(fake), "images").verdict == "ok"
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(10**12, "ok"), (6000, "warn"), (100, "fail")])
+def test_a_full_disk_is_seen_before_it_is_full(
+    fake: DoctorJob, monkeypatch: pytest.MonkeyPatch, free: int, verdict: str
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage(10**12, 0, free))
+    found = finding(doctor(fake), "disk")
+    assert (found.verdict, found.figures["free_bytes"]) == (verdict, free)
+
+
+def test_the_estimate_is_about_what_is_written(fake: DoctorJob, tmp_path: Path) -> None:
+    from grace_store.run.extract import ExtractJob, extract
+    from grace_store.run.status import status
+
+    expected = finding(doctor(fake), "disk").figures["expected_bytes"]
+    view = extract(
+        ExtractJob(
+            store=str(tmp_path / "store.zarr"), model=fake.model, data=fake.data, data_request=fake.data_request,
+            door="tests.fake_model", samples_per_unit=4,
+        )
+    )  # fmt: skip
+    written = status(view.store).num_bytes
+    assert written / 4 < expected < written * 2  # tiny chunks have checksums and headers of their own
+
+
+def test_a_place_that_cannot_be_written_to_fails(fake: DoctorJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    found = finding(doctor(fake), "place")
+    assert (found.verdict, found.remedy) == ("fail", "Choose another place for --store.")
+    assert "Read-only file system" in found.text
+
+
+def test_a_place_without_links_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    trouble = try_place(tmp_path / "a" / "b.zarr")
+    assert (trouble.folder, trouble.fatal) == (tmp_path, "")
+    assert "has no hard links" in trouble.slight
+    monkeypatch.setattr(Path, "hardlink_to", lambda *_: None)
+    assert "lets two runs make the same file" in try_place(tmp_path / "b.zarr").fatal
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_a_place_that_syncs_no_folders_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    sync = os.fsync
+
+    def refuse(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    trouble = try_place(tmp_path / "b.zarr")
+    assert trouble.fatal == ""
+    assert "cannot sync folders" in trouble.slight
+
+
+def test_little_memory_is_warned_of(fake: DoctorJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grace_store.run.doctor.machine_checks.main_memory", lambda: Room(10**8, 10**10))
+    found = finding(doctor(fake), "memory")
+    assert (found.verdict, found.text) == ("warn", "100.0 MB of 10.0 GB of main memory left")
+
+
+def test_memory_is_that_of_the_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 2000 kB\nMemAvailable: 1000 kB\n")
+    monkeypatch.setattr(machine, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    assert machine.main_memory() == Room(1000 * 1024, 2000 * 1024)
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("400000\n")
+    assert machine.main_memory() == Room(600_000, 1_000_000)
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine.main_memory() == Room(1000 * 1024, 2000 * 1024)
+    (tmp_path / "meminfo").unlink()
+    assert machine.main_memory() is None
+
+
+def test_the_command_says_go_or_what_to_change(job: DoctorJob) -> None:
+    words = ["doctor", "--model", job.model, "--data", job.data[0], "--store", str(job.store), "--threads", "1"]
+    good = CliRunner().invoke(main, [*words, "--min-steps", "2"])
+    assert good.exit_code == 0, good.output
+    assert good.stdout.splitlines()[-1] == "Go."
+    assert not Path(str(job.store)).exists()
+    bad = CliRunner().invoke(main, words)
+    assert bad.exit_code == 1
+    assert bad.stdout.splitlines()[-1] == "Not yet: data must be mended first."
+    assert "lower --min-steps" in bad.stdout
+    told = json.loads(CliRunner().invoke(main, [*words, "--min-steps", "2", "--json"]).stdout)
+    assert told["go"] is True
+    assert {each["verdict"] for each in told["findings"]} == {"ok"}

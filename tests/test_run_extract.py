@@ -1,0 +1,271 @@
+"""The extraction job: does what is missing, once, whatever happened before."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grace_store.base.errors import Interrupted, ResumeMismatch, SettingError, StoreBusy
+from grace_store.base.events import Event, Note, Started, UnitCommitted
+from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.cli.progress import ProgressDisplay
+from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.plan import plan
+from grace_store.run.status import status
+from grace_store.run.verify import verify
+from grace_store.store import lock
+from grace_store.store.opened import Store
+from tests.fake_model import CALLS_FILE, make_fake_model
+from tests.jobs import NUM_RECORDS, NUM_USABLE, content, make_job
+from tests.mortal_backend import Crash, MortalBackend
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> dict[str, str]:
+    """The content of an uninterrupted store."""
+    extract(make_job(tmp_path, "whole.zarr"))
+    return content(tmp_path / "whole.zarr")
+
+
+def test_counts_add_up_and_the_store_is_sound(tmp_path: Path) -> None:
+    view = extract(make_job(tmp_path))
+    counts = status(view.store)
+    assert counts.num_records == NUM_RECORDS == counts.num_planned + counts.num_done + counts.num_set_aside
+    assert counts.num_done == NUM_USABLE
+    assert counts.set_aside == {"bad_json": 1, "duplicate_id": 1, "too_few_steps": 1}
+    assert list(verify(view.store, deep=True)) == []
+
+
+def test_set_aside_while_extracting_is_counted_with_its_reason(tmp_path: Path) -> None:
+    view = extract(make_job(tmp_path, request=ExtractRequest(max_length=140)))
+    counts = status(view.store)
+    assert counts.set_aside["too_long"] > 0
+    assert counts.num_records == counts.num_planned + counts.num_done + counts.num_set_aside
+    assert list(verify(view.store, deep=True)) == []
+
+
+def test_running_again_computes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extract(make_job(tmp_path))
+    before = content(tmp_path / "store.zarr")
+    monkeypatch.setenv(CALLS_FILE, str(tmp_path / "calls"))
+    events: list[Event] = []
+    extract(ExtractJob(str(tmp_path / "store.zarr"), door="tests.fake_model"), events.append)
+    assert not (tmp_path / "calls").exists()
+    assert content(tmp_path / "store.zarr") == before
+    started = next(event for event in events if isinstance(event, Started))
+    assert (started.num_units, started.num_samples_skipped) == (0, NUM_USABLE)
+
+
+def test_what_another_run_did_while_this_one_waited_for_the_lock_is_not_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(tmp_path)
+
+    def hold_after_another(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        extract(job)
+        monkeypatch.setenv(CALLS_FILE, str(tmp_path / "calls"))
+        return lock.hold(*arguments, **options)
+
+    monkeypatch.setattr("grace_store.run.extract.hold", hold_after_another)
+    view = extract(job)
+    assert not (tmp_path / "calls").exists()
+    assert status(view.store).num_done == NUM_USABLE
+
+
+NUM_PARTS = 4
+"""The crash points are shared out over so many tests, which may run side by side."""
+
+
+@pytest.mark.parametrize("part", range(NUM_PARTS))
+def test_killed_anywhere_then_resumed_is_byte_identical(
+    tmp_path: Path, mortal: type[MortalBackend], monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    # Nothing here depends on the disk's cache, and thousands of syncs take minutes.
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    settings: dict[str, Any] = {"samples_per_unit": 8, "request": ExtractRequest(storage="float32")}
+    num_units = 3
+    extract(make_job(tmp_path, "count.zarr", **settings))
+    finished = content(tmp_path / "count.zarr")
+    num_operations = mortal.num_operations
+    assert num_operations > 100, num_operations
+    calls = tmp_path / "calls"
+    monkeypatch.setenv(CALLS_FILE, str(calls))
+    for crash_at in range(1 + part, num_operations + 1, NUM_PARTS):
+        job = make_job(tmp_path, f"crash-{crash_at}.zarr", **settings)
+        mortal.revive(crash_at)
+        with pytest.raises(Crash):
+            extract(job)
+        mortal.revive()
+        committed = _committed(job)
+        calls.unlink(missing_ok=True)
+        store = extract(job).store
+        assert content(job.store) == finished, f"crash at operation {crash_at}"
+        # A trial for the estimate comes first; then no unit that was committed is computed again.
+        num_calls = len(calls.read_text().split()) - 1 if calls.exists() else 0
+        assert num_calls == num_units - committed if num_calls > 0 else committed == num_units
+        assert status(store).num_done == NUM_USABLE
+
+
+def _committed(job: ExtractJob) -> int:
+    if not (Path(job.store) / "signals/base/zarr.json").exists():
+        return 0
+    return len(Store.open(job.store).signal("base").committed_units())
+
+
+def test_stopped_then_resumed_is_byte_identical(tmp_path: Path, finished: dict[str, str]) -> None:
+    stop = threading.Event()
+
+    def stop_at_second(event: Event) -> None:
+        if isinstance(event, UnitCommitted) and event.unit >= 1:
+            stop.set()
+
+    job = make_job(tmp_path, options=RunOptions(queue_units=1))
+    with pytest.raises(Interrupted, match="run the same command again"):
+        extract(job, stop_at_second, stop)
+    counts = status(Store.open(job.store))
+    assert 0 < counts.num_planned < NUM_USABLE
+    assert counts.num_records == counts.num_planned + counts.num_done + counts.num_set_aside
+    extract(job)
+    assert content(job.store) == finished
+
+
+def test_a_run_killed_before_the_totals_leaves_nothing_after_the_next(tmp_path: Path, finished: dict[str, str]) -> None:
+    job = make_job(tmp_path)
+    extract(job)
+    totals = Path(job.store) / "ledger/complete/base.json"
+    totals.unlink()
+    extract(job)
+    assert content(job.store) == finished
+    assert list((Path(job.store) / "ledger/tmp").iterdir()) == []
+
+
+def test_shards_together_make_the_same_store(tmp_path: Path, finished: dict[str, str]) -> None:
+    job = make_job(tmp_path)
+    notes: list[Event] = []
+    extract(replace(job, shard=(1, 3)), notes.append)
+    assert any("other shards" in event.text for event in notes if isinstance(event, Note))
+    extract(replace(job, shard=(0, 3)))
+    extract(replace(job, shard=(2, 3)))
+    assert content(job.store) == finished
+
+
+def test_two_signals_live_in_one_store(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    extract(job)
+    other = make_fake_model(tmp_path / "other", "other weights")
+    view = extract(replace(job, model=other, signal="other", request=ExtractRequest(storage="int4")))
+    counts = status(view.store)
+    assert set(counts.signals) == {"base", "other"}
+    assert counts.is_complete
+    assert list(verify(view.store, deep=True)) == []
+
+
+# ---------------------------------------------------------------- refused
+
+
+def changed_weights(job: ExtractJob) -> ExtractJob:
+    (Path(job.model or "") / "weights").write_text("other")
+    return job
+
+
+REFUSALS: dict[str, tuple[Any, str]] = {
+    "weights": (changed_weights, r"model weights: begun with .*, now "),
+    "dtype": (lambda job: replace(job, request=ExtractRequest(dtype="bfloat16")), "dtype: begun with float32, now bf"),
+    "storage": (lambda job: replace(job, request=ExtractRequest(storage="int4")), "storage: begun with int8, now int4"),
+    "min_steps": (
+        lambda job: replace(job, data_request=job.data_request.model_copy(update={"min_steps": 3})),
+        "min-steps: planned 2, now 3",
+    ),
+    "splitter": (
+        lambda job: replace(job, data_request=job.data_request.model_copy(update={"splitter": "lines"})),
+        "splitter: planned 'format', now 'lines'",
+    ),
+    "units": (lambda job: replace(job, samples_per_unit=8), "unit-samples: planned 4, now 8"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_other_settings_are_refused_with_a_difference(tmp_path: Path, name: str) -> None:
+    job = make_job(tmp_path)
+    extract(job)
+    before = content(job.store)
+    change, message = REFUSALS[name]
+    with pytest.raises(ResumeMismatch, match=message) as caught:
+        extract(change(job))
+    assert "Leave those options out" in str(caught.value)
+    assert content(job.store) == before
+
+
+def test_without_plan_and_data_it_asks_for_data(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="give the dataset with --data"):
+        extract(make_job(tmp_path, data=()))
+    assert not (tmp_path / "store.zarr").exists()
+
+
+def test_without_signal_and_model_it_asks_for_the_model(tmp_path: Path) -> None:
+    job = make_job(tmp_path, model=None)
+    with pytest.raises(SettingError, match=r"Say which --model to extract with\. Nothing was planned"):
+        extract(job)
+    assert not Path(job.store).exists()
+    plan(job.data, job.store, job.data_request, samples_per_unit=4)
+    with pytest.raises(SettingError, match="has no signal 'base' yet; say which --model"):
+        extract(job)
+
+
+def test_a_second_run_at_once_is_refused(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    extract(make_job(tmp_path, "other.zarr"))
+    plan(job.data, job.store, job.data_request, samples_per_unit=4)
+    store = Store.open(job.store)
+    with lock.hold(store.backend, "base"), pytest.raises(StoreBusy, match="is being written by process"):
+        extract(job)
+    extract(job)
+
+
+# ---------------------------------------------------------------- killed
+
+
+RUN_JOB = """
+import json, os, sys
+from pathlib import Path
+from grace_store.base.events import UnitCommitted
+from grace_store.run.extract import extract
+from grace_store.run.engines.engine import EngineOptions
+from tests.jobs import make_job, processes
+
+def say(event):
+    if isinstance(event, UnitCommitted):
+        print("committed", flush=True)
+
+if __name__ == "__main__":
+    extract(make_job(Path(sys.argv[1]), engine=processes(*sys.argv[2:]) if sys.argv[2:] else EngineOptions()), say)
+"""
+
+
+@pytest.mark.usefixtures("repo_on_path")
+@pytest.mark.parametrize("devices", [(), ("cpu", "cpu")])
+def test_a_killed_parent_leaves_a_store_that_resumes(
+    tmp_path: Path, finished: dict[str, str], monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...]
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN_JOB, str(tmp_path), *devices], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()  # the first commit is there
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    job = make_job(tmp_path)
+    committed = len(Store.open(job.store).signal("base").committed_units())
+    assert committed >= 1
+    extract(job)
+    assert content(job.store) == finished
