@@ -16,7 +16,7 @@ from grace_store.base.settings import ExtractRequest, GradientRequest, RunOption
 from grace_store.model.door import open_extractor, resolve_spec
 from grace_store.model.gradients.gradient_extractor import GradientExtractor
 from grace_store.model.load.weights import load
-from grace_store.model.lora.layers import attach
+from grace_store.model.lora.layers import attach_fresh_adapter
 
 ONE_THREAD = RunOptions(device="cpu", threads=1)
 Floats = npt.NDArray[np.float64]
@@ -72,7 +72,7 @@ MATRICES = {"rademacher": rademacher_matrix, "sparse": sparse_matrix}
 def make_adapter(model: Path, folder: Path, *, rank: int = 2, seed: int = 0) -> Path:
     """Save a LoRA adapter with random values in both factors, on all linear layers of the language part."""
     loaded = load(model, "float32", "eager", "cpu", 1)
-    adapted = attach(loaded.model, rank, 2 * rank, seed, str(model))
+    adapted = attach_fresh_adapter(loaded.model, rank, 2 * rank, seed, str(model))
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -10,45 +11,38 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from grace_store.base.errors import MissingExtra, ModelError, SettingError, UnsafeModel
 from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.model.door import open_extractor, resolve_spec
 from grace_store.model.load import adapter_folder
-from grace_store.model.load.adapter_folder import find_adapters, open_adapter
+from grace_store.model.load.adapter_folder import CHECKED, IMMATERIAL, UNDERSTOOD, find_adapters, open_adapter
 from grace_store.model.load.adapters import merge, read_adapter
-from grace_store.model.load.weights import describe, load, skeleton_of
+from grace_store.model.load.weights import describe_model, load, skeleton_of
 from grace_store.run.open_signal import name_signals
-from tests.test_model_extractor import SAMPLES
-from tests.test_model_extractor import extract as run_extractor
+from tests.adapters import (
+    IDS,
+    SWIFT_REGEX,
+    change_config,
+    change_tensors,
+    make_adapter,
+    our_logits,
+    peft_model,
+    their_logits,
+)
+from tests.autograd import extract, relative, text_truth
 from tests.tiny_models import tiny_text_model, tiny_tokenizer
 from tests.tiny_vision_models import tiny_vision_model
+from tests.traces import TEXTS
 
 OPTIONS = RunOptions(device="cpu", threads=1)
-SWIFT_REGEX = r"^(model(?=\.).*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj))$"
-IDS = torch.arange(3, 40)[None]
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> Path:
     return tiny_text_model("llama", tmp_path_factory.mktemp("base") / "llama")
-
-
-def make_adapter(base: Path, folder: Path, *, seed: int = 0, images: bool = False, **settings) -> Path:
-    """Save an adapter with random values, as peft does it."""
-    kind = transformers.AutoModelForImageTextToText if images else transformers.AutoModelForCausalLM
-    model = kind.from_pretrained(base)
-    chosen = {"r": 4, "lora_alpha": 8, "target_modules": SWIFT_REGEX, "task_type": "CAUSAL_LM", **settings}
-    adapted = get_peft_model(model, LoraConfig(**chosen))
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in adapted.parameters():
-            if parameter.requires_grad:
-                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    adapted.save_pretrained(folder, save_embedding_layers=False)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -61,30 +55,6 @@ def adapter(plain, tmp_path) -> Path:
     return shutil.copytree(plain, tmp_path / "checkpoint-7")
 
 
-def change_config(folder: Path, **changes) -> None:
-    path = folder / "adapter_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
-def change_tensors(folder: Path, change) -> None:
-    tensors = load_file(folder / "adapter_model.safetensors")
-    save_file(change(tensors), folder / "adapter_model.safetensors")
-
-
-def their_logits(base: Path, adapter: Path) -> torch.Tensor:
-    model = PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(base), adapter)
-    with torch.no_grad():
-        return model.eval()(input_ids=IDS).logits
-
-
-def our_logits(base: Path, adapter: Path, dtype: str = "float32") -> torch.Tensor:
-    model = merge(read_adapter(adapter), load(base, dtype, "sdpa", "cpu", 1).model)
-    assert not any(parameter.requires_grad for parameter in model.parameters())
-    assert not any("lora" in name for name, _ in model.named_modules())
-    with torch.no_grad():
-        return model(input_ids=IDS).logits.float()
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -95,8 +65,15 @@ def our_logits(base: Path, adapter: Path, dtype: str = "float32") -> torch.Tenso
         {"target_modules": "all-linear"},
         {"target_modules": ["q_proj", "v_proj"], "layers_to_transform": [1]},
         {"modules_to_save": ["lm_head"]},
+        {"modules_to_save": ["norm"]},
+        {"target_modules": ["q_proj", "lm_head"], "save_embedding_layers": "auto"},
+        {"init_lora_weights": False},
+        {"init_lora_weights": "gaussian"},
+        {"init_lora_weights": "orthogonal"},
+        {"init_lora_weights": "eva"},
+        {"init_lora_weights": "mica"},
     ],
-    ids=["plain", "rslora", "dora", "patterns", "all-linear", "layers", "head"],
+    ids=lambda settings: "-".join(f"{key}={value}" for key, value in settings.items()) or "plain",
 )
 def test_merged_gives_the_logits_of_peft(base, tmp_path, settings):
     folder = make_adapter(base, tmp_path / "a", **settings)
@@ -185,7 +162,7 @@ def test_a_pattern_keeps_its_meaning_under_new_names(tmp_path):
 def test_identity_is_content_not_place(base, adapter, tmp_path):
     before = resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(adapter))
     assert before.model.adapter is not None
-    assert before.model.model_copy(update={"adapter": None}) == describe(base).identity
+    assert before.model.model_copy(update={"adapter": None}) == describe_model(base).identity
     moved = adapter.rename(tmp_path / "elsewhere")
     change_config(moved, base_model_name_or_path="somewhere else", lora_dropout=0.3, target_modules=["q_proj"])
     assert resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(moved)) == before
@@ -198,13 +175,12 @@ def test_identity_is_content_not_place(base, adapter, tmp_path):
 
 def test_extraction_with_an_adapter_is_extraction_from_the_merged_folder(base, plain, tmp_path):
     merged = tmp_path / "merged"
-    model = PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(base), plain)
-    model.merge_and_unload().save_pretrained(merged)
+    peft_model(base, plain).merge_and_unload().save_pretrained(merged)
     tiny_tokenizer().save_pretrained(merged)
     spec = resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(plain))
-    ours = run_extractor(open_extractor(str(base), spec, OPTIONS, adapter=str(plain)), SAMPLES)
+    ours = extract(open_extractor(str(base), spec, OPTIONS, adapter=str(plain)), TEXTS)
     whole = resolve_spec(str(merged), ExtractRequest(), OPTIONS)
-    theirs = run_extractor(open_extractor(str(merged), whole, OPTIONS), SAMPLES)
+    theirs = extract(open_extractor(str(merged), whole, OPTIONS), TEXTS)
     np.testing.assert_allclose(ours.segment_vector, theirs.segment_vector, rtol=1e-3, atol=1e-5)
     with pytest.raises(ModelError, match="not the model this signal was planned with: adapter"):
         open_extractor(str(base), spec, OPTIONS)
@@ -228,7 +204,13 @@ def test_extraction_with_an_adapter_is_extraction_from_the_merged_folder(base, p
         (lambda f: change_config(f, use_dora=True), ModelError, "lacks .*lora_magnitude_vector"),
         (lambda f: change_tensors(f, lambda t: {k: v for k, v in t.items() if "k_proj.lora_B" not in k}), ModelError,
          "lacks lora_A or lora_B"),
-        (lambda f: change_tensors(f, lambda t: {**t, "lm_head.weight": torch.ones(2)}), ModelError, "modules_to_save"),
+        (lambda f: change_tensors(f, lambda t: {**t, "lm_head.weight": torch.ones(2)}), ModelError, "no place of"),
+        (lambda f: change_tensors(f, lambda t: {k: v[0] for k, v in t.items()}), ModelError, "not LoRA on a linear"),
+        (lambda f: change_config(f, r="4"), ModelError, "is damaged"),
+        (lambda f: change_config(f, lora_alpha=None), ModelError, "is damaged"),
+        (lambda f: change_config(f, rank_pattern={"(": 4}), ModelError, "is damaged"),
+        (lambda f: change_config(f, alpha_pattern={"q_proj": -1}), ModelError, "is damaged"),
+        (lambda f: change_config(f, modules_to_save="lm_head"), ModelError, "is damaged"),
         (lambda f: change_tensors(f, lambda t: {**t, "e.lora_embedding_A": torch.ones(2)}), ModelError, "not LoRA on"),
         (lambda f: change_tensors(f, lambda t: {k: v * float("nan") for k, v in t.items()}), ModelError, "not finite"),
         (lambda f: change_tensors(f, lambda t: {"x": torch.ones(1)}), ModelError, "no LoRA tensors"),
@@ -264,12 +246,85 @@ def test_an_adapter_of_another_base_is_refused(tmp_path, adapter, family, change
         resolve_spec(str(other), ExtractRequest(), OPTIONS, adapter=str(adapter))
 
 
-def test_tied_weights_are_not_changed_by_halves(tmp_path):
+# ---------------------------------------------------------------- adapters that change more than they hold
+
+BASE_CHANGING = ["pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga", "lora-ga", "PiSSA", "invented later"]
+
+
+@pytest.mark.parametrize("initialisation", BASE_CHANGING)
+def test_only_what_is_known_to_leave_the_base_alone_is_taken(base, adapter, initialisation):
+    change_config(adapter, init_lora_weights=initialisation)
+    message = rf"init_lora_weights={initialisation} .*not known to leave the base.*converted/default of the checkpoint"
+    with pytest.raises(ModelError, match=message):
+        resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(adapter))
+
+
+@pytest.mark.parametrize("initialisation", ["pissa", "olora"])
+@pytest.mark.filterwarnings("ignore:.*changes the base weights of the model")
+def test_an_adapter_that_changed_its_base_is_read_from_its_conversion(base, tmp_path, initialisation):
+    """As ms-swift trains it: the adapter's beginning is kept, and held against its end when that is saved."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(base)
+    settings = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "up_proj"], "task_type": "CAUSAL_LM"}
+    adapted = get_peft_model(model, LoraConfig(**settings, init_lora_weights=initialisation))
+    adapted.peft_config["default"].init_lora_weights = True
+    adapted.save_pretrained(tmp_path / "initial_model")
+    adapted.peft_config["default"].init_lora_weights = initialisation
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(name))))
+        expected = adapted.eval()(input_ids=IDS).logits
+    folder = tmp_path / "checkpoint-1"
+    adapted.save_pretrained(folder)
+    converted = folder / "converted" / "default"
+    # Converting changes the model's settings, so it comes last.
+    adapted.save_pretrained(converted, path_initial_model_for_weight_conversion=str(tmp_path / "initial_model"))
+    with pytest.raises(ModelError, match=r"Give .*checkpoint-1/converted/default as --adapter"):
+        read_adapter(folder)
+    torch.testing.assert_close(our_logits(base, converted), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_every_setting_of_peft_is_either_known_or_refused(adapter):
+    known = {*UNDERSTOOD, *CHECKED, *IMMATERIAL}
+    fields = {field.name for field in dataclasses.fields(LoraConfig)}
+    assert {*UNDERSTOOD, *CHECKED} <= fields
+    strange = sorted(fields - known)
+    assert {"lora_bias", "trainable_token_indices", "layer_replication", "target_parameters"} <= {*strange}
+    before = json.loads((adapter / "adapter_config.json").read_text())
+    for name in strange:
+        for value in ([1], {}) if name.endswith("_config") else ([1],):
+            change_config(adapter, **{**before, name: value})
+            with pytest.raises(ModelError, match=f"uses {name} "):
+                open_adapter(adapter)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"modules_to_save": ["norm"]},
+        {"modules_to_save": ["embed_tokens"]},
+        {"modules_to_save": ["lm_head"]},
+        {"modules_to_save": ["embed_tokens", "lm_head"]},
+        {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
+        {"target_modules": ["lm_head", "q_proj"]},
+        {"target_modules": ["lm_head", "q_proj"], "save_embedding_layers": "auto"},
+    ],
+    ids=lambda settings: "-".join(f"{key}={value}" for key, value in settings.items()),
+)
+def test_one_of_two_tied_weights_changes_alone(tmp_path, settings):
     tied = tiny_text_model("qwen2", tmp_path / "qwen2")
-    with pytest.warns(UserWarning, match="tie"):
-        made = make_adapter(tied, tmp_path / "a", target_modules=["lm_head", "q_proj"])
-    with pytest.raises(ModelError, match="ties the two together"):
-        resolve_spec(str(tied), ExtractRequest(), OPTIONS, adapter=str(made))
+    folder = make_adapter(tied, tmp_path / "a", **settings)
+    torch.testing.assert_close(our_logits(tied, folder), their_logits(tied, folder), rtol=1e-4, atol=1e-4)
+    spec = resolve_spec(str(tied), ExtractRequest(), OPTIONS, adapter=str(folder))
+    extractor = open_extractor(str(tied), spec, OPTIONS, adapter=str(folder))
+    expected, _ = text_truth(peft_model(tied, folder).get_base_model(), extractor, TEXTS[0])
+    assert relative(extract(extractor, TEXTS[:1]).segment_vector, expected) < 1e-5
+
+
+def test_weights_that_nobody_trained_whole_are_refused(base, adapter):
+    change_tensors(adapter, lambda t: {**t, "base_model.model.model.norm.weight": torch.ones(48)})
+    with pytest.raises(ModelError, match=r"holds model\.norm\.weight, which modules_to_save does not name"):
+        resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=str(adapter))
 
 
 def test_peft_is_an_extra(base, adapter, monkeypatch):
@@ -294,4 +349,4 @@ def test_signals_are_named_for_their_adapters(plain, tmp_path):
 
 
 def test_the_skeleton_is_the_model_without_weights(base):
-    assert {p.device.type for p in skeleton_of(describe(base)).parameters()} == {"meta"}
+    assert {p.device.type for p in skeleton_of(describe_model(base)).parameters()} == {"meta"}

@@ -11,7 +11,7 @@ import pytest
 
 import grace_store.base.fingerprint as fingerprint
 from grace_store.base.fingerprint import file_sha256, files_sha256
-from grace_store.model.load.weights import describe
+from grace_store.model.load.weights import describe_model
 from tests.tiny_models import TRIMMING, tiny_text_model, tiny_tokenizer
 
 
@@ -27,7 +27,7 @@ def folder(tmp_path) -> Path:
 
 
 def identity(folder: Path) -> dict:
-    return describe(folder).identity.model_dump()
+    return describe_model(folder).identity.model_dump()
 
 
 def changed(before: dict, after: dict) -> set[str]:
@@ -79,7 +79,7 @@ def test_the_tokenizer_shows(folder):
 
 def test_a_tokenizers_last_use_changes_nothing(folder):
     before = identity(folder)
-    describe(folder).tokenizer("a b c", truncation=True, max_length=2, padding="max_length")
+    describe_model(folder).tokenizer("a b c", truncation=True, max_length=2, padding="max_length")
     (folder / "notes.txt").write_text("so that the folder is read anew")
     assert identity(folder) == before
 

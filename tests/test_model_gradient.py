@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import warnings
 from functools import cache
 from pathlib import Path
 
@@ -23,11 +24,11 @@ from grace_store.model.door import open_extractor, resolve_spec
 from grace_store.model.gradients.gradient_extractor import GradientExtractor
 from grace_store.model.gradients.sample_gradients import PlainGradients, RecordedGradients
 from grace_store.run.warmup import warmup
+from tests import adapters
 from tests.gradients import MATRICES, ONE_THREAD, TrueGradients, make_adapter, open_gradient
-from tests.test_model_vectors import SAMPLES, make_sample
-from tests.test_model_vision import SAMPLES as VISION_SAMPLES
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model
+from tests.traces import TEXTS, WITH_PICTURES, make_sample
 from tests.warmups import make_job
 
 TEXT_FAMILIES = ["qwen2", "llama", "gemma2", "gpt2", "qwen3_moe", "bloom", "opt"]
@@ -59,13 +60,13 @@ def checkpoint(tmp_path_factory) -> tuple[Path, Path]:
     return Path(job.model), folder / "warmup" / "checkpoint-3"
 
 
-def per_sample(extractor: GradientExtractor, samples=SAMPLES) -> SampleSignals:
+def per_sample(extractor: GradientExtractor, samples=TEXTS) -> SampleSignals:
     signals = extractor.compute(extractor.prepare(samples)).result()
     assert isinstance(signals, SampleSignals)
     return signals
 
 
-def per_segment(extractor: GradientExtractor, samples=SAMPLES) -> UnitSignals:
+def per_segment(extractor: GradientExtractor, samples=TEXTS) -> UnitSignals:
     signals = extractor.compute(extractor.prepare(samples)).result()
     assert isinstance(signals, UnitSignals)
     return signals
@@ -94,19 +95,29 @@ def check_against_autograd(models, family: str, samples, projection: str) -> Non
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_vectors_are_the_projected_gradients_of_the_whole_model(models, family):
-    check_against_autograd(models, family, SAMPLES, "sparse" if family == "gpt2" else "rademacher")
+    check_against_autograd(models, family, TEXTS, "sparse" if family == "gpt2" else "rademacher")
 
 
 @pytest.mark.parametrize("family", VISION_FAMILIES)
 def test_vectors_of_samples_with_images_are_those_of_the_whole_model(models, family):
-    check_against_autograd(models, family, VISION_SAMPLES, "sparse")
+    check_against_autograd(models, family, WITH_PICTURES, "sparse")
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+def test_an_adapter_on_the_head_has_gradients_there_too(tmp_path, family):
+    """Also where the head is tied to the embeddings, which stay as they are."""
+    model = tiny_text_model(family, tmp_path / family)
+    adapter = adapters.make_adapter(model, tmp_path / "a", target_modules=["lm_head", "q_proj"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft's, of the tie
+        check_against_autograd(lambda _: (model, adapter), family, TEXTS, "sparse")
 
 
 def test_projected_inner_products_estimate_those_of_whole_gradients(models):
     """Over seeds, without bias and with the variance of a Johnson-Lindenstrauss projection."""
     model, adapter = models("llama")
     truth = TrueGradients(model, adapter, open_gradient(model, adapter, dimension=8))
-    gradients = np.stack([truth.of(sample)[0] for sample in SAMPLES])
+    gradients = np.stack([truth.of(sample)[0] for sample in TEXTS])
     exact = gradients @ gradients.T
     bound = np.sqrt((np.outer(np.diag(exact), np.diag(exact)) + exact**2) / 512)
     errors = []
@@ -134,7 +145,7 @@ def test_statistics_and_norms_are_kept_beside_the_vectors(models):
         normalised.sample_vector * normalised.sample_norm[:, None], plain.sample_vector, rtol=1e-5, atol=1e-6
     )
     first = 0
-    for i, sample in enumerate(SAMPLES):
+    for i, sample in enumerate(TEXTS):
         rows = slice(first, first := first + sample.num_segments)
         tokens = merged.segment_num_tokens[rows]
         assert normalised.sample_num_tokens[i] == tokens.sum()
@@ -171,7 +182,7 @@ def test_adam_features_are_those_computed_by_hand_from_the_optimisers_state(chec
     assert (v > 0).all()
     assert (m != 0).any()
     features = []
-    for sample in SAMPLES:
+    for sample in TEXTS:
         g = truth.of(sample)[0]
         first, second = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
         if bias_correction:
@@ -195,7 +206,7 @@ def test_with_bias_correction_it_is_the_step_that_torchs_adamw_takes(checkpoint,
     truth = TrueGradients(model, small, extractor)
     stored = load_file(adapter / "optimizer.safetensors")
     optimizer = torch.optim.AdamW(truth.parameters.values(), lr=1e-3, betas=(0.9, 0.999), eps=1e-30, weight_decay=0.0)
-    g = torch.from_numpy(truth.of(SAMPLES[0])[0]).float()
+    g = torch.from_numpy(truth.of(TEXTS[0])[0]).float()
     before = torch.cat([parameter.detach().flatten().double() for parameter in truth.parameters.values()])
     start = 0
     for name, parameter in truth.parameters.items():
@@ -207,7 +218,7 @@ def test_with_bias_correction_it_is_the_step_that_torchs_adamw_takes(checkpoint,
     optimizer.step()
     after = torch.cat([parameter.detach().flatten().double() for parameter in truth.parameters.values()])
     expected = ((before - after) / 1e-3).numpy()[None] @ MATRICES["rademacher"](truth.num_coordinates, DIMENSION, 0)
-    assert worst(per_sample(extractor, SAMPLES[:1]).sample_vector, expected) < 1e-2
+    assert worst(per_sample(extractor, TEXTS[:1]).sample_vector, expected) < 1e-2
 
 
 def rewrite_moments(folder: Path, **changes) -> None:
@@ -273,16 +284,16 @@ def test_a_vector_does_not_depend_on_order_batch_or_padding(models):
         np.testing.assert_allclose(getattr(packed, name), getattr(whole, name), rtol=1e-3, atol=2e-5)
     extractor = open_gradient(model, adapter, dimension=64)
     expected = per_sample(extractor).sample_vector
-    for order in itertools.permutations(range(len(SAMPLES))):
-        found = per_sample(extractor, [SAMPLES[i] for i in order]).sample_vector
+    for order in itertools.permutations(range(len(TEXTS))):
+        found = per_sample(extractor, [TEXTS[i] for i in order]).sample_vector
         np.testing.assert_allclose(found, expected[list(order)], rtol=1e-3, atol=2e-5)
 
 
 def test_nothing_is_left_behind_between_units(models):
     extractor = open_gradient(*models("qwen2"), dimension=64)
-    before = per_sample(extractor, SAMPLES[:1]).sample_vector
-    per_sample(extractor, SAMPLES[1:])
-    np.testing.assert_array_equal(per_sample(extractor, SAMPLES[:1]).sample_vector, before)
+    before = per_sample(extractor, TEXTS[:1]).sample_vector
+    per_sample(extractor, TEXTS[1:])
+    np.testing.assert_array_equal(per_sample(extractor, TEXTS[:1]).sample_vector, before)
 
 
 def test_gradients_that_wait_together_or_alone_give_the_same(models, monkeypatch):
@@ -304,7 +315,7 @@ def test_both_ways_of_making_gradients_give_the_same(models, monkeypatch):
     monkeypatch.setattr(sample_gradients, "_TOLERANCE", {torch.float32: -1.0})
     plain = open_gradient(model, adapter, per="segment", dimension=64)
     assert isinstance(plain._source, PlainGradients)
-    assert {len(batch.members) for batch in plain.prepare(SAMPLES).batches} == {1}
+    assert {len(batch.members) for batch in plain.prepare(TEXTS).batches} == {1}
     one, other = per_segment(recorded), per_segment(plain)
     for name in ("segment_vector", "segment_loss", "segment_entropy", "segment_hit_rate"):
         np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-3, atol=1e-5)
@@ -351,7 +362,7 @@ def adapter_on(model: Path, folder: Path, targets: str, **settings) -> Path:
 def test_an_adapter_that_does_not_fit_the_quick_way_gets_the_exact_one(models, tmp_path, family, targets, settings):
     model, _ = models(family)
     adapter = adapter_on(model, tmp_path / "adapter", targets, **settings)
-    samples = VISION_SAMPLES if family in VISION_FAMILIES else SAMPLES
+    samples = WITH_PICTURES if family in VISION_FAMILIES else TEXTS
     extractor = open_gradient(model, adapter, per="segment", dimension=DIMENSION)
     assert isinstance(extractor._source, PlainGradients)
     truth = TrueGradients(model, adapter, extractor)
@@ -369,7 +380,7 @@ def test_an_adapter_that_does_not_fit_the_quick_way_gets_the_exact_one(models, t
 def test_numbers_that_are_not_finite_set_the_sample_aside_and_no_other(models):
     extractor = open_gradient(*models("qwen2"), dimension=16)
     expected = per_sample(extractor).sample_vector
-    pending = extractor.compute(extractor.prepare(SAMPLES))
+    pending = extractor.compute(extractor.prepare(TEXTS))
     batch, rows = pending.results[0]
     rows.vector[batch.members.index(1)] = torch.inf
     signals = pending.result()
@@ -385,7 +396,7 @@ def test_samples_that_cannot_be_read_are_set_aside(models):
     spec = resolve_spec(str(model), request, ONE_THREAD, adapter=str(adapter))
     extractor = open_extractor(str(model), spec, ONE_THREAD, adapter=str(adapter))
     long = make_sample(*["and again " * 30, "7"])
-    signals = per_sample(extractor, [long, SAMPLES[1]])
+    signals = per_sample(extractor, [long, TEXTS[1]])
     assert signals.set_aside[0].reason == Reason.TOO_LONG
     assert not signals.sample_vector[0].any()
     assert signals.sample_vector[1].any()
@@ -404,7 +415,7 @@ def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost(models, monkeyp
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(torch.autograd, "backward", limited)
-    found = per_segment(extractor, SAMPLES)
+    found = per_segment(extractor, TEXTS)
     assert max(seen) > 1
     assert 1 in seen
     np.testing.assert_allclose(found.segment_vector, expected.segment_vector, rtol=1e-3, atol=1e-5)

@@ -14,6 +14,7 @@ import grace_store.model.head.closed_form as head_module
 from grace_store.base.errors import ModelError
 from grace_store.model.head.choose_head import choose_head
 from grace_store.model.head.closed_form import ClosedFormHead, ResponseTokens
+from grace_store.model.head.long_segments import means_of_any_length
 from grace_store.model.head.own_forward import OwnForward, VjpHead
 from tests.tiny_models import FAMILIES, tiny_text_model
 
@@ -168,3 +169,55 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path):
     model.model.norm.weight.fill_(float("nan"))
     with pytest.raises(ModelError, match="not numbers"):
         choose_head(model)
+
+
+# ---------------------------------------------------------------- very long segments
+
+
+def exact_means(weight: torch.Tensor, hidden: torch.Tensor, tokens: ResponseTokens):
+    """Return vectors and losses of a plain linear head in float64, with segments' means taken at once."""
+    logits = hidden.double() @ weight.double().T
+    residual = logits.softmax(dim=1)
+    residual[torch.arange(len(logits)), tokens.target] -= 1.0
+    losses = torch.nn.functional.cross_entropy(logits, tokens.target, reduction="none")
+    rows = [torch.from_numpy(tokens.host_segment == number) for number in range(tokens.num_segments)]
+    vectors = torch.stack([(residual @ weight.double())[row].mean(dim=0) for row in rows])
+    return vectors, torch.stack([losses[row].mean() for row in rows])
+
+
+@pytest.mark.parametrize("period", [1, 3, 7])
+@pytest.mark.parametrize("generic", [False, True], ids=["closed", "products"])
+def test_a_long_segment_that_repeats_itself_does_not_drift(tmp_path, period, generic):
+    model = load_tiny("llama", tmp_path)
+    head = choose_head(model)
+    if generic:
+        head = VjpHead(OwnForward(model), head.vector_size, head.vocab_size)
+    counts = (5, 18_000, 40, 513, 512)
+    segment = np.repeat(np.arange(len(counts)), counts)
+    hidden = make_hidden(period, head.vector_size).repeat(len(segment) // period + 1, 1)[: len(segment)]
+    target = make_tokens(head.vocab_size).target[:period].repeat(len(segment) // period + 1)[: len(segment)]
+    weight = torch.tensor([1 / counts[i] for i in segment], dtype=torch.float32)
+    tokens = ResponseTokens(target, torch.from_numpy(segment), weight, segment)
+    found = means_of_any_length(head, hidden, tokens, 512)
+    vectors, losses = exact_means(model.get_output_embeddings().weight, hidden, tokens)
+    assert worst(found.vector[1:4], vectors[1:4]) < 1.5e-6
+    torch.testing.assert_close(found.statistics[1:4, 0].double(), losses[1:4], rtol=1.5e-6, atol=0)
+    assert worst(found.vector, vectors) < 1e-5
+
+
+def test_segments_of_ordinary_length_stay_as_they_were_to_the_bit():
+    weight = make_hidden(90, 16)
+    tokens = make_tokens(90, counts=(3, 512, 1, 70))
+    hidden = make_hidden(len(tokens.target), 16)
+    head = ClosedFormHead(weight)
+    found, expected = means_of_any_length(head, hidden, tokens, 512), head.segment_means(hidden, tokens, 512)
+    assert torch.equal(found.vector, expected.vector)
+    assert torch.equal(found.statistics, expected.statistics)
+
+
+def test_a_long_segment_that_is_not_finite_spoils_no_other():
+    tokens = make_tokens(90, counts=(600, 3, 600))
+    hidden = make_hidden(len(tokens.target), 16)
+    hidden[700] = float("inf")
+    found = means_of_any_length(ClosedFormHead(make_hidden(90, 16)), hidden, tokens, 512)
+    assert found.vector.isfinite().all(dim=1).tolist() == [True, True, False]

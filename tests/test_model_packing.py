@@ -8,11 +8,10 @@ import pytest
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.model.door import open_extractor, resolve_spec
-from tests.test_model_vectors import SAMPLES as TEXTS
-from tests.test_model_vectors import relative
-from tests.test_model_vision import SAMPLES as PICTURES
+from tests.autograd import relative
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model
+from tests.traces import TEXTS, WITH_PICTURES
 
 PADDED = RunOptions(device="cpu", threads=1)
 PACKED = RunOptions(device="cpu", threads=1, packing=True)
@@ -40,8 +39,8 @@ def test_packed_texts_have_the_same_vectors(tmp_path, family, attention):
 @pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl", "qwen2_vl", "llava", "llava_onevision"])
 def test_packed_samples_with_images_have_the_same_vectors(tmp_path, family):
     model = str(tiny_vision_model(family, tmp_path / family))
-    _, expected = extract(model, PADDED, PICTURES)
-    prepared, found = extract(model, PACKED, PICTURES)
+    _, expected = extract(model, PADDED, WITH_PICTURES)
+    prepared, found = extract(model, PACKED, WITH_PICTURES)
     assert len(prepared.batches) == 1
     assert relative(found.segment_vector, expected.segment_vector) < 1e-5
 

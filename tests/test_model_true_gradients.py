@@ -16,12 +16,12 @@ from grace_store.model.door import load_planned, resolve_spec
 from grace_store.model.gradients.true_gradients import LORA, REPRESENTATION, TrueGradients, open_gradients
 from grace_store.model.load.adapters import read_adapter
 from grace_store.model.proxy import ProxyExtractor
-from tests.test_model_adapters import make_adapter
-from tests.test_model_vectors import SAMPLES, make_sample
+from tests.adapters import make_adapter
 from tests.tiny_models import tiny_text_model
+from tests.traces import TEXTS, make_sample
 
 OPTIONS = RunOptions(device="cpu", threads=1)
-SAMPLE = SAMPLES[2]
+SAMPLE = TEXTS[2]
 
 
 def plain_gradients(model: torch.nn.Module, extractor: ProxyExtractor, parameters: list[torch.nn.Parameter]):
@@ -119,3 +119,8 @@ def test_what_cannot_be_used_is_said(tmp_path: Path) -> None:
     spec = resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=dora)
     with pytest.raises(ModelError, match="is DoRA, whose parameters' gradients are not taken"):
         open_gradients(str(base), spec, OPTIONS, adapter=dora)
+    head = str(make_adapter(base, tmp_path / "head", target_modules=["lm_head", "q_proj"]))
+    spec = resolve_spec(str(base), ExtractRequest(), OPTIONS, adapter=head)
+    with pytest.raises(ModelError, match="is on the output head too, whose parameters' gradients are not taken"):
+        open_gradients(str(base), spec, OPTIONS, adapter=head)
+    assert open_gradients(str(base), spec, OPTIONS, adapter=head, lora=False).spaces == [REPRESENTATION]

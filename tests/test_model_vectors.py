@@ -10,28 +10,11 @@ import pytest
 import torch
 
 from grace_store.base.settings import ExtractRequest, RunOptions
-from grace_store.base.unit import UnitSignals
-from grace_store.data.sample import Sample, Turn
-from grace_store.model.door import ProxyExtractor, open_extractor, resolve_spec
-from grace_store.model.load.weights import LoadedModel, load
+from grace_store.model.door import open_extractor, resolve_spec
 from grace_store.model.text.tokens import NO_SEGMENT
+from tests.autograd import ONE_THREAD, extract, open_tiny, relative, text_truth
 from tests.tiny_models import FAMILIES, tiny_text_model
-
-ONE_THREAD = RunOptions(device="cpu", threads=1)
-
-
-def make_sample(*segments: str, prompt: str = "Tom has 3 apples and buys 4 more. How many now?") -> Sample:
-    bounds = np.concatenate(([0], np.cumsum([len(segment) for segment in segments])))
-    return Sample(f"id-{len(segments)}", (Turn("user", (prompt,)),), "".join(segments), tuple(bounds.tolist()))
-
-
-SAMPLES = [
-    make_sample("Tom starts with 3 apples.\n", "He buys 4 more, so 3 + 4 = 7.\n", "The answer is 7."),
-    make_sample("Add.\n", "7", prompt="3 + 4?"),
-    make_sample(
-        "First we add the numbers,\n", "then we divide\n", "by two ", "and get é😀\n\n", "#### 3.5", prompt="Go"
-    ),
-]
+from tests.traces import TEXTS
 
 
 @pytest.fixture(scope="session")
@@ -48,49 +31,6 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory):
     return make
 
 
-def open_tiny(folder: Path, options: RunOptions = ONE_THREAD, **choices) -> tuple[LoadedModel, ProxyExtractor]:
-    spec = resolve_spec(str(folder), ExtractRequest(**choices), options)
-    loaded = load(folder, spec.dtype, spec.attention, "cpu", 1)
-    return loaded, ProxyExtractor(loaded, spec, options)
-
-
-def extract(extractor: ProxyExtractor, samples=SAMPLES) -> UnitSignals:
-    return extractor.compute(extractor.prepare(samples)).result()
-
-
-def autograd_truth(loaded: LoadedModel, extractor: ProxyExtractor, sample: Sample, *, shift: int = 0):
-    """Return vectors and losses by the definition: a backward pass of the whole model for every segment.
-
-    The sample runs alone through the model's own forward; the gradient is read where the head gets its input.
-    shift != 0 pairs targets with the wrong positions.
-    """
-    tokens = extractor.prepare([sample]).tokens[0]
-    ids = torch.from_numpy(tokens.ids).unsqueeze(0)
-    captured = []
-
-    def keep(_module, args):
-        captured.append(args[0].detach().requires_grad_(True))
-        return (captured[-1],)
-
-    hook = loaded.model.get_output_embeddings().register_forward_pre_hook(keep)
-    vectors, losses = [], []
-    for segment in range(tokens.num_segments):
-        captured.clear()
-        logits = loaded.model(input_ids=ids, use_cache=False).logits[0].float()
-        positions = torch.from_numpy(np.flatnonzero(tokens.segment == segment))
-        loss = torch.nn.functional.cross_entropy(logits[positions - 1 + shift], ids[0, positions])
-        (gradient,) = torch.autograd.grad(loss, captured[0])
-        # The head's own input: a scale that the model puts before the head is not yet in it.
-        vectors.append(gradient[0].sum(dim=0))
-        losses.append(loss.detach())
-    hook.remove()
-    return torch.stack(vectors).numpy(), torch.stack(losses).numpy()
-
-
-def relative(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.max(np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)))
-
-
 INPUT_SCALES = {"minicpm3": 0.5}
 """Families that scale h before the head: dL/dh has one factor more than the gradient at the head's input."""
 
@@ -98,13 +38,13 @@ INPUT_SCALES = {"minicpm3": 0.5}
 @pytest.mark.parametrize("family", FAMILIES)
 def test_vectors_are_the_gradients_of_the_whole_model(model_folder, family):
     loaded, extractor = open_tiny(model_folder(family))
-    signals = extract(extractor)
+    signals = extract(extractor, TEXTS)
     assert signals.set_aside == {}
     first = 0
-    for sample in SAMPLES:
+    for sample in TEXTS:
         rows = slice(first, first + sample.num_segments)
         first = rows.stop
-        vectors, losses = autograd_truth(loaded, extractor, sample)
+        vectors, losses = text_truth(loaded.model, extractor, sample)
         assert relative(signals.segment_vector[rows], vectors * INPUT_SCALES.get(family, 1.0)) < 1e-5
         np.testing.assert_allclose(signals.segment_loss[rows], losses, rtol=1e-5)
     assert first == len(signals.segment_vector)
@@ -113,19 +53,19 @@ def test_vectors_are_the_gradients_of_the_whole_model(model_folder, family):
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_targets_one_position_off_would_show(model_folder, shift):
     loaded, extractor = open_tiny(model_folder("qwen3"))
-    signals = extract(extractor, SAMPLES[:1])
-    wrong, _ = autograd_truth(loaded, extractor, SAMPLES[0], shift=shift)
+    signals = extract(extractor, TEXTS[:1])
+    wrong, _ = text_truth(loaded.model, extractor, TEXTS[0], shift=shift)
     assert relative(signals.segment_vector, wrong) > 0.1
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_vector_does_not_depend_on_its_batch_mates(model_folder, family):
     loaded, extractor = open_tiny(model_folder(family))
-    together = extract(extractor)
-    apart = [extract(extractor, [sample]) for sample in SAMPLES]
+    together = extract(extractor, TEXTS)
+    apart = [extract(extractor, [sample]) for sample in TEXTS]
     assert relative(together.segment_vector, np.concatenate([one.segment_vector for one in apart])) < 1e-5
-    backward = extract(extractor, SAMPLES[::-1])
-    pieces = np.split(backward.segment_vector, np.cumsum([s.num_segments for s in SAMPLES[::-1]])[:-1])
+    backward = extract(extractor, TEXTS[::-1])
+    pieces = np.split(backward.segment_vector, np.cumsum([s.num_segments for s in TEXTS[::-1]])[:-1])
     assert relative(np.concatenate(pieces[::-1]), together.segment_vector) < 1e-5
     del loaded
 
@@ -135,7 +75,7 @@ def test_batch_and_block_sizes_change_speed_only(model_folder, batch_tokens, hea
     _, usual = open_tiny(model_folder("gemma2"))
     options = RunOptions(device="cpu", threads=1, batch_tokens=batch_tokens, head_tokens=head_tokens)
     _, other = open_tiny(model_folder("gemma2"), options)
-    expected, found = extract(usual), extract(other)
+    expected, found = extract(usual, TEXTS), extract(other, TEXTS)
     assert relative(found.segment_vector, expected.segment_vector) < 1e-5
     for name in ("segment_loss", "segment_entropy", "segment_hit_rate"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-5, atol=1e-6)
@@ -146,15 +86,15 @@ def test_batch_and_block_sizes_change_speed_only(model_folder, batch_tokens, hea
 def test_two_runs_are_bit_identical(model_folder):
     model = str(model_folder("qwen3_moe"))
     spec = resolve_spec(model, ExtractRequest(), ONE_THREAD)
-    first, second = (extract(open_extractor(model, spec, ONE_THREAD)) for _ in range(2))
+    first, second = (extract(open_extractor(model, spec, ONE_THREAD), TEXTS) for _ in range(2))
     np.testing.assert_array_equal(first.segment_vector, second.segment_vector)
     np.testing.assert_array_equal(first.segment_entropy, second.segment_entropy)
 
 
 def test_statistics_are_those_of_the_models_own_logits(model_folder):
     loaded, extractor = open_tiny(model_folder("cohere"))
-    signals = extract(extractor, SAMPLES[:1])
-    tokens = extractor.prepare(SAMPLES[:1]).tokens[0]
+    signals = extract(extractor, TEXTS[:1])
+    tokens = extractor.prepare(TEXTS[:1]).tokens[0]
     logits = loaded.model(input_ids=torch.from_numpy(tokens.ids).unsqueeze(0)).logits[0].double()
     log_p = torch.log_softmax(logits, dim=-1)
     for segment in range(tokens.num_segments):
@@ -172,13 +112,13 @@ def test_half_precision_is_close_to_float32(model_folder, dtype, request):
     request.addfinalizer(partial(torch.backends.mkldnn.set_flags, True))
     _, exact = open_tiny(model_folder("llama"))
     _, half = open_tiny(model_folder("llama"), dtype=dtype)
-    expected, found = extract(exact).segment_vector, extract(half).segment_vector
+    expected, found = extract(exact, TEXTS).segment_vector, extract(half, TEXTS).segment_vector
     cosine = (expected * found).sum(1) / np.linalg.norm(expected, axis=1) / np.linalg.norm(found, axis=1)
     assert cosine.min() > 0.99
 
 
 def test_a_spaces_as_tokens_model_agrees_with_autograd_too(tmp_path):
     loaded, extractor = open_tiny(tiny_text_model("llama", tmp_path / "sp", metaspace=True, chat_template=None))
-    signals = extract(extractor, SAMPLES[:1])
-    vectors, _ = autograd_truth(loaded, extractor, SAMPLES[0])
+    signals = extract(extractor, TEXTS[:1])
+    vectors, _ = text_truth(loaded.model, extractor, TEXTS[0])
     assert relative(signals.segment_vector, vectors) < 1e-5

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,38 +12,15 @@ import torch
 
 import grace_store.model.text.reading as reading
 import grace_store.model.text.vision as vision
-from grace_store.base.settings import ExtractRequest, RunOptions
-from grace_store.base.unit import UnitSignals
-from grace_store.data.sample import ImageRef, Sample, Turn
-from grace_store.model.door import ProxyExtractor, resolve_spec
-from grace_store.model.load.weights import LoadedModel, load
-from tests.test_model_vectors import relative
-from tests.tiny_vision_models import VISION_FAMILIES, picture, png, tiny_vision_model
+from grace_store.base.settings import RunOptions
+from grace_store.data.sample import Sample
+from grace_store.model.load.weights import LoadedModel
+from tests.autograd import autograd_truth, extract, open_tiny, relative
+from tests.tiny_vision_models import VISION_FAMILIES, png, tiny_vision_model
+from tests.traces import PICTURES, WITH_PICTURES, ask_about
 
-ONE_THREAD = RunOptions(device="cpu", threads=1)
-PICTURES = {"wide": picture(61, 30, 1), "tall": picture(24, 50, 2), "square": picture(40, 40, 3)}
 SUFFIXES = {"llava": " ", "llava_next": " ", "llava_onevision": "<|im_end|>", "gemma3": "<end_of_turn>\n"}
 """What a family's template writes after a response; the others write <|im_end|> and a newline."""
-
-
-def ask(*parts: str, response: tuple[str, ...], before: tuple[Turn, ...] = ()) -> Sample:
-    """Return a sample; words that name a picture stand for it."""
-    bounds = np.concatenate(([0], np.cumsum([len(segment) for segment in response])))
-    made = tuple(ImageRef(png(PICTURES[part])) if part in PICTURES else part for part in parts)
-    return Sample(f"id-{len(parts)}", (*before, Turn("user", made)), "".join(response), tuple(bounds.tolist()))
-
-
-SAMPLES = [
-    ask("wide", "How many apples?", response=("Tom starts with 3.\n", "He buys 4 more.\n", "The answer is 7.")),
-    ask("Look:", "tall", " and then ", "square", "wide", ". Which?", response=("The first.\n", "It is 3.")),
-    ask("No picture, 3 + 4?", response=("Add the numbers.\n", "7")),
-    ask(
-        "Again ",
-        "tall",
-        before=(Turn("user", (ImageRef(png(PICTURES["square"])), "This?")), Turn("assistant", ("An apple.",))),
-        response=("Now ", "we divide by two\n\n", "and get the result.\n", "#### 3"),
-    ),
-]
 
 
 @pytest.fixture(scope="session")
@@ -52,16 +28,6 @@ def vision_model(tmp_path_factory: pytest.TempPathFactory):
     """Return a function from a family to its folder, made once."""
     root = tmp_path_factory.mktemp("tiny-vision-models")
     return cache(lambda family: tiny_vision_model(family, root / family))
-
-
-def open_tiny(folder: Path, options: RunOptions = ONE_THREAD, **choices) -> tuple[LoadedModel, ProxyExtractor]:
-    spec = resolve_spec(str(folder), ExtractRequest(**choices), options)
-    loaded = load(folder, spec.dtype, spec.attention, "cpu", 1)
-    return loaded, ProxyExtractor(loaded, spec, options)
-
-
-def extract(extractor: ProxyExtractor, samples=SAMPLES) -> UnitSignals:
-    return extractor.compute(extractor.prepare(samples)).result()
 
 
 def processed(loaded: LoadedModel, sample: Sample) -> dict[str, torch.Tensor]:
@@ -103,41 +69,19 @@ def segments_by_decoding(loaded: LoadedModel, ids: torch.Tensor, sample: Sample,
     return segment
 
 
-def autograd_truth(loaded: LoadedModel, inputs: dict[str, torch.Tensor], segment: np.ndarray, *, shift: int = 0):
-    """Return vectors and losses by the definition: a backward pass of the whole model for every segment."""
-    captured = []
-
-    def keep(_module, args):
-        captured.append(args[0].detach().requires_grad_(True))
-        return (captured[-1],)
-
-    hook = loaded.model.get_output_embeddings().register_forward_pre_hook(keep)
-    vectors, losses = [], []
-    for number in range(segment.max() + 1):
-        captured.clear()
-        logits = loaded.model(**inputs, use_cache=False).logits[0].float()
-        positions = torch.from_numpy(np.flatnonzero(segment == number))
-        loss = torch.nn.functional.cross_entropy(logits[positions - 1 + shift], inputs["input_ids"][0, positions])
-        (gradient,) = torch.autograd.grad(loss, captured[0])
-        vectors.append(gradient[0].sum(dim=0))
-        losses.append(loss.detach())
-    hook.remove()
-    return torch.stack(vectors).numpy(), torch.stack(losses).numpy()
-
-
 def truth_of(loaded: LoadedModel, sample: Sample, family: str, *, shift: int = 0):
     inputs = processed(loaded, sample)
     segment = segments_by_decoding(loaded, inputs["input_ids"][0], sample, SUFFIXES.get(family, "<|im_end|>\n"))
-    return autograd_truth(loaded, inputs, segment, shift=shift)
+    return autograd_truth(loaded.model, inputs, segment, shift=shift)
 
 
 @pytest.mark.parametrize("family", VISION_FAMILIES)
 def test_vectors_are_the_gradients_of_the_whole_model(vision_model, family):
     loaded, extractor = open_tiny(vision_model(family))
-    signals = extract(extractor)
+    signals = extract(extractor, WITH_PICTURES)
     assert signals.set_aside == {}
     first = 0
-    for sample in SAMPLES:
+    for sample in WITH_PICTURES:
         rows = slice(first, first + sample.num_segments)
         first = rows.stop
         vectors, losses = truth_of(loaded, sample, family)
@@ -149,12 +93,12 @@ def test_vectors_are_the_gradients_of_the_whole_model(vision_model, family):
 @pytest.mark.parametrize("family", VISION_FAMILIES)
 def test_a_vector_does_not_depend_on_its_batch_mates(vision_model, family):
     _, extractor = open_tiny(vision_model(family))
-    assert len(extractor.prepare(SAMPLES).batches) == 1
-    together = extract(extractor)
-    apart = [extract(extractor, [sample]) for sample in SAMPLES]
+    assert len(extractor.prepare(WITH_PICTURES).batches) == 1
+    together = extract(extractor, WITH_PICTURES)
+    apart = [extract(extractor, [sample]) for sample in WITH_PICTURES]
     assert relative(together.segment_vector, np.concatenate([one.segment_vector for one in apart])) < 1e-5
-    backward = extract(extractor, SAMPLES[::-1])
-    pieces = np.split(backward.segment_vector, np.cumsum([s.num_segments for s in SAMPLES[::-1]])[:-1])
+    backward = extract(extractor, WITH_PICTURES[::-1])
+    pieces = np.split(backward.segment_vector, np.cumsum([s.num_segments for s in WITH_PICTURES[::-1]])[:-1])
     assert relative(np.concatenate(pieces[::-1]), together.segment_vector) < 1e-5
 
 
@@ -165,16 +109,16 @@ def test_a_vector_does_not_depend_on_its_batch_mates(vision_model, family):
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_targets_one_position_off_would_show(vision_model, family, shift):
     loaded, extractor = open_tiny(vision_model(family))
-    wrong, _ = truth_of(loaded, SAMPLES[0], family, shift=shift)
-    assert relative(extract(extractor, SAMPLES[:1]).segment_vector, wrong) > 0.1
+    wrong, _ = truth_of(loaded, WITH_PICTURES[0], family, shift=shift)
+    assert relative(extract(extractor, WITH_PICTURES[:1]).segment_vector, wrong) > 0.1
 
 
 @pytest.mark.parametrize("family", VISION_FAMILIES)
 def test_an_image_one_token_from_its_place_would_show(vision_model, family):
     loaded, extractor = open_tiny(vision_model(family))
-    inputs = processed(loaded, SAMPLES[0])
+    inputs = processed(loaded, WITH_PICTURES[0])
     ids = inputs["input_ids"][0]
-    segment = segments_by_decoding(loaded, ids, SAMPLES[0], SUFFIXES.get(family, "<|im_end|>\n"))
+    segment = segments_by_decoding(loaded, ids, WITH_PICTURES[0], SUFFIXES.get(family, "<|im_end|>\n"))
     places = torch.nonzero(ids == loaded.model.config.image_token_id)
     start, stop = int(places[0]), int(places[-1]) + 1
     order = torch.arange(len(ids))
@@ -184,14 +128,16 @@ def test_an_image_one_token_from_its_place_would_show(vision_model, family):
         for name, values in inputs.items()
     }
     assert not torch.equal(moved["input_ids"], inputs["input_ids"])
-    wrong, _ = autograd_truth(loaded, moved, segment)
-    assert relative(extract(extractor, SAMPLES[:1]).segment_vector, wrong) > 1e-3
+    wrong, _ = autograd_truth(loaded.model, moved, segment)
+    assert relative(extract(extractor, WITH_PICTURES[:1]).segment_vector, wrong) > 1e-3
 
 
 def test_images_in_each_others_place_would_show(vision_model):
     _, extractor = open_tiny(vision_model("qwen3_vl"))
-    swapped = ask("Look:", "square", " and then ", "tall", "wide", ". Which?", response=("The first.\n", "It is 3."))
-    vectors = extract(extractor, [SAMPLES[1], swapped]).segment_vector
+    swapped = ask_about(
+        "Look:", "square", " and then ", "tall", "wide", ". Which?", response=("The first.\n", "It is 3.")
+    )
+    vectors = extract(extractor, [WITH_PICTURES[1], swapped]).segment_vector
     assert relative(vectors[:2], vectors[2:]) > 1e-3
 
 
@@ -199,17 +145,17 @@ def test_segments_one_token_off_would_show(vision_model, monkeypatch):
     loaded, extractor = open_tiny(vision_model("qwen2_5_vl"))
     actual = vision._counted_from_the_end
     monkeypatch.setattr(vision, "_counted_from_the_end", lambda tokens, ids: np.roll(actual(tokens, ids), 1))
-    vectors, _ = truth_of(loaded, SAMPLES[0], "qwen2_5_vl")
-    assert relative(extract(extractor, SAMPLES[:1]).segment_vector, vectors) > 0.1
+    vectors, _ = truth_of(loaded, WITH_PICTURES[0], "qwen2_5_vl")
+    assert relative(extract(extractor, WITH_PICTURES[:1]).segment_vector, vectors) > 0.1
 
 
 @pytest.mark.parametrize(("family", "key"), [("qwen2_5_vl", "mm_token_type_ids"), ("gemma3", "token_type_ids")])
 def test_a_key_of_the_processor_left_out_would_show(vision_model, family, key):
     loaded, extractor = open_tiny(vision_model(family))
-    prepared = extractor.prepare(SAMPLES[:1])
+    prepared = extractor.prepare(WITH_PICTURES[:1])
     assert key in prepared.batches[0].inputs
     del prepared.batches[0].inputs[key]
-    vectors, _ = truth_of(loaded, SAMPLES[0], family)
+    vectors, _ = truth_of(loaded, WITH_PICTURES[0], family)
     assert relative(extractor.compute(prepared).result().segment_vector, vectors) > 1e-2
 
 
@@ -225,19 +171,19 @@ def test_the_vision_tower_runs_once_a_batch_and_the_head_on_responses_only(visio
     tower.register_forward_hook(lambda *_: towers.append(1))
     actual = extractor.head.segment_means
     extractor.head.segment_means = lambda hidden, *rest: rows.append(len(hidden)) or actual(hidden, *rest)
-    signals = extract(extractor)
+    signals = extract(extractor, WITH_PICTURES)
     assert len(towers) == 1
     assert rows == [signals.segment_num_tokens.sum()]
-    extract(extractor, SAMPLES[2:3])
+    extract(extractor, WITH_PICTURES[2:3])
     assert len(towers) == 1, "no image, no tower"
 
 
 @pytest.mark.parametrize("family", ["qwen3_vl", "llava_onevision"])
 def test_images_that_are_not_kept_are_made_again(vision_model, monkeypatch, family):
     _, extractor = open_tiny(vision_model(family), RunOptions(device="cpu", threads=1, batch_tokens=150))
-    expected = extract(extractor)
+    expected = extract(extractor, WITH_PICTURES)
     monkeypatch.setattr(reading, "UNIT_IMAGE_BYTES", 0)
-    prepared = extractor.prepare(SAMPLES)
+    prepared = extractor.prepare(WITH_PICTURES)
     assert len(prepared.batches) > 1
     assert [images.kept for images in prepared.images.values() if images.digests] == [None] * 3
     found = extractor.compute(prepared).result()
@@ -247,12 +193,12 @@ def test_images_that_are_not_kept_are_made_again(vision_model, monkeypatch, fami
 
 def test_preparing_from_many_threads_gives_the_same(vision_model):
     _, extractor = open_tiny(vision_model("qwen3_vl"))
-    expected = extractor.prepare(SAMPLES)
+    expected = extractor.prepare(WITH_PICTURES)
     start = threading.Barrier(4)
 
     def prepare(_):
         start.wait()
-        return [extractor.prepare(SAMPLES) for _ in range(3)]
+        return [extractor.prepare(WITH_PICTURES) for _ in range(3)]
 
     with ThreadPoolExecutor(4) as pool:
         for made in (unit for several in pool.map(prepare, range(4)) for unit in several):

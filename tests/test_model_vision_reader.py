@@ -22,7 +22,7 @@ from grace_store.model.door import ProxyExtractor, open_extractor, resolve_spec
 from grace_store.model.load import trials
 from grace_store.model.text.reading import ImageQueue
 from grace_store.model.text.vision import SampleImages
-from tests.test_model_vectors import relative
+from tests.autograd import relative
 from tests.tiny_models import CHATML, tiny_text_model
 from tests.tiny_vision_models import picture, png, tiny_vision_model
 

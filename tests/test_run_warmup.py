@@ -36,7 +36,7 @@ from grace_store.base.events import CheckpointWritten, HeldOutMeasured, Note, St
 from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions
 from grace_store.model.door import open_extractor, resolve_spec
 from grace_store.model.load.adapters import check_base, read_adapter
-from grace_store.model.load.weights import describe, load
+from grace_store.model.load.weights import describe_model, load
 from grace_store.model.lora.loss_log import LossLog, read_entries
 from grace_store.model.lora.recipe import WarmupRequest
 from grace_store.model.lora.training import AdapterTrainer, StepResult
@@ -416,7 +416,7 @@ def test_a_log_with_half_a_line_is_cut(tmp_path):
 def test_an_adapter_knows_its_base(home, finished, tmp_path):
     other = tiny_text_model("qwen3", tmp_path / "other", seed=1)
     with pytest.raises(ModelError, match=r"trained on another model than the one given \(weights differ\).*give that"):
-        check_base(read_adapter(finished / "checkpoint-6"), describe(other).identity)
+        check_base(read_adapter(finished / "checkpoint-6"), describe_model(other).identity)
 
 
 def test_a_vision_language_model_is_trained_on_its_images(tmp_path):

@@ -71,6 +71,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "phi3": ("Phi3", _SMALL),
+    "phimoe": ("Phimoe", {**_SMALL, "num_local_experts": 4, "num_experts_per_tok": 2}),
     "phi": ("Phi", _MHA),
     "olmo2": ("Olmo2", _SMALL),
     "smollm3": ("SmolLM3", _SMALL),
@@ -91,6 +92,31 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+
+
+_LONGROPE: dict[str, Any] = {"rope_type": "longrope", "rope_theta": 10000.0}
+
+
+def scaled_positions_model(scaling: str, folder: Path, *, limit: int) -> Path:
+    """Save a tiny model whose positions are scaled by the longest sample's length, beyond a limit."""
+    longer = {"max_position_embeddings": 4 * limit, "original_max_position_embeddings": limit}
+
+    def factors(size: int) -> dict[str, Any]:
+        several = {"short_factor": [1.0] * size, "long_factor": [4.0 + i for i in range(size)]}
+        return {**_LONGROPE, **several, "original_max_position_embeddings": limit, "factor": 4.0}
+
+    if scaling == "dynamic":
+        rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+        return tiny_text_model("llama", folder, rope_parameters=rope, max_position_embeddings=limit)
+    if scaling == "longrope":
+        return tiny_text_model("phi3", folder, rope_parameters=factors(6), **longer)
+    if scaling == "longrope of one kind of layer":
+        rope = {"full_attention": factors(8), "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}
+        kinds = ["sliding_attention", "full_attention"]
+        return tiny_text_model("gemma3", folder, rope_parameters=rope, layer_types=kinds, **longer)
+    assert scaling == "longrope with its own scale"
+    rope = {**factors(6), "short_mscale": 1.0, "long_mscale": 1.3}
+    return tiny_text_model("phimoe", folder, rope_parameters=rope, **longer)
 
 
 def tiny_text_model(

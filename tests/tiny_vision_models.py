@@ -279,11 +279,17 @@ VISION_FAMILIES: dict[str, Family] = {
 }
 
 
-def tiny_vision_model(family: str, folder: Path, *, seed: int = 0) -> Path:
-    """Save a tiny random vision-language model with its tokenizer, chat template and image processor."""
+def tiny_vision_model(family: str, folder: Path, *, seed: int = 0, text: dict[str, Any] | None = None) -> Path:
+    """Save a tiny random vision-language model with its tokenizer, chat template and image processor.
+
+    text is changed in the configuration of its language part.
+    """
     made = VISION_FAMILIES[family]
     tokenizer = vision_tokenizer(family)
-    model = randomize(AutoModelForImageTextToText.from_config(made.config(tokenizer)), seed)
+    config = made.config(tokenizer)
+    for name, value in (text or {}).items():
+        setattr(config.text_config, name, value)
+    model = randomize(AutoModelForImageTextToText.from_config(config), seed)
     folder.mkdir(parents=True, exist_ok=True)
     transformers.utils.logging.disable_progress_bar()
     model.save_pretrained(folder)

@@ -23,11 +23,11 @@ from grace_store.base.settings import (
 )
 from grace_store.model.load.adapter_folder import require_peft
 from grace_store.model.load.processor import with_pixel_limits
-from grace_store.model.load.trials import check_images, check_packing
+from grace_store.model.load.trials import check_packing, check_sees_images
 from grace_store.model.load.weights import (
     LoadedModel,
     ModelDescription,
-    describe,
+    describe_model,
     load_described,
     resolve_device,
     skeleton_of,
@@ -49,7 +49,7 @@ def resolve_spec(
     Weights are read for their digest but not loaded.
     """
     gradient = _resolve_gradient(request, adapter)
-    described = describe(model)
+    described = describe_model(model)
     _check_pixels(request, described)
     chosen = {
         "gradient": gradient,
@@ -80,7 +80,7 @@ def open_extractor(
     trial, large = partial(ProxyExtractor, loaded, spec, head=extractor.head, images=images), {"batch_tokens": 2**20}
     padded = trial(options.model_copy(update={**large, "packing": False}))
     if sees_images:
-        check_images(padded)
+        check_sees_images(padded)
     if options.packing:
         check_packing(trial(options.model_copy(update=large)), padded, with_images=sees_images)
     return extractor
@@ -93,7 +93,7 @@ def load_planned(
 
     For gradients of an adapter's parameters it is not merged, but its content is held against the spec all the same.
     """
-    described = describe(model)
+    described = describe_model(model)
     found, planned = _identity(described, adapter).model_dump(), spec.model.model_dump()
     differing = [name for name in planned if planned[name] != found[name]]
     if differing:

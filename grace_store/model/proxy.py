@@ -9,12 +9,13 @@ import torch
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.unit import UnitSignals
 from grace_store.model.head.closed_form import OutputHead
+from grace_store.model.head.long_segments import means_of_any_length
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.text.collate import Batch
 from grace_store.model.text.vision import ImageInputs
 from grace_store.model.unit_extractor import PendingSegments, PreparedUnit, SegmentRows, UnitExtractor, to_host
 
-BATCH_TOKENS = 16384
+PROXY_BATCH_TOKENS = 16384
 
 
 class ProxyExtractor(UnitExtractor[SegmentRows, UnitSignals]):
@@ -29,7 +30,7 @@ class ProxyExtractor(UnitExtractor[SegmentRows, UnitSignals]):
         head: OutputHead | None = None,
         images: str | Path | None = None,
     ) -> None:
-        super().__init__(loaded, spec, options, batch_tokens=BATCH_TOKENS, head=head, images=images)
+        super().__init__(loaded, spec, options, batch_tokens=PROXY_BATCH_TOKENS, head=head, images=images)
 
     @property
     def vector_size(self) -> int:
@@ -41,5 +42,5 @@ class ProxyExtractor(UnitExtractor[SegmentRows, UnitSignals]):
     def _run(self, batch: Batch, image_inputs: ImageInputs) -> SegmentRows:
         with torch.inference_mode():
             hidden = self.hidden_states(batch, image_inputs)
-            means = self.head.segment_means(hidden, batch.tokens_on(self._device), self._head_tokens)
+            means = means_of_any_length(self.head, hidden, batch.tokens_on(self._device), self._head_tokens)
             return SegmentRows(to_host(means.vector), to_host(means.statistics))

@@ -25,6 +25,7 @@ from grace_store.data.sample import Sample
 from grace_store.model.head.choose_head import choose_head
 from grace_store.model.head.closed_form import OutputHead
 from grace_store.model.head.own_forward import response_states
+from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.out_of_memory import is_out_of_memory
 from grace_store.model.text.batches import form_batches, form_packs
@@ -57,7 +58,7 @@ class PreparedUnit:
 
 
 @dataclass(slots=True)
-class PendingUnit(ABC, Generic[ResultT, OutcomeT]):
+class UnitUnderWay(ABC, Generic[ResultT, OutcomeT]):
     """A unit whose results may still be on their way from the device."""
 
     prepared: PreparedUnit
@@ -92,7 +93,7 @@ class SegmentRows:
     """Columns: loss, entropy, hit rate."""
 
 
-class PendingSegments(PendingUnit[SegmentRows, UnitSignals]):
+class PendingSegments(UnitUnderWay[SegmentRows, UnitSignals]):
     """A unit with a vector for each segment."""
 
     def gather(self) -> UnitSignals:
@@ -112,9 +113,6 @@ class PendingSegments(PendingUnit[SegmentRows, UnitSignals]):
 class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
     """Tokenises units, forms their batches and runs them, smaller ones where memory runs out."""
 
-    one_at_a_time = False
-    """Whether a batch is one sample."""
-
     def __init__(
         self,
         loaded: LoadedModel,
@@ -132,6 +130,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         self._head_tokens = options.head_tokens
         self._batch_tokens = options.batch_tokens or batch_tokens
         self._packing = options.packing
+        self._rule = find_length_rule(loaded.model, loaded.longest(spec.max_length))
         embeddings = loaded.model.get_input_embeddings()  # type: ignore[operator]
         self._reader = SampleReader(loaded, spec, min(self.head.vocab_size, embeddings.weight.shape[0]), images)
         self._image_pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="images")
@@ -150,7 +149,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         """Return what a batch makes, on its way to main memory by the time its unit is finished."""
 
     @abstractmethod
-    def _pending(self, prepared: PreparedUnit) -> PendingUnit[ResultT, OutcomeT]: ...
+    def _pending(self, prepared: PreparedUnit) -> UnitUnderWay[ResultT, OutcomeT]: ...
 
     def _finish(self) -> None:
         """End a unit: nothing may be left to compute."""
@@ -166,12 +165,12 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         positions = list(read.tokens)
         lengths = [read.tokens[position].num_tokens for position in positions]
         form = form_packs if self._packing else form_batches
-        groups = form(lengths, 1 if self.one_at_a_time else self._batch_tokens)
+        groups = form(lengths, self._batch_tokens, self._rule)
         batches = [self._collate([positions[i] for i in group], read.tokens) for group in groups]
         num_rows = tuple(sample.num_segments for sample in samples)
         return PreparedUnit(num_rows, read.tokens, read.images, read.set_aside, batches)
 
-    def compute(self, prepared: PreparedUnit) -> PendingUnit[ResultT, OutcomeT]:
+    def compute(self, prepared: PreparedUnit) -> UnitUnderWay[ResultT, OutcomeT]:
         """Run the model on a prepared unit; called from one thread only."""
         pending = self._pending(prepared)
         images = ImageQueue(prepared.images, self._image_pool, pin=self._device.type == "cuda")

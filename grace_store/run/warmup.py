@@ -20,7 +20,7 @@ from grace_store.base.states import SetAside
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
 from grace_store.data.sample import Sample
-from grace_store.model.load.adapter_folder import STATE, TENSORS, require_peft
+from grace_store.model.load.adapter_folder import TENSORS, TRAINING_STATE, require_peft
 from grace_store.model.load.model_folder import read_object
 from grace_store.model.lora.loss_log import read_losses
 from grace_store.model.lora.recipe import (
@@ -179,7 +179,7 @@ def _train(
 def _warn_of_unlearnt(job: WarmupJob, done: WarmupDone, listener: Listener) -> None:
     """Name the first checkpoint if every step up to it had a rate of 0, from which rates rise."""
     first = done.checkpoints[0]
-    if job.ranks.is_first and (read_object(job.out / first / STATE) or {}).get("mean_learning_rate") == 0:
+    if job.ranks.is_first and (read_object(job.out / first / TRAINING_STATE) or {}).get("mean_learning_rate") == 0:
         listener(
             Warned(
                 f"{job.out / first} has learnt nothing yet: up to there the learning rate, which rises from 0, was 0. "

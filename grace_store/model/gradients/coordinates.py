@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from grace_store.base.errors import ModelError, SettingError
 from grace_store.base.settings import canonical_json
-from grace_store.model.load.adapter_folder import STATE
+from grace_store.model.load.adapter_folder import TRAINING_STATE
 from grace_store.model.load.adapters import Adapter, tensor_names
 from grace_store.model.load.model_folder import read_object
 from grace_store.model.lora.checkpoints import MOMENTS, OPTIMIZER
@@ -129,6 +129,6 @@ def _moment(path: Path, moment: str, tensors: dict[str, Tensor], coordinates: li
 
 def learning_rate_of(adapter: Adapter) -> float | None:
     """Return the mean learning rate of the steps that led to a checkpoint, where a warm-up wrote it down."""
-    state: dict[str, Any] = read_object(adapter.folder.path / STATE) or {}
+    state: dict[str, Any] = read_object(adapter.folder.path / TRAINING_STATE) or {}
     rate = state.get("mean_learning_rate")
     return float(rate) if isinstance(rate, int | float) and not isinstance(rate, bool) else None

@@ -25,24 +25,25 @@ from grace_store.model.gradients.sample_gradients import (
     PlainGradients,
     choose_source,
     on_device,
+    row_statistics,
     row_tokens,
-    segment_means,
 )
-from grace_store.model.load.adapters import Adapter, attach
+from grace_store.model.load.adapters import Adapter, attach_adapter
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.out_of_memory import is_out_of_memory
+from grace_store.model.text.batches import ONE_AT_A_TIME
 from grace_store.model.text.collate import Batch
 from grace_store.model.text.vision import ImageInputs
 from grace_store.model.unit_extractor import (
     PendingSegments,
-    PendingUnit,
     PreparedUnit,
     SegmentRows,
     UnitExtractor,
+    UnitUnderWay,
     to_host,
 )
 
-BATCH_TOKENS = 2048
+GRADIENT_BATCH_TOKENS = 2048
 """A backward pass keeps what every layer was given, many times what a forward pass needs."""
 
 
@@ -54,7 +55,7 @@ class VectorRows(SegmentRows):
     """Of each vector before it was normalised."""
 
 
-class PendingSamples(PendingUnit[VectorRows, SampleSignals]):
+class PendingSamples(UnitUnderWay[VectorRows, SampleSignals]):
     """A unit with a vector for each sample."""
 
     def gather(self) -> SampleSignals:
@@ -92,15 +93,16 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
     ) -> None:
         """Take a model without the adapter, which is put on it and stays there."""
         assert spec.gradient is not None
-        layers = attach(adapter, loaded.model)
-        super().__init__(loaded, spec, options, batch_tokens=BATCH_TOKENS, images=images)
+        layers = attach_adapter(adapter, loaded.model)
+        super().__init__(loaded, spec, options, batch_tokens=GRADIENT_BATCH_TOKENS, images=images)
         self._gradient = spec.gradient
         coordinates = coordinates_of(adapter)
         parameters = parameters_of(coordinates, layers)
         for parameter in parameters.values():
             parameter.requires_grad_(True)
         self._source = choose_source(loaded.model, self.head, record(layers), parameters, options.head_tokens)
-        self.one_at_a_time = isinstance(self._source, PlainGradients)
+        if isinstance(self._source, PlainGradients):
+            self._rule = ONE_AT_A_TIME
         precondition = None
         if self._gradient.preconditioner == "adam":
             moments = read_moments(adapter, coordinates)
@@ -113,7 +115,7 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
     def vector_size(self) -> int:
         return self._gradient.dimension
 
-    def _pending(self, prepared: PreparedUnit) -> PendingUnit[VectorRows, UnitOutcome]:
+    def _pending(self, prepared: PreparedUnit) -> UnitUnderWay[VectorRows, UnitOutcome]:
         kind = PendingSamples if self._gradient.per == "sample" else PendingSegments
         return kind(prepared, self.vector_size)  # type: ignore[return-value]
 
@@ -128,7 +130,7 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
                 means = {name: gradient.div_(tokens) for name, gradient in each.gradients.items()}
                 self._projected.add(out, on_device(each.rows, out, torch.int64), means)
         self._under_way = None
-        rows = VectorRows(out, segment_means(batch, statistics, per), out.new_zeros(len(out)))
+        rows = VectorRows(out, row_statistics(batch, statistics, per), out.new_zeros(len(out)))
         self._finished.append(rows)
         return rows
 

@@ -173,7 +173,7 @@ def _is_exact(
     return True
 
 
-def segment_means(batch: Batch, statistics: Tensor, per: Per) -> Tensor:
+def row_statistics(batch: Batch, statistics: Tensor, per: Per) -> Tensor:
     """Return the means of the tokens' statistics over each row: (rows, 3)."""
     device = statistics.device
     if per == "segment":

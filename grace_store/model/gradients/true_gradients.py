@@ -196,6 +196,12 @@ def _factors(adapter: Adapter, model: nn.Module, device: torch.device) -> dict[s
             "parameters out with --no-lora."
         )
     modules = dict(model.named_modules())
+    placed = place(adapter, model)
+    if model.get_output_embeddings() in [modules[module] for module in placed.values()]:  # type: ignore[operator]
+        raise ModelError(
+            f"{adapter.folder.path} is on the output head too, whose parameters' gradients are not taken here. Leave "
+            "--adapter's own parameters out with --no-lora."
+        )
     return {
         f"{module}.weight": _LoraFactors(
             adapter.lora[name]["lora_A"].to(device, torch.float32),
@@ -203,7 +209,7 @@ def _factors(adapter: Adapter, model: nn.Module, device: torch.device) -> dict[s
             lora_scale(adapter, name),
             isinstance(modules[module], Conv1D),
         )
-        for name, module in place(adapter, model).items()
+        for name, module in placed.items()
     }
 
 

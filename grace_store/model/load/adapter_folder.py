@@ -16,18 +16,58 @@ from grace_store.base.errors import MissingExtra, ModelError, UnsafeModel
 from grace_store.model.load.model_folder import ADAPTER_FILES, read_object
 
 CONFIG, TENSORS = ADAPTER_FILES
-STATE = "training_state.json"
+TRAINING_STATE = "training_state.json"
 
-UNDERSTOOD = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "fan_in_fan_out",
-              "modules_to_save")  # fmt: skip
+CONVERTED = Path("converted", "default")
+"""Where in a checkpoint ms-swift writes an adapter that changed its base anew, as plain LoRA."""
+MERGING = (
+    "Merge it with its own tool and give the merged folder as --model; if the model ties its head to its embeddings, "
+    "untie them before, or merging into one changes the other"
+)
+INITIALISATIONS = ("gaussian", "orthogonal", "eva", "mica")
+"""Values of init_lora_weights, beside true and false, that leave the base model's weights as they are."""
+UNDERSTOOD = (
+    "r",
+    "lora_alpha",
+    "rank_pattern",
+    "alpha_pattern",
+    "use_rslora",
+    "use_dora",
+    "fan_in_fan_out",
+    "modules_to_save",
+)
 """Keys that change what a finished adapter computes, and that peft merges exactly."""
-IMMATERIAL = frozenset({
-    "auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config", "exclude_modules",
-    "inference_mode", "init_lora_weights", "layers_pattern", "layers_to_transform", "loftq_config", "lora_dropout",
-    "lora_dtype", "lora_ga_config", "lorap_emb_lr", "lorap_lr_ratio", "megatron_core", "model_key_mapping",
-    "peft_type", "peft_version", "qalora_group_size", "revision", "runtime_config", "target_modules", "task_type",
-})  # fmt: skip
-"""Keys that only mattered while the adapter was made, or say where it goes, which its tensors say better."""
+CHECKED = ("bias", "init_lora_weights", "peft_type")
+"""Keys of which only some values can be used."""
+IMMATERIAL = frozenset(
+    {
+        "auto_mapping",
+        "base_model_name_or_path",
+        "corda_config",
+        "ensure_weight_tying",
+        "eva_config",
+        "exclude_modules",
+        "inference_mode",
+        "layers_pattern",
+        "layers_to_transform",
+        "loftq_config",
+        "lora_dropout",
+        "lora_dtype",
+        "lora_ga_config",
+        "lorap_emb_lr",
+        "lorap_lr_ratio",
+        "megatron_core",
+        "model_key_mapping",
+        "peft_version",
+        "qalora_group_size",
+        "revision",
+        "runtime_config",
+        "target_modules",
+        "task_type",
+    }
+)
+"""Keys that only mattered while the adapter was made (those of an initialisation count with it alone), or say where it
+goes, which its tensors say better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +108,7 @@ def open_adapter(path: str | Path) -> AdapterFolder:
             )
         raise ModelError(f"{folder} has {CONFIG} but no {TENSORS}.")
     _refuse_unfit(folder, config)
-    state = read_object(folder / STATE) or {}
+    state = read_object(folder / TRAINING_STATE) or {}
     base = state.get("base")
     return AdapterFolder(folder, config, base if isinstance(base, dict) else None)
 
@@ -95,15 +135,67 @@ def find_adapters(path: str | Path) -> list[Path]:
 def _refuse_unfit(folder: Path, config: dict[str, Any]) -> None:
     kind = config.get("peft_type")
     if kind != "LORA":
-        raise ModelError(f"{folder} is an adapter of type {kind}; only LORA can be merged. Merge it with its own tool.")
+        raise ModelError(f"{folder} is an adapter of type {kind}; only LORA can be read here. {MERGING}.")
     if config.get("bias", "none") != "none":
-        raise ModelError(
-            f"{folder} also trained biases (bias={config['bias']}), which is not supported. Merge it first."
-        )
-    known = {*UNDERSTOOD, *IMMATERIAL, "bias"}
-    strange = sorted(key for key, value in config.items() if key not in known and value)
+        raise ModelError(f"{folder} also trained biases (bias={config['bias']}), which is not supported. {MERGING}.")
+    _refuse_changed_base(folder, config.get("init_lora_weights", True))
+    known = {*UNDERSTOOD, *IMMATERIAL, *CHECKED}
+    strange = sorted(key for key, value in config.items() if key not in known and _is_set(key, value))
     if strange:
         raise ModelError(
-            f"{folder} uses {', '.join(strange)} ({CONFIG}), which cannot be merged exactly here. Merge it with its "
-            "own tool and give the merged folder as --model."
+            f"{folder} uses {', '.join(strange)} ({CONFIG}), which cannot be merged exactly here. {MERGING}."
         )
+    _check_types(folder, config)
+
+
+def _refuse_changed_base(folder: Path, initialisation: Any) -> None:
+    """Raise unless the adapter was begun in a way that is known to leave the base model's weights alone."""
+    if initialisation in (True, False, None) or str(initialisation).lower() in INITIALISATIONS:
+        return
+    if (folder / CONVERTED / CONFIG).is_file():
+        remedy = f"Give {folder / CONVERTED} as --adapter, where ms-swift wrote it as plain LoRA"
+    else:
+        remedy = (
+            f"Give it as plain LoRA (ms-swift writes it so into {CONVERTED} of the checkpoint, peft with "
+            "save_pretrained's path_initial_model_for_weight_conversion), or merge it where it was trained and give "
+            "the merged folder as --model"
+        )
+    raise ModelError(
+        f"{folder} was begun with init_lora_weights={initialisation} ({CONFIG}), which is not known to leave the base "
+        f"model's weights as they are: on the weights given, it would make another model. {remedy}."
+    )
+
+
+def _is_set(key: str, value: Any) -> bool:
+    """Tell whether a key asks for something; a group of settings does, even if it leaves them all at their defaults."""
+    return value == {} if not value and key.endswith(("_config", "_bdlora")) else bool(value)
+
+
+def _check_types(folder: Path, config: dict[str, Any]) -> None:
+    """Raise unless what is understood has the types that peft writes."""
+    patterns = [config.get(key) or {} for key in ("rank_pattern", "alpha_pattern")]
+    named = config.get("modules_to_save") or []
+    numbers = [config.get("r"), config.get("lora_alpha")]
+    sound = (
+        all(isinstance(pattern, dict) and all(map(_is_regex, pattern)) for pattern in patterns)
+        and all(map(_is_size, [*numbers, *(value for pattern in patterns for value in pattern.values())]))
+        and isinstance(named, list)
+        and all(isinstance(name, str) for name in named)
+    )
+    if not sound:
+        raise ModelError(
+            f"{folder / CONFIG} is damaged: r and lora_alpha, and those of each pattern, have to be numbers above 0, "
+            "and modules_to_save a list of names. Copy the adapter anew."
+        )
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 2**31
+
+
+def _is_regex(pattern: str) -> bool:
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return True

@@ -11,6 +11,7 @@ import logging
 import math
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from transformers.pytorch_utils import Conv1D
 
 from grace_store.base.errors import ModelError
 from grace_store.base.settings import ModelIdentity, canonical_json
-from grace_store.model.load.adapter_folder import UNDERSTOOD, AdapterFolder, open_adapter
+from grace_store.model.load.adapter_folder import MERGING, UNDERSTOOD, AdapterFolder, open_adapter
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ class Adapter:
     """For each module lora_A, lora_B and, with DoRA, lora_magnitude_vector."""
     saved: dict[str, Tensor]
     """Whole tensors that were trained instead (modules_to_save)."""
+    carried: dict[str, Tensor]
+    """Weights of the base's embeddings or head that peft keeps beside an adapter, and puts into the base again."""
     digest: str
 
 
@@ -60,20 +63,22 @@ def read_adapter(path: str | Path) -> Adapter:
     folder = open_adapter(path)
     try:
         tensors = {_bare(name): tensor for name, tensor in load_file(folder.tensors).items()}
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:
         raise ModelError(f"{folder.tensors} cannot be read: {error}.") from error
     lora: dict[str, dict[str, Tensor]] = {}
     saved: dict[str, Tensor] = {}
+    carried: dict[str, Tensor] = {}
+    trained_whole = tuple(folder.config.get("modules_to_save") or ())
     for name, tensor in sorted(tensors.items()):
         found = _LORA_KEY.fullmatch(name)
         if found:
             lora.setdefault(found["module"], {})[found["part"]] = tensor
         elif "lora_" in name:
-            raise ModelError(f"{folder.tensors} holds {name}, which is not LoRA on a linear layer. Merge it first.")
+            raise ModelError(f"{folder.tensors} holds {name}, which is not LoRA on a linear layer. {MERGING}.")
         else:
-            saved[name] = tensor
-    _check_whole(folder, lora, saved)
-    return Adapter(folder, lora, saved, _digest(folder, lora, saved))
+            (saved if name.rpartition(".")[0].endswith(trained_whole) else carried)[name] = tensor
+    _check_whole(folder, lora, {**saved, **carried})
+    return Adapter(folder, lora, saved, carried, _digest(folder, lora, {**saved, **carried}))
 
 
 def check_base(adapter: Adapter, base: ModelIdentity) -> None:
@@ -107,7 +112,6 @@ def place(adapter: Adapter, model: nn.Module) -> dict[str, str]:
     if wrong:
         raise _misfit(adapter, model, f"{len(wrong)} layers have another shape", wrong)
     _check_saved(adapter, model, modules, rename)
-    _check_not_tied(adapter, model, [modules[name] for name in names.values()])
     return names
 
 
@@ -124,7 +128,7 @@ def merge(adapter: Adapter, model: nn.Module) -> nn.Module:
     return merged  # type: ignore[no-any-return]
 
 
-def attach(adapter: Adapter, model: nn.Module) -> dict[str, LoraLayer]:
+def attach_adapter(adapter: Adapter, model: nn.Module) -> dict[str, LoraLayer]:
     """Put the adapter beside a loaded model's weights, in place; return its layers by their names in the adapter.
 
     All is frozen and nothing dropped out.
@@ -148,7 +152,12 @@ def tensor_names(names: Iterable[str]) -> dict[str, str]:
 def _put_on(adapter: Adapter, model: nn.Module) -> Any:
     """Have peft put an adapter on a model and return its view of both."""
     names = place(adapter, model)
-    rename = _renaming(adapter, dict(model.named_modules()))
+    modules = dict(model.named_modules())
+    rename = _renaming(adapter, modules)
+    with torch.no_grad():
+        for name, tensor in adapter.carried.items():
+            model.get_parameter(rename(name)).copy_(tensor)
+    _untie(adapter, model, [modules[name] for name in names.values()])
     state = {
         f"base_model.model.{names[module]}.{part}{'' if part == 'lora_magnitude_vector' else '.weight'}": tensor
         for module, parts in adapter.lora.items()
@@ -186,16 +195,16 @@ def _check_whole(folder: AdapterFolder, lora: dict[str, dict[str, Tensor]], save
     halves = [name for name, parts in lora.items() if set(parts) != needed]
     if halves:
         raise ModelError(f"{folder.tensors} lacks {' or '.join(sorted(needed))} of {halves[0]}.")
-    if saved and not folder.config.get("modules_to_save"):
-        raise ModelError(f"{folder.tensors} holds {next(iter(saved))}, but modules_to_save names no such module.")
     for name, parts in lora.items():
+        if any(parts[part].dim() != 2 for part in ("lora_A", "lora_B")):
+            raise ModelError(f"{folder.tensors} holds {name}, which is not LoRA on a linear layer. {MERGING}.")
         rank = _setting(folder.config, "rank_pattern", "r", name)
         if not parts["lora_A"].shape[0] == parts["lora_B"].shape[1] == rank:
             raise ModelError(
                 f"{folder.path}: {name} has rank {parts['lora_A'].shape[0]}, its configuration says {rank}."
             )
     for tensor in (*saved.values(), *(part for parts in lora.values() for part in parts.values())):
-        if not bool(torch.isfinite(tensor).all()):
+        if not bool(torch.isfinite(tensor.float()).all()):
             raise ModelError(f"{folder.tensors} holds values that are not finite: its training failed.")
 
 
@@ -233,10 +242,7 @@ def _renaming(adapter: Adapter, modules: dict[str, nn.Module]) -> Callable[[str]
         if not absent:
             return rename
         missing = missing or absent
-    raise ModelError(
-        f"{adapter.folder.path} does not fit this model: it has no {_some(missing)}. "
-        f"{_its_base(adapter)}"
-    )  # fmt: skip
+    raise ModelError(f"{adapter.folder.path} does not fit this model: it has no {_some(missing)}. {_its_base(adapter)}")
 
 
 def _linear_shape(module: nn.Module) -> tuple[int, int] | None:
@@ -252,25 +258,35 @@ def _check_saved(
     adapter: Adapter, model: nn.Module, modules: dict[str, nn.Module], rename: Callable[[str], str]
 ) -> None:
     wrong = []
-    for name, tensor in adapter.saved.items():
+    for name, tensor in {**adapter.saved, **adapter.carried}.items():
         module, _, part = rename(name).rpartition(".")
         there = getattr(modules.get(module), part, None)
         if not isinstance(there, Tensor) or there.shape != tensor.shape:
             wrong.append(rename(name))
     if wrong:
         raise _misfit(adapter, model, "tensors trained whole have no place of their shape", wrong)
+    owner: Any = model
+    ends = (owner.get_input_embeddings(), owner.get_output_embeddings())
+    unnamed = [name for name in adapter.carried if modules[rename(name).rpartition(".")[0]] not in ends]
+    if unnamed:
+        raise ModelError(f"{adapter.folder.tensors} holds {_some(unnamed)}, which modules_to_save does not name.")
 
 
-def _check_not_tied(adapter: Adapter, model: Any, targets: list[nn.Module]) -> None:
-    """Raise where merging into one weight would change another that shares it."""
-    if not getattr(model.config.get_text_config(), "tie_word_embeddings", False):
-        return
-    shared = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
-    if adapter.saved or any(id(target) in shared for target in targets):
-        raise ModelError(
-            f"{adapter.folder.path} changes the embeddings or the head of a model that ties the two together; merged, "
-            "it would change both. Merge it with its own tool and give the merged folder as --model."
-        )
+def _untie(adapter: Adapter, model: nn.Module, targets: list[nn.Module]) -> None:
+    """Give layers that an adapter changes weights of their own, so that no other layer changes with them."""
+    owners: dict[int, list[nn.Module]] = defaultdict(list)
+    for _, module in model.named_modules(remove_duplicate=False):
+        for parameter in module.parameters(recurse=False):
+            owners[id(parameter)].append(module)
+    for target in targets:
+        sharing = owners[id(target.weight)]
+        if sharing.count(target) > 1:
+            raise ModelError(
+                f"{adapter.folder.path} changes a layer that {type(model).__name__} uses in several places, which is "
+                "not supported."
+            )
+        if len(sharing) > 1:
+            target.weight = nn.Parameter(cast(Tensor, target.weight).detach().clone(), requires_grad=False)
 
 
 def _config(adapter: Adapter, model: nn.Module, names: dict[str, str]) -> LoraConfig:

@@ -18,7 +18,7 @@ _TOLERANCE = {torch.float32: 1e-3}
 _LOOSE = 5e-2
 
 
-def check_images(extractor: ProxyExtractor) -> None:
+def check_sees_images(extractor: ProxyExtractor) -> None:
     """Raise unless hidden states of a batch of differing images are those of each sample alone, and images count."""
     one, other, two = _probe(("red", 64, 48)), _probe(("white", 64, 48)), _probe(("blue", 40, 90), ("green", 72, 50))
     verdict = extractor.prepare([one]).set_aside.get(0)

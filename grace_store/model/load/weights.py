@@ -29,6 +29,7 @@ from grace_store.base.errors import ModelError, SettingError, UnsafeModel
 from grace_store.base.settings import Attention, Dtype, ModelIdentity, default_threads
 from grace_store.model.head.own_forward import run_backbone
 from grace_store.model.load.identity import identify
+from grace_store.model.load.length_probe import forget_lengths
 from grace_store.model.load.model_folder import ModelFolder, open_folder
 from grace_store.model.load.processor import read_processor
 
@@ -67,8 +68,12 @@ class LoadedModel:
     max_positions: int | None
     processor: Any | None = None
 
+    def longest(self, max_length: int) -> int:
+        """Return how many tokens a sample may have: as many as asked for, if the model can place them."""
+        return min(max_length, self.max_positions or max_length)
 
-def describe(path: str | Path) -> ModelDescription:
+
+def describe_model(path: str | Path) -> ModelDescription:
     """Return what a model folder holds, without loading its weights."""
     folder = open_folder(path)
     files = [entry for entry in folder.path.iterdir() if entry.is_file()]
@@ -106,7 +111,7 @@ def load(
     path: str | Path, dtype: Dtype, attention: Attention, device: str = "auto", threads: int | None = None
 ) -> LoadedModel:
     """Return the model at a path, in the dtype asked for, on the device."""
-    return load_described(describe(path), dtype, attention, device, threads)
+    return load_described(describe_model(path), dtype, attention, device, threads)
 
 
 def load_described(
@@ -130,6 +135,7 @@ def load_described(
     model.requires_grad_(False)
     # Batches go without an attention mask (see _check_causal), which some classes would warn of.
     model.config.pad_token_id = None
+    forget_lengths(model)
     _check_causal(model)
     return LoadedModel(
         model, described.tokenizer, described.identity, target, described.max_positions, described.processor

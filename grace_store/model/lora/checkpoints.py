@@ -28,7 +28,7 @@ from torch import Tensor
 from grace_store.base.errors import Corrupt, ResumeMismatch
 from grace_store.base.files import sync_file, sync_folder
 from grace_store.base.settings import Frozen, ModelIdentity
-from grace_store.model.load.adapter_folder import CONFIG, STATE, TENSORS
+from grace_store.model.load.adapter_folder import CONFIG, TENSORS, TRAINING_STATE
 from grace_store.model.lora.recipe import WarmupSpec
 
 LAST = "last.safetensors"
@@ -55,7 +55,7 @@ class CheckpointState(Frozen):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TrainingState:
     """The adapter and its moments after some steps, by the adapter's tensor names, on the CPU."""
 
     step: int
@@ -70,7 +70,7 @@ def checkpoint_folder(out: Path, step: int) -> Path:
 
 
 def write_checkpoint(
-    out: Path, progress: Progress, config: dict[str, Any], spec: WarmupSpec, state: CheckpointState
+    out: Path, progress: TrainingState, config: dict[str, Any], spec: WarmupSpec, state: CheckpointState
 ) -> Path:
     """Write one checkpoint under a temporary name and give it its own once it is whole."""
     final = checkpoint_folder(out, progress.step)
@@ -88,7 +88,7 @@ def write_checkpoint(
     }
     # One metadata entry: safetensors writes several in no particular order.
     (part / OPTIMIZER).write_bytes(save(_flat(progress.moments), metadata={"adamw": json.dumps(adamw, sort_keys=True)}))
-    (part / STATE).write_text(state.model_dump_json(indent=1) + "\n")
+    (part / TRAINING_STATE).write_text(state.model_dump_json(indent=1) + "\n")
     for file in part.iterdir():
         sync_file(file)
     sync_folder(part)
@@ -98,7 +98,7 @@ def write_checkpoint(
     return final
 
 
-def write_last(out: Path, progress: Progress, recipe_sha256: str) -> None:
+def write_last(out: Path, progress: TrainingState, recipe_sha256: str) -> None:
     """Replace the state that a killed run goes on from."""
     tensors = _flat({"adapter": progress.tensors, **progress.moments})
     state = json.dumps({"step": progress.step, "recipe_sha256": recipe_sha256}, sort_keys=True)
@@ -109,7 +109,7 @@ def write_last(out: Path, progress: Progress, recipe_sha256: str) -> None:
     sync_folder(out)
 
 
-def read_last(out: Path, recipe_sha256: str) -> Progress | None:
+def read_last(out: Path, recipe_sha256: str) -> TrainingState | None:
     """Return the state that was saved last, or None if none was."""
     path = out / LAST
     if not path.is_file():
@@ -126,13 +126,13 @@ def read_last(out: Path, recipe_sha256: str) -> Progress | None:
     for key, tensor in found.items():
         group, _, name = key.partition(".")
         groups[group][name] = tensor
-    return Progress(int(state["step"]), groups.pop("adapter"), groups)
+    return TrainingState(int(state["step"]), groups.pop("adapter"), groups)
 
 
-def capture(step: int, parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> Progress:
+def capture(step: int, parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> TrainingState:
     """Return the present state on the CPU."""
     state: Callable[[torch.nn.Parameter], dict[str, Tensor]] = lambda each: optimizer.state[each]  # noqa: E731
-    return Progress(
+    return TrainingState(
         step,
         {name: parameter.detach().cpu().clone() for name, parameter in parameters.items()},
         {
@@ -142,7 +142,9 @@ def capture(step: int, parameters: dict[str, torch.nn.Parameter], optimizer: tor
     )
 
 
-def restore(progress: Progress, parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+def restore(
+    progress: TrainingState, parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
+) -> None:
     """Put a saved state back, bit for bit."""
     with torch.no_grad():
         for name, parameter in parameters.items():

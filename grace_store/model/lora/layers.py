@@ -40,7 +40,7 @@ def target_names(model: Any) -> list[str]:
     return names
 
 
-def attach(model: nn.Module, rank: int, alpha: float, seed: int, base: str) -> Any:
+def attach_fresh_adapter(model: nn.Module, rank: int, alpha: float, seed: int, base: str) -> Any:
     """Put a fresh float32 adapter on a frozen model, in place, and return peft's view of both."""
     names = target_names(model)
     modules = dict(model.named_modules())

@@ -19,7 +19,7 @@ _PATIENCE = timedelta(hours=2)
 
 
 @contextmanager
-def joined(ranks: Ranks, device: torch.device) -> Iterator[None]:
+def as_one_of(ranks: Ranks, device: torch.device) -> Iterator[None]:
     """Be one of the ranks while inside."""
     if ranks.world_size == 1:
         yield

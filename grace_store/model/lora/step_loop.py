@@ -39,9 +39,17 @@ class StepLoop:
     """Runs the steps of a recipe. Every rank runs it; the first alone writes and speaks."""
 
     def __init__(
-        self, spec: WarmupSpec, trainer: AdapterTrainer, data: TrainingSet, out: Path, recipe_sha256: str,
-        save_seconds: float, ranks: Ranks, listener: Listener,
-    ) -> None:  # fmt: skip
+        self,
+        spec: WarmupSpec,
+        trainer: AdapterTrainer,
+        data: TrainingSet,
+        *,
+        out: Path,
+        recipe_sha256: str,
+        save_seconds: float,
+        ranks: Ranks,
+        listener: Listener,
+    ) -> None:
         self._spec = spec
         self._trainer = trainer
         self._data = data

@@ -17,8 +17,8 @@ from grace_store.base.states import SetAside
 from grace_store.data.sample import Sample
 from grace_store.model.devices import count_gpus
 from grace_store.model.door import resolve_spec
-from grace_store.model.load.weights import ModelDescription, describe, load_described, resolve_device
-from grace_store.model.lora.ranks import joined
+from grace_store.model.load.weights import ModelDescription, describe_model, load_described, resolve_device
+from grace_store.model.lora.ranks import as_one_of
 from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupRequest, WarmupSpec
 from grace_store.model.lora.schedule import checkpoint_steps
 from grace_store.model.lora.step_loop import StepLoop, TrainingSet
@@ -41,7 +41,7 @@ def resolve_warmup(model: str, request: WarmupRequest, options: WarmupOptions) -
     chosen = {
         "model": reading.model,
         "rendering": reading.rendering,
-        "train_eos": _resolve_eos(request.train_eos, reading.rendering, describe(model)),
+        "train_eos": _resolve_eos(request.train_eos, reading.rendering, describe_model(model)),
         "dtype": reading.dtype,
         "attention": reading.attention,
     }
@@ -53,12 +53,10 @@ def _resolve_eos(wish: bool | None, rendering: Rendering, described: ModelDescri
     if wish is False:
         return False
     mark = None if described.processor is None else image_mark(described.processor)
-    renderer = Renderer(
-        described.tokenizer, rendering, system=None, text_only=True, include_eos=True, image_mark=mark
-    )  # fmt: skip
+    renderer = Renderer(described.tokenizer, rendering, system=None, text_only=True, include_eos=True, image_mark=mark)
     tokenizer = SampleTokenizer(
         described.tokenizer, add_special_tokens=False, include_eos=True, max_length=2, vocab_size=1
-    )  # fmt: skip
+    )
     has_end = tokenizer.has_marker(renderer.suffix)
     if wish and not has_end:
         raise SettingError(
@@ -83,7 +81,7 @@ class Warmup:
         if device in ("auto", "cuda") and resolve_device(device).type == "cuda":
             # A task that is shown one GPU only calls it the first.
             device = f"cuda:{ranks.local_rank % count_gpus()}"
-        self._loaded = load_described(describe(model), spec.dtype, spec.attention, device, options.threads)
+        self._loaded = load_described(describe_model(model), spec.dtype, spec.attention, device, options.threads)
         self._encoder = TrainingEncoder(self._loaded, spec, images, options.loader_threads)
 
     def encode(self, samples: Sequence[Sample]) -> list[TrainingSample | SetAside]:
@@ -98,9 +96,16 @@ class Warmup:
         """Take every step that is missing; raise Interrupted if asked to stop before the end."""
         trainer = AdapterTrainer(self._loaded, self._spec, self._options, self._ranks, self._model_path)
         loop = StepLoop(
-            self._spec, trainer, data, out, recipe_sha256, self._options.save_seconds, self._ranks, listener
-        )  # fmt: skip
-        with joined(self._ranks, self._loaded.device), _reproducible(self._loaded.device):
+            self._spec,
+            trainer,
+            data,
+            out=out,
+            recipe_sha256=recipe_sha256,
+            save_seconds=self._options.save_seconds,
+            ranks=self._ranks,
+            listener=listener,
+        )
+        with as_one_of(self._ranks, self._loaded.device), _reproducible(self._loaded.device):
             loop.run(stop)
 
 

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from grace_store.base.errors import ModelError, OutOfMemory
+from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import LoadedModel
-from grace_store.model.lora.checkpoints import Progress, capture, restore
-from grace_store.model.lora.layers import adapter_config, attach, compute_twice, trainable
+from grace_store.model.lora.checkpoints import TrainingState, capture, restore
+from grace_store.model.lora.layers import adapter_config, attach_fresh_adapter, compute_twice, trainable
 from grace_store.model.lora.ranks import add_up
 from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupSpec
 from grace_store.model.lora.training_data import MicroBatch, TrainingSample, micro_batches, queue_images
@@ -49,10 +50,11 @@ class AdapterTrainer:
         self._device = loaded.device
         self._max_grad_norm = spec.max_grad_norm
         self._batch_tokens = options.batch_tokens
+        self._rule = find_length_rule(loaded.model, loaded.longest(spec.max_length))
         self._ranks = ranks
         self._image_pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="images")
         self._chooses_logits = "logits_to_keep" in inspect.signature(self._model.forward).parameters
-        self._adapted = attach(loaded.model, spec.rank, spec.alpha, spec.seed, base)
+        self._adapted = attach_fresh_adapter(loaded.model, spec.rank, spec.alpha, spec.seed, base)
         self._parameters = trainable(self._adapted)
         self._optimizer = torch.optim.AdamW(
             self._parameters.values(),
@@ -73,11 +75,11 @@ class AdapterTrainer:
     def adapter_config(self) -> dict[str, Any]:
         return adapter_config(self._adapted)
 
-    def capture(self, step: int) -> Progress:
+    def capture(self, step: int) -> TrainingState:
         """Return the state after a step."""
         return capture(step, self._parameters, self._optimizer)
 
-    def restore(self, progress: Progress) -> None:
+    def restore(self, progress: TrainingState) -> None:
         """Go back to a captured state."""
         restore(progress, self._parameters, self._optimizer)
 
@@ -123,7 +125,7 @@ class AdapterTrainer:
     def _passes(self, samples: Sequence[TrainingSample]) -> Iterator[tuple[MicroBatch, ImageInputs]]:
         """Yield this rank's share of samples pass by pass, with the next pass's images being opened meanwhile."""
         mine = samples[self._ranks.rank :: self._ranks.world_size]
-        batches = micro_batches(mine, self._batch_tokens)
+        batches = micro_batches(mine, self._batch_tokens, self._rule)
         images = queue_images(mine, self._image_pool)
         for batch, upcoming in zip(batches, [*batches[1:], None], strict=True):
             taken = images.take(batch.members)

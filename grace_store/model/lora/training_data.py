@@ -17,7 +17,7 @@ from grace_store.base.states import SetAside
 from grace_store.data.sample import Sample
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.lora.recipe import WarmupSpec
-from grace_store.model.text.batches import form_batches
+from grace_store.model.text.batches import LengthRule, form_batches
 from grace_store.model.text.reading import ImageQueue, SampleReader
 from grace_store.model.text.vision import SampleImages
 
@@ -97,9 +97,9 @@ def reading_spec(spec: WarmupSpec) -> ExtractSpec:
     return ExtractSpec(include_eos=spec.train_eos, **{name: getattr(spec, name) for name in shared})
 
 
-def micro_batches(samples: Sequence[TrainingSample], batch_tokens: int) -> list[MicroBatch]:
+def micro_batches(samples: Sequence[TrainingSample], batch_tokens: int, rule: LengthRule) -> list[MicroBatch]:
     """Return samples in batches that fit the device, the longest first."""
-    groups = form_batches([len(sample.ids) for sample in samples], batch_tokens)
+    groups = form_batches([len(sample.ids) for sample in samples], batch_tokens, rule)
     return [_collate(group, [samples[i] for i in group]) for group in groups]
 
 

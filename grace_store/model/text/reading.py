@@ -39,7 +39,7 @@ class SampleReader:
         self, loaded: LoadedModel, spec: ExtractSpec, vocab_size: int, images: str | Path | None = None
     ) -> None:
         """Take images, the folder that image paths are in; by default the current one."""
-        max_length = min(spec.max_length, loaded.max_positions or spec.max_length)
+        max_length = loaded.longest(spec.max_length)
         self._renderer = Renderer(
             loaded.tokenizer,
             spec.rendering,

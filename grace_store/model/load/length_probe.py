@@ -1,0 +1,130 @@
+"""Does what a model makes of a sample depend on the longest of its batch, and from which length on? Asked of the model.
+
+Some rotary positions are scaled by the length of the longest sample (longrope beyond the original context, dynamic
+NTK), and some remember it from call to call. Rotary modules are made to forget here, and lengths that are placed
+differently are found, so that batches never mix them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from grace_store.model.head.own_forward import run_backbone
+from grace_store.model.text.batches import ANY_LENGTHS, ONE_AT_A_TIME, LengthRule
+
+_LOG = logging.getLogger(__name__)
+
+_FEWEST = 4
+_NUM_PLACES = 8
+_LAST_TOKENS = (1, 2, 5, 11)
+_SAME_LENGTHS_ONLY = LengthRule(1, grows=True)
+_STEADY = ("default", "linear", "yarn", "llama3", "proportional", "mrope")
+"""Kinds of rotary positions that depend on nothing but a token's place."""
+
+
+def forget_lengths(model: nn.Module) -> None:
+    """Have each rotary module that changes with what it is given begin every call as it was when it was loaded."""
+    for module in model.modules():
+        if _is_unsteady(module):
+            module.register_forward_pre_hook(_Restored(module))
+
+
+class _Restored:
+    """Puts a module back to what it was when this was made, but for its device."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._attributes = dict(module.__dict__)
+        self._buffers = dict(module._buffers)
+
+    def __call__(self, module: nn.Module, _args: Any) -> None:
+        device = next((buffer.device for buffer in module._buffers.values() if buffer is not None), None)
+        for name in module.__dict__.keys() - self._attributes.keys():
+            delattr(module, name)
+        module.__dict__.update(self._attributes)
+        module._buffers = {
+            name: buffer if buffer is None else buffer.to(device) for name, buffer in self._buffers.items()
+        }
+
+
+def find_length_rule(model: nn.Module, max_length: int) -> LengthRule:
+    """Return which samples of at most so many tokens may share a pass."""
+    try:
+        rule = _find(model, max_length)
+    except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+        unsteady = any(_is_unsteady(module) for module in model.modules())
+        _LOG.info("positions cannot be tried one by one: %s", error)
+        rule = _SAME_LENGTHS_ONLY if unsteady else ANY_LENGTHS
+    if rule != ANY_LENGTHS and hasattr(model.base_model, "get_rope_index"):
+        rule = ONE_AT_A_TIME  # with images, positions are fewer than tokens
+    if rule != ANY_LENGTHS:
+        _LOG.info("samples share a pass only if their positions are scaled alike: %s", rule)
+    return rule
+
+
+def _find(model: nn.Module, max_length: int) -> LengthRule:
+    if max_length <= _FEWEST:
+        return ANY_LENGTHS
+    limits = sorted(limit for limit in set(_limits(model)) if _FEWEST < limit < max_length)
+    if _are_alike(model, (*limits, max_length // 2, max_length - 1), max_length):
+        return ANY_LENGTHS
+    for number, limit in reversed(list(enumerate(limits))):
+        if _are_alike(model, (*limits[:number], limit // 2), limit):
+            return LengthRule(limit + 1, grows=not _is_same(model, limit + 1, max_length))
+    return _SAME_LENGTHS_ONLY
+
+
+def _are_alike(model: nn.Module, lengths: Iterable[int], longest: int) -> bool:
+    return all(_is_same(model, length, longest) for length in {_FEWEST, *lengths} if length >= _FEWEST)
+
+
+def _is_unsteady(module: nn.Module) -> bool:
+    kinds = getattr(module, "rope_type", None)
+    several = kinds.values() if isinstance(kinds, dict) else [kinds]
+    return any(isinstance(kind, str) and kind not in _STEADY for kind in several)
+
+
+def _limits(model: Any) -> Iterator[int]:
+    """Yield every whole number that the configuration calls a limit on positions."""
+    waiting: list[Any] = [model.config.to_dict()]
+    while waiting:
+        node = waiting.pop()
+        for key, value in node.items():
+            if isinstance(value, dict):
+                waiting.append(value)
+            elif "max_position" in str(key) and isinstance(value, int | float):
+                yield int(value)
+
+
+def _is_same(model: nn.Module, shorter: int, longer: int) -> bool:
+    """Tell whether tokens have the same hidden states before a last one at the end of either length.
+
+    In a mixture of experts, sums are rounded otherwise if the last token goes to others: so the measure is what other
+    last tokens change, which is nothing in most models.
+    """
+    first = _hidden(model, shorter, shorter)
+    difference = float((first - _hidden(model, shorter, longer)).norm())
+    if difference == 0:
+        return True
+    noise = max(float((first - _hidden(model, shorter, shorter, last)).norm()) for last in _LAST_TOKENS)
+    least = torch.finfo(next(model.parameters()).dtype).eps * float(first.norm())
+    return noise > 0 and difference <= 4 * max(noise, least)
+
+
+def _hidden(model: Any, shorter: int, length: int, last: int = 0) -> Tensor:
+    """Return the hidden states of tokens spread over the shorter length, before a last one at the end of a length."""
+    device = next(model.parameters()).device
+    spread = sorted({number * (shorter - 2) // (_NUM_PLACES - 1) for number in range(_NUM_PLACES)})
+    places = torch.tensor([[*spread, length - 1]], device=device)
+    num_ids = model.get_input_embeddings().weight.shape[0]
+    ids = (torch.arange(1, places.shape[1] + 1, device=device) * 31 % num_ids).unsqueeze(0)
+    ids[0, -1] = last % num_ids
+    with torch.inference_mode():
+        # With a mask, or positions that do not follow each other would be taken for samples packed end to end.
+        made = run_backbone(model, input_ids=ids, position_ids=places, attention_mask=torch.ones_like(ids))
+    hidden: Tensor = made.last_hidden_state[0, :-1].float()
+    return hidden
