@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-import grace_store.model.text.reading as reading
+import grace_store.model.inputs.reading as reading
 from grace_store.base.errors import DatasetChanged, ModelError, SettingError
 from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.base.states import Reason
 from grace_store.data.sample import ImageRef, Sample, Turn
 from grace_store.model.door import ProxyExtractor, open_extractor, resolve_spec
 from grace_store.model.load import trials
-from grace_store.model.text.reading import ImageQueue
-from grace_store.model.text.vision import SampleImages
+from grace_store.model.inputs.reading import ImageQueue
+from grace_store.model.inputs.vision import SampleImages
 from tests.autograd import relative
 from tests.tiny_models import CHATML, tiny_text_model
 from tests.tiny_vision_models import picture, png, tiny_vision_model

@@ -33,7 +33,7 @@ from grace_store.model.load.weights import (
     skeleton_of,
 )
 from grace_store.model.proxy import ProxyExtractor
-from grace_store.model.text.render import resolve_rendering
+from grace_store.model.inputs.render import resolve_rendering
 
 if TYPE_CHECKING:
     from grace_store.model.gradients.gradient_extractor import GradientExtractor

@@ -28,12 +28,12 @@ from grace_store.model.head.own_forward import response_states
 from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.out_of_memory import is_out_of_memory
-from grace_store.model.text.batches import form_batches, form_packs
-from grace_store.model.text.collate import Batch, collate
-from grace_store.model.text.packing import packed_positions
-from grace_store.model.text.reading import ImageQueue, SampleReader
-from grace_store.model.text.tokens import TokenizedSample
-from grace_store.model.text.vision import ImageInputs, SampleImages
+from grace_store.model.inputs.batches import form_batches, form_packs
+from grace_store.model.inputs.collate import Batch, collate
+from grace_store.model.inputs.packing import packed_positions
+from grace_store.model.inputs.reading import ImageQueue, SampleReader
+from grace_store.model.inputs.tokens import TokenizedSample
+from grace_store.model.inputs.vision import ImageInputs, SampleImages
 
 _LOG = logging.getLogger(__name__)
 

@@ -31,9 +31,9 @@ from grace_store.model.gradients.sample_gradients import (
 from grace_store.model.load.adapters import Adapter, attach_adapter
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.out_of_memory import is_out_of_memory
-from grace_store.model.text.batches import ONE_AT_A_TIME
-from grace_store.model.text.collate import Batch
-from grace_store.model.text.vision import ImageInputs
+from grace_store.model.inputs.batches import ONE_AT_A_TIME
+from grace_store.model.inputs.collate import Batch
+from grace_store.model.inputs.vision import ImageInputs
 from grace_store.model.unit_extractor import (
     PendingSegments,
     PreparedUnit,

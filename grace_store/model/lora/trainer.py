@@ -24,9 +24,9 @@ from grace_store.model.lora.schedule import checkpoint_steps
 from grace_store.model.lora.step_loop import StepLoop, TrainingSet
 from grace_store.model.lora.training import AdapterTrainer
 from grace_store.model.lora.training_data import TrainingEncoder, TrainingSample
-from grace_store.model.text.render import Renderer
-from grace_store.model.text.tokens import SampleTokenizer
-from grace_store.model.text.vision import image_mark
+from grace_store.model.inputs.render import Renderer
+from grace_store.model.inputs.tokens import SampleTokenizer
+from grace_store.model.inputs.vision import image_mark
 
 __all__ = ["TrainingSample", "TrainingSet", "Warmup", "resolve_warmup"]
 

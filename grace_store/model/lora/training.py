@@ -26,7 +26,7 @@ from grace_store.model.lora.ranks import add_up
 from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupSpec
 from grace_store.model.lora.training_data import MicroBatch, TrainingSample, micro_batches, queue_images
 from grace_store.model.out_of_memory import is_out_of_memory
-from grace_store.model.text.vision import ImageInputs
+from grace_store.model.inputs.vision import ImageInputs
 
 _LOSS_TOKENS = 1024
 

@@ -21,8 +21,8 @@ from grace_store.base.errors import DatasetChanged, ModelError
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.image_files import ImageFolder, Picture
 from grace_store.data.sample import ImageRef, Sample
-from grace_store.model.text.render import RenderedSample
-from grace_store.model.text.tokens import NO_SEGMENT, TokenizedSample
+from grace_store.model.inputs.render import RenderedSample
+from grace_store.model.inputs.tokens import NO_SEGMENT, TokenizedSample
 
 ImageInputs = dict[str, Tensor]
 """The model's arguments that belong to images, by name; the first dimension counts images or their patches."""

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from grace_store.base.arrays import BoolArray, IntArray
 from grace_store.base.states import Reason, Unusable
-from grace_store.model.text.render import RenderedSample
+from grace_store.model.inputs.render import RenderedSample
 
 NO_SEGMENT = -1
 _SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
