@@ -19,9 +19,9 @@ from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.base.states import Reason
 from grace_store.data.sample import ImageRef, Sample, Turn
 from grace_store.model.door import ProxyExtractor, open_extractor, resolve_spec
-from grace_store.model.load import trials
 from grace_store.model.inputs.reading import ImageQueue
 from grace_store.model.inputs.vision import SampleImages
+from grace_store.model.load import trials
 from tests.autograd import relative
 from tests.tiny_models import CHATML, tiny_text_model
 from tests.tiny_vision_models import picture, png, tiny_vision_model

@@ -18,7 +18,7 @@ def read_header(path: Path, maker: str) -> pa.Schema:
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; `grace-store {maker}` makes it.") from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} is not a Parquet file ({told(error)}).") from None
+        raise DataError(f"{path} is not a Parquet file ({arrow_words(error)}).") from None
 
 
 def read_columns(path: Path, kinds: Mapping[str, pa.DataType], needed: Collection[str], maker: str) -> pa.Table:
@@ -32,7 +32,9 @@ def read_columns(path: Path, kinds: Mapping[str, pa.DataType], needed: Collectio
     try:
         table = pq.read_table(path, columns=[name for name in kinds if name in there])
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} is damaged ({told(error)}). Make it again with `grace-store {maker}`.") from None
+        raise DataError(
+            f"{path} is damaged ({arrow_words(error)}). Make it again with `grace-store {maker}`."
+        ) from None
     try:
         for name in kinds:
             if name not in there:
@@ -42,11 +44,11 @@ def read_columns(path: Path, kinds: Mapping[str, pa.DataType], needed: Collectio
         table = table if table.schema.equals(wanted) else table.cast(wanted)
         table.validate(full=True)
     except (pa.ArrowException, KeyError) as error:
-        raise not_made_by(path, maker, told(error)) from None
+        raise not_made_by(path, maker, arrow_words(error)) from None
     return table
 
 
-def told(error: Exception) -> str:
+def arrow_words(error: Exception) -> str:
     """Return what Arrow says of a file, for a sentence."""
     return " ".join(str(error).split()).removesuffix(".")
 

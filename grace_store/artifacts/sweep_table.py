@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace_store.artifacts.notes import SweepNote
-from grace_store.artifacts.parquet_columns import not_made_by, read_columns, read_header, told
+from grace_store.artifacts.parquet_columns import arrow_words, not_made_by, read_columns, read_header
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.documents import document_metadata, find_document, metadata_document
 from grace_store.base.errors import DataError
@@ -179,7 +179,7 @@ class FolderTables:
                 column = file.read_row_groups(groups, columns=["value"], use_threads=False)["value"]
             return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
         except (pa.ArrowException, OSError, KeyError) as error:
-            raise DataError(f"{self._folder / VALUES} is damaged ({told(error)}). Sweep again.") from None
+            raise DataError(f"{self._folder / VALUES} is damaged ({arrow_words(error)}). Sweep again.") from None
 
     def samples(self) -> pa.Table:
         return read_sweep_table(self._folder, SAMPLES, SAMPLES_SCHEMA)

@@ -18,7 +18,7 @@ from grace_store.base.errors import (
 )
 from grace_store.base.events import Listener, Scanned, Warned, ignore
 from grace_store.base.files import refuse_file_above
-from grace_store.base.settings import DataRequest, DataSpec, said
+from grace_store.base.settings import DataRequest, DataSpec, wishes_in
 from grace_store.base.states import Reason, SetAside, Unusable
 from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
@@ -104,7 +104,7 @@ def check_request(store: Store, request: DataRequest, samples_per_unit: int | No
     frozen = plan.spec.model_dump()
     wrong = [
         f"{name.replace('_', '-')}: planned {frozen[name]!r}, now {wish!r}"
-        for name, wish in said(request).items()
+        for name, wish in wishes_in(request).items()
         if frozen[name] != wish and not (name == "format" and wish == "auto")
     ]
     if samples_per_unit not in (None, plan.samples_per_unit):
@@ -169,7 +169,7 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
 
 
 def _resolve(dataset: Dataset, head: Sequence[Record], request: DataRequest) -> DataSpec:
-    wishes = said(request)
+    wishes = wishes_in(request)
     if wishes.get("format", "auto") == "auto":
         wishes["format"] = found_format(dataset, head)
     spec = DataSpec(**wishes)

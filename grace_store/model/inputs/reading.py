@@ -12,11 +12,11 @@ from grace_store.base.settings import ExtractSpec
 from grace_store.base.states import SetAside, Unusable
 from grace_store.data.image_files import ImageFolder
 from grace_store.data.sample import Sample
-from grace_store.model.load.processor import with_pixel_limits
-from grace_store.model.load.weights import LoadedModel
 from grace_store.model.inputs.render import RenderedSample, Renderer
 from grace_store.model.inputs.tokens import SampleTokenizer, TokenizedSample
 from grace_store.model.inputs.vision import ImageInputs, SampleImages, VisionReader, image_mark, join_images
+from grace_store.model.load.processor import with_pixel_limits
+from grace_store.model.load.weights import LoadedModel
 
 UNIT_IMAGE_BYTES = 2**30
 """What the pixels of a unit may take while it waits; those beyond are made again right before they are needed."""

@@ -8,7 +8,7 @@ from contextlib import closing
 from itertools import islice
 
 from grace_store.base.errors import StorageError
-from grace_store.base.settings import DataSpec, said
+from grace_store.base.settings import DataSpec, wishes_in
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
@@ -85,7 +85,7 @@ def _data_spec(job: DoctorJob, dataset: Dataset, records: Sequence[Record]) -> D
         store = Store.open(job.store)
         check_request(store, job.data_request)
         return store.plan.spec
-    wishes = said(job.data_request)
+    wishes = wishes_in(job.data_request)
     if wishes.get("format", "auto") == "auto":
         wishes["format"] = found_format(dataset, records[:64])
     spec = DataSpec(**wishes)
