@@ -101,7 +101,7 @@ def _is_planned(location: str) -> bool:
 
 
 def _num_records(dataset: Dataset, read_bytes: int) -> int:
-    """Return how many records a dataset is likely to have: tables say it, of text the bytes read so far tell."""
+    """Return how many records a dataset is likely to have: tables know, for text it follows from the bytes read."""
     known = 0
     text_bytes = 0
     for file in dataset.files:
