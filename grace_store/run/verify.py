@@ -96,7 +96,7 @@ def _is_to_do(store: Store, problem: Problem) -> bool:
 
 
 def describe_problems(problems: Sequence[Problem]) -> Iterator[str]:
-    """Yield problems in words, a line each; units that are still to do are drawn together."""
+    """Yield one line for each problem; units that are still to do share one."""
     missing: dict[str | None, list[int]] = {}
     for problem in problems:
         if problem.remedy == "extract" and problem.unit is not None:
