@@ -125,7 +125,11 @@ def verify_against_model(view: SignalView, job: ExtractAgainJob, listener: Liste
             if signals.images_sha256 != view.commit(unit).images_sha256:
                 yield Problem(view.name, unit, view.key, "its images are not those it was extracted with", "repair")
                 continue
-            text = _difference(view, unit, signals)
+            try:
+                text = _difference(view, unit, signals)
+            except Corrupt as error:
+                yield Problem(view.name, unit, view.key, str(error), "repair")
+                continue
             if text:
                 yield Problem(view.name, unit, view.key, f"extracted again, {text}", "repair")
 
