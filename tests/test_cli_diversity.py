@@ -98,8 +98,8 @@ def test_several_ratios_at_once_are_nested_files(planted, tmp_path):
     ("arguments", "code", "message"),
     [
         ("select {scores} --out {out} --diversity best", 2, "'best' is not one of"),
-        ("select {scores} --out {out} --weight 0.3", 1, "--weight is of diversity: give --diversity, too"),
-        ("select {scores} --out {out} --clusters 3", 1, "--clusters is of diversity: give --diversity, too"),
+        ("select {scores} --out {out} --weight 0.3", 1, "--weight is for a diverse selection: give --diversity"),
+        ("select {scores} --out {out} --clusters 3", 1, "--clusters is for a diverse selection: give --diversity"),
         ("select {scores} --out {out} --diversity mmr --weight 3", 1, "weight 3 is not between 0 (value alone)"),
         ("select {scores} --out {out} --diversity mmr --clusters 3", 1, "--clusters is for diversity by clusters"),
         ("select {scores} --out {out} --diversity mmr --by num_steps", 1, "give --by or --diversity"),
@@ -107,10 +107,10 @@ def test_several_ratios_at_once_are_nested_files(planted, tmp_path):
         (
             "select {scores} --out {out} --diversity dedup --duplicates {scores}",
             1,
-            "is not a table that `grace-store",
+            "is not a table of duplicates",
         ),
         ("diversity {scores}", 1, "is not a grace-store store"),
-        ("diversity {store} --weight 0.5", 1, "--method and --weight are of the curve: give --curve, too"),
+        ("diversity {store} --weight 0.5", 1, "--method and --weight are for the curve: give --curve"),
         ("diversity {store} --curve {out}", 1, "a ratio or a curve needs values: give --scores"),
         ("diversity {store} --ratio 0.2", 1, "give --scores"),
         ("diversity {store} --scores {scores} --curve {out} --out {out}", 1, "would be written twice"),

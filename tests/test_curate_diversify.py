@@ -18,7 +18,7 @@ from grace_store.curate.export import ExportRequest, export
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.select import RankRequest, rank_samples, select
 from grace_store.likeness.clusters import cluster_vectors
-from grace_store.read.descriptors import describe_samples
+from grace_store.read.descriptors import DescriptorSpec, describe_samples
 from grace_store.store.opened import Store
 from grace_store.values.diversity_spec import METHODS, DiversitySpec
 from tests.clustered_scores import ANSWER, scored_clusters, spec
@@ -118,7 +118,7 @@ def test_a_table_of_duplicates_does_as_well_as_a_search(planted, tmp_path):
 def test_clusters_share_the_budget_and_the_best_come_first(planted):
     folder, found = planted
     subset = select(folder / "scores.parquet", RankRequest(diversity=spec("clusters", num_clusters=10)), ratio="0.2")
-    label = cluster_vectors(describe_samples(found.store, descriptor=ANSWER).vector, 10).label
+    label = cluster_vectors(describe_samples(found.store, DescriptorSpec(descriptor=ANSWER)).vector, 10).label
     size, counts = np.bincount(label), np.bincount(label[subset.row], minlength=10)
     assert counts.max() - counts[counts < size].min() <= 1
     for each in range(10):

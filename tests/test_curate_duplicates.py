@@ -18,7 +18,7 @@ from grace_store.curate.neighbours import NeighboursRequest, neighbours
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.select import select
 from grace_store.likeness.search import IndexPlan
-from grace_store.read.descriptors import describe_samples
+from grace_store.read.descriptors import DescriptorSpec, describe_samples
 from grace_store.run.extract import extract
 from grace_store.store.opened import Store
 from tests.duplicated_stores import NUM, duplicated_samples, duplicated_store
@@ -47,7 +47,7 @@ def found(store):
 
 
 def brute_force(store: Store, threshold: float) -> list[int]:
-    vector = describe_samples(store, descriptor="steps").vector.astype(np.float64)
+    vector = describe_samples(store, DescriptorSpec(descriptor="steps")).vector.astype(np.float64)
     one, other = np.nonzero(vector @ vector.T >= threshold)
     return brute_force_groups(len(vector), [(i, j) for i, j in zip(one, other, strict=True) if i < j])
 
@@ -73,7 +73,7 @@ def test_groups_are_those_of_brute_force_and_the_planted_ones(store, found):
 def test_every_sample_has_a_row_with_its_nearest(store, found, samples, tmp_path):
     found.write(tmp_path / "d.parquet")
     rows = pq.read_table(tmp_path / "d.parquet").to_pylist()
-    vector = describe_samples(store, descriptor="steps").vector.astype(np.float64)
+    vector = describe_samples(store, DescriptorSpec(descriptor="steps")).vector.astype(np.float64)
     cosine = vector @ vector.T - 3 * np.eye(NUM)
     assert [row["sample_id"] for row in rows] == [f"s{place}" for place in range(NUM)]
     for place, row in enumerate(rows):

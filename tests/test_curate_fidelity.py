@@ -87,11 +87,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def test_the_proxys_alignments_are_held_against_gradients(store: Store) -> None:
     options = RunOptions(device="cpu", threads=1)
     found = fidelity(store, FidelityRequest(num_samples=10, draws=20, num_layer_groups=1, options=options))
-    assert found.num_samples == 10
+    assert found.document.num_samples == 10
     assert list(found.scores) == ["proxy", "representation", "layers 0-1"]
     whole, layers = (found.scores[space] for space in ("representation", "layers 0-1"))
     assert not np.allclose(whole.value, layers.value), "embeddings count too"
-    for space in found.spaces.values():
+    for space in found.document.spaces.values():
         assert -1 <= space.value.low <= space.value.correlation <= space.value.high <= 1
     stored = found.scores["proxy"].value
     again = fidelity(store, FidelityRequest(num_samples=10, draws=20, options=options))
@@ -107,7 +107,7 @@ def test_the_command_prints_a_table_and_writes_what_is_behind_it(store: Store, t
     assert "representation" in shown.stdout
     raw = json.loads(out.read_text())
     assert len(raw["samples"]) == 8
-    assert raw["samples"][0]["proxy"]["history_alignment"][0] is None
+    assert raw["samples"][0]["scores"]["proxy"]["history_alignment"][0] is None
     assert figure.read_text().count("<circle") == 8 + 2 * raw["num_steps"] - 8
     machine = CliRunner().invoke(main, [*arguments, "--json"])
     assert json.loads(machine.stdout)["spaces"]["representation"]["value"]["num_pairs"] == 8

@@ -81,8 +81,8 @@ def test_less_over_the_checkpoints_of_a_warmup_is_the_brute_force(folder):
     table = score(pool, ScoreRequest(spec=InfluenceSpec(method="less"), signals=names, targets=Targets(targets)))
     rates = [pool.signal(name).signal.spec.gradient.learning_rate for name in names]
     assert rates[0] != rates[1]
-    assert table.made_by["weights_from"] == "learning_rate"
-    assert table.made_by["notes"] == []
+    assert table.note.weights_from == "learning_rate"
+    assert table.note.notes == ()
     ours, theirs = (
         [stored_vectors(pool, name) for name in names],
         [stored_vectors(targets, name) for name in CHECKPOINTS],

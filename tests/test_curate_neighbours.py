@@ -9,7 +9,7 @@ from grace_store.base.errors import DataError, SettingError, Unfinished, Unknown
 from grace_store.base.events import Warned
 from grace_store.curate.neighbours import NeighboursRequest, neighbours, read_vectors
 from grace_store.curate.score import score
-from grace_store.read.descriptors import describe_samples
+from grace_store.read.descriptors import DescriptorSpec, describe_samples
 from grace_store.store.opened import Store
 from tests.duplicated_stores import duplicated_samples, duplicated_store
 from tests.vector_stores import vector_store
@@ -28,7 +28,7 @@ def store(tmp_path_factory) -> Store:
 @pytest.mark.parametrize("descriptor", ["answer", "steps", "projected"])
 @pytest.mark.parametrize("least", [False, True])
 def test_neighbours_are_those_of_brute_force(store, descriptor, least):
-    vector = describe_samples(store, descriptor=descriptor).vector.astype(np.float64)
+    vector = describe_samples(store, DescriptorSpec(descriptor=descriptor)).vector.astype(np.float64)
     cosine = vector @ vector[7]
     order = np.argsort(cosine if least else -cosine, kind="stable")
     truth = [place for place in order.tolist() if place != 7 and vector[place].any()][:5]

@@ -117,6 +117,10 @@ class ScoreTable:
         return self.note.method.title
 
     @property
+    def plan_sha256(self) -> str:
+        return self.note.plan_sha256
+
+    @property
     def what(self) -> str:
         """What it is and where, for a sentence."""
         return "table of scores" if self.path is None else f"table of scores {self.path}"
