@@ -26,7 +26,6 @@ from grace_store.run.status import status
 from grace_store.run.verify import ExtractAgainJob, verify, verify_against_model
 from grace_store.run.warmup import warmup
 from grace_store.store.keys import commit_key
-from grace_store.store.layout import 
 from grace_store.store.opened import Store
 from grace_store.store.sealed import seal, to_bytes
 from grace_store.store.unit_writer import UnitWriter, complete_signal, digest_of
