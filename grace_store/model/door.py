@@ -19,6 +19,7 @@ from grace_store.base.settings import (
     RunOptions,
     pick_fields,
     short,
+    wishes_in,
 )
 from grace_store.model.inputs.render import resolve_rendering
 from grace_store.model.load.adapter_folder import require_peft

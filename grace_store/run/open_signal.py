@@ -19,6 +19,7 @@ from grace_store.base.settings import (
     RunOptions,
     as_begun,
     short,
+    wishes_in,
 )
 from grace_store.model.load.adapter_folder import find_adapters
 from grace_store.model.lora.recipe import WarmupSpec

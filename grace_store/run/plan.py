@@ -79,8 +79,8 @@ def plan(
         return planned
 
 
-def open_planned(store: str, request: DataRequest, samples_per_unit: int | None) -> Store | None:
-    """Return a store that was planned as is wished now, or None if none is there."""
+def open_planned(store: str, request: DataRequest, samples_per_unit: int | None = None) -> Store | None:
+    """Return a store that was planned before, with the settings that are wished now; None if there is none."""
     if open_backend(store).read("zarr.json") is None:
         return None
     planned = Store.open(store)
@@ -131,7 +131,7 @@ def _write_plan(
 
     records = dataset.scan(progress)
     head = list(itertools.islice(records, RECORDS_TO_DETECT_FORMAT))
-    spec = _resolve(dataset, head, request)
+    spec = resolve_data_spec(dataset, head, request)
     writer = PlanWriter(lease.backend)
     scanner = _Scanner(writer, Understanding(tuple(file.name for file in dataset.files), spec, images))
     scanner.take_all(itertools.chain(head, records), num_processes)
@@ -168,7 +168,8 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
     store.backend.flush()
 
 
-def _resolve(dataset: Dataset, head: Sequence[Record], request: DataRequest) -> DataSpec:
+def resolve_data_spec(dataset: Dataset, head: Sequence[Record], request: DataRequest) -> DataSpec:
+    """Return the settings that a plan freezes; a format that is not named is found from the first records."""
     wishes = wishes_in(request)
     if wishes.get("format", "auto") == "auto":
         wishes["format"] = found_format(dataset, head)
