@@ -10,26 +10,20 @@ import click
 
 from grace_store.base.text import counted
 from grace_store.cli.console import number, print_json
-from grace_store.cli.options import FILE, as_json
+from grace_store.cli.options import FILE, TEXT, command, option
 
 if TYPE_CHECKING:
     from grace_store.values.length_bias import LengthAudit
 
-EPILOG = """\b
-Example:
-  grace-store audit scores.parquet --ratio 0.2
-"""
 
-
-@click.command(epilog=EPILOG)
+@command("grace-store audit scores.parquet --ratio 0.2")
 @click.argument("scores", type=FILE)
-@click.option(
+@option(
     "--ratio",
+    TEXT,
+    "Share of the samples, the best ones, whose mean length is compared with that of all.",
     default="0.2",
-    show_default=True,
-    help="Share of the samples, the best ones, whose mean length is compared with that of all.",
 )
-@as_json
 def audit(scores: Path, ratio: str, *, as_json: bool) -> None:
     """Measure how far the values of a table follow length.
 
@@ -72,6 +66,3 @@ def _print(found: LengthAudit, ratio: str) -> None:
             f"  step score and step length over {counted(steps.num_steps, 'step')}: Pearson {number(steps.pooled)}, "
             f"Spearman {number(steps.spearman)}, within one trace {number(steps.within_sample)}"
         )
-
-
-COMMAND = audit

@@ -14,31 +14,21 @@ from rich.table import Table
 from grace_store.base.text import counted
 from grace_store.cli import console
 from grace_store.cli.console import harmless, print_json
-from grace_store.cli.options import OUT_FILE, as_json
+from grace_store.cli.options import NATURAL, OUT_FILE, TEXT, command, option
 
 if TYPE_CHECKING:
     from grace_store.curate.compare import Change
 
-EPILOG = """\b
-Examples:
-  grace-store compare uniform.jsonl ema.jsonl --out changes.jsonl
-  grace-store compare uniform.parquet ema.parquet --ratio 0.1
-"""
 
-
-@click.command(epilog=EPILOG)
+@command(
+    "grace-store compare uniform.jsonl ema.jsonl --out changes.jsonl",
+    "grace-store compare uniform.parquet ema.parquet --ratio 0.1",
+)
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
-@click.option("--ratio", help="Share of the samples that counts as chosen in tables of scores. [default: 0.2]")
-@click.option(
-    "--show",
-    type=click.IntRange(0),
-    default=10,
-    show_default=True,
-    help="Number of samples to list that entered, and of those that left.",
-)
-@click.option("--out", type=OUT_FILE, help="File for all changes, as JSON lines. [default: not written]")
-@as_json
+@option("--ratio", TEXT, "Share of the samples that counts as chosen in tables of scores. [default: 0.2]")
+@option("--show", NATURAL, "Number of samples to list that entered, and of those that left.", default=10)
+@option("--out", OUT_FILE, "File for all changes, as JSON lines. [default: not written]")
 def compare(a: Path, b: Path, ratio: str | None, show: int, out: Path | None, *, as_json: bool) -> None:
     """Show what two subsets share, what entered, what left and why.
 
@@ -88,6 +78,3 @@ def _changes(title: str, changes: Sequence[Change]) -> Table:
         shown = ("" if each is None else f"{each:.4f}" if isinstance(each, float) else str(each) for each in values)
         table.add_row(escape(harmless(change.sample_id)), str(change.num_steps), *shown, escape(harmless(change.why)))
     return table
-
-
-COMMAND = compare

@@ -6,26 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
+from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_json
 from grace_store.cli.console import out as console
-from grace_store.cli.options import (
-    OUT_FILE,
-    as_json,
-    choice,
-    cluster_options,
-    partial_option,
-    said,
-    scores_option,
-    store_argument,
-    threads_option,
-)
+from grace_store.cli.options import COUNT, FILE, NATURAL, OUT_FILE, PATH, TEXT, choice, command, option, said
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.diversity_spec import Traded
 
@@ -33,76 +23,56 @@ if TYPE_CHECKING:
     from grace_store.artifacts.diversity_document import ClusterShare, Diversity, SubsetDiversity, TradeCurve
     from grace_store.likeness.coverage import RandomInterval
 
-EPILOG = """\b
-Examples:
-  grace-store diversity traces.zarr --subset plain.jsonl --subset diverse.jsonl
-  grace-store diversity traces.zarr --scores scores.parquet --ratio 0.05 --ratio 0.2 --out diversity.json
-  grace-store diversity traces.zarr --scores scores.parquet --ratio 0.2 --curve curve.svg
-"""
 
-
-@click.command(epilog=EPILOG)
-@store_argument
-@click.option(
+@command(
+    "grace-store diversity traces.zarr --subset plain.jsonl --subset diverse.jsonl",
+    "grace-store diversity traces.zarr --scores scores.parquet --ratio 0.05 --ratio 0.2 --out diversity.json",
+    "grace-store diversity traces.zarr --scores scores.parquet --ratio 0.2 --curve curve.svg",
+)
+@shared.store
+@option(
     "--subset",
+    PATH,
+    "Subset that `select` wrote, or a table of scores for its best 0.2; may be repeated. [default: none]",
     "subsets",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Subset that `select` wrote, or a table of scores for its best 0.2; may be repeated. [default: none]",
+    many=True,
 )
-@scores_option("Table of scores: its best samples are measured, too, and its values are the pool's. [default: none]")
-@click.option(
-    "--ratio", multiple=True, help="Share of the samples that are the best of --scores; may be repeated. [default: 0.2]"
+@shared.scores("Table of scores: its best samples are measured, too, and its values are the pool's. [default: none]")
+@option(
+    "--ratio", TEXT, "Share of the samples that are the best of --scores; may be repeated. [default: 0.2]", many=True
 )
-@cluster_options
-@click.option(
-    "--random",
-    "num_random",
-    type=click.IntRange(1),
-    default=200,
-    show_default=True,
-    help="Number of random subsets to compare with.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Seed of the clusters and of the random subsets.",
-)
-@click.option(
+@shared.clusters
+@option("--random", COUNT, "Number of random subsets to compare with.", "num_random", default=200)
+@option("--seed", NATURAL, "Seed of the clusters and of the random subsets.", default=0)
+@option(
     "--curve",
-    type=click.Path(dir_okay=False, path_type=Path),
+    FILE,
+    "Draw and list how much value each step of coverage costs, at the first --ratio. [default: not drawn]",
     metavar="FILE.svg",
-    help="Draw and list how much value each step of coverage costs, at the first --ratio. [default: not drawn]",
 )
-@click.option(
+@option(
     "--method",
+    choice(Traded),
+    "Method of diverse selection in --curve; may be repeated. [default: all]",
     "methods",
-    multiple=True,
-    type=choice(Traded),
-    help="Method of diverse selection in --curve; may be repeated. [default: all]",
+    many=True,
 )
-@click.option(
+@option(
     "--weight",
+    float,
+    "Weight of diversity in --curve, 0 to 1; may be repeated. [default: seven weights from 0 to 1]",
     "weights",
-    multiple=True,
-    type=float,
-    help="Weight of diversity in --curve, 0 to 1; may be repeated. [default: seven weights from 0 to 1]",
+    many=True,
 )
-@click.option(
+@option(
     "--show",
-    type=click.IntRange(0),
+    NATURAL,
+    "Number of clusters to list that a subset has too much of, and of those it has too little of.",
     default=3,
-    show_default=True,
-    help="Number of clusters to list that a subset has too much of, and of those it has too little of.",
 )
-@click.option(
-    "--out", type=OUT_FILE, help="JSON file for all numbers, as `report --diversity` takes it. [default: none]"
-)
-@partial_option
-@threads_option
-@as_json
+@option("--out", OUT_FILE, "JSON file for all numbers, as `report --diversity` takes it. [default: none]")
+@shared.partial
+@shared.threads
 def diversity(
     store: str,
     subsets: tuple[Path, ...],
@@ -210,6 +180,3 @@ def _print_curve(curve: TradeCurve) -> None:
     console.print("value lost: share of what choosing by value gains over choosing at random.")
     if all(point.entropy != point.entropy for point in curve.points):
         console.print("The samples lie in one cluster: there is nothing to trade value for.")
-
-
-COMMAND = diversity

@@ -10,18 +10,9 @@ import click
 
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
+from grace_store.cli import shared
 from grace_store.cli.console import print_json
-from grace_store.cli.options import (
-    FILE,
-    OUT_FILE,
-    as_json,
-    engine_options,
-    given,
-    said,
-    scores_option,
-    search_options,
-    spread,
-)
+from grace_store.cli.options import FILE, NATURAL, OUT_FILE, PATH, PLACE, command, given, option, said
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS
 
@@ -29,56 +20,49 @@ if TYPE_CHECKING:
     from grace_store.artifacts.duplicate_table import DuplicateTable
     from grace_store.artifacts.notes import RecallNote
 
-EPILOG = """\b
-Examples:
-  grace-store duplicates traces.zarr --out duplicates.parquet
-  grace-store duplicates traces.zarr --out duplicates.parquet --scores scores.parquet --threshold 0.97
-  grace-store duplicates traces.zarr --out duplicates.parquet --subset subset.jsonl --keep shortest
-  grace-store duplicates --from duplicates.parquet --threshold 0.98 --out stricter.parquet   # no new search
-  grace-store duplicates s3://bucket/traces.zarr --out duplicates.parquet --engine ray --address auto
-"""
 
 BESIDE_FROM = ("source", "out", "threshold", "keep", "scores", "as_json")
 """What --from has a use for."""
 KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"}
 
 
-@click.command(epilog=EPILOG)
+@command(
+    "grace-store duplicates traces.zarr --out duplicates.parquet",
+    "grace-store duplicates traces.zarr --out duplicates.parquet --scores scores.parquet --threshold 0.97",
+    "grace-store duplicates traces.zarr --out duplicates.parquet --subset subset.jsonl --keep shortest",
+    "grace-store duplicates --from duplicates.parquet --threshold 0.98 --out stricter.parquet   # no new search",
+    "grace-store duplicates s3://bucket/traces.zarr --out duplicates.parquet --engine ray --address auto",
+)
 @click.argument("store", type=click.Path(), required=False)
-@click.option("--out", required=True, type=OUT_FILE, help="Parquet file to write.")
-@click.option("--threshold", type=float, help=f"Cosine from which samples are alike. [default: {DEFAULT_THRESHOLD}]")
-@click.option(
+@option("--out", OUT_FILE, "Parquet file to write.", required=True)
+@option("--threshold", float, f"Cosine from which samples are alike. [default: {DEFAULT_THRESHOLD}]")
+@option(
     "--floor",
-    type=float,
-    help="Cosine down to which pairs are searched for, so that --from can lower the threshold later. "
+    float,
+    "Cosine down to which pairs are searched for, so that --from can lower the threshold later. "
     f"[default: {DEFAULT_FLOOR}]",
 )
-@click.option(
+@option(
     "--keep",
-    type=click.Choice(KEEPS),
-    help="Which sample of a group is kept: that with the highest value, the shortest or the earliest. [default: value "
-    "with --scores, else earliest]",
+    click.Choice(KEEPS),
+    "Which sample of a group is kept: that with the highest value, the shortest or the earliest. [default: value with "
+    "--scores, else earliest]",
 )
-@scores_option("Table of scores, for --keep value and for --descriptor weighted. [default: none]")
-@click.option(
-    "--subset",
-    type=click.Path(path_type=Path),
-    help="Search only among these: a subset, a table of scores, or a file of ids. [default: all samples]",
+@shared.scores("Table of scores, for --keep value and for --descriptor weighted. [default: none]")
+@option(
+    "--subset", PATH, "Search only among these: a subset, a table of scores, or a file of ids. [default: all samples]"
 )
-@search_options
-@click.option("--seed", type=click.IntRange(0), help="Seed of the search and of a projection. [default: 0]")
-@engine_options
-@click.option(
+@shared.search
+@option("--seed", NATURAL, "Seed of the search and of a projection. [default: 0]")
+@shared.engine
+@option(
     "--data",
-    multiple=True,
-    type=click.Path(),
-    help="Dataset file or folder, if it has moved: texts are compared, too; may be repeated. [default: the files that "
-    "were planned]",
+    PLACE,
+    "Dataset file or folder, if it has moved: texts are compared, too; may be repeated. [default: the files that were "
+    "planned]",
+    many=True,
 )
-@click.option(
-    "--from", "source", type=FILE, help="Table of duplicates to group again, without a search. [default: search STORE]"
-)
-@as_json
+@option("--from", FILE, "Table of duplicates to group again, without a search. [default: search STORE]", "source")
 def duplicates(
     store: str | None,
     out: Path,
@@ -111,7 +95,7 @@ def duplicates(
         raise click.UsageError("Missing argument 'STORE' (only --from works without it).")
     else:
         threads = settings.pop("threads")
-        with ProgressDisplay(quiet=as_json) as display, spread(engine, address, threads, display) as pool:
+        with ProgressDisplay(quiet=as_json) as display, shared.spread(engine, address, threads, display) as pool:
             found = run(store, DuplicatesRequest(scores=scores, **said(settings)), threads=pool, listener=display)
     found.write(out)
     if as_json:
@@ -164,6 +148,3 @@ def _search_in_words(recall: RecallNote | None) -> str:
         f"searched by cells: recall {recall.share:.4f} ({recall.num_found} of {recall.num_true} pairs of "
         f"{recall.num_queries} random samples)"
     )
-
-
-COMMAND = duplicates

@@ -9,33 +9,28 @@ import click
 
 from grace_store.base.errors import SettingError
 from grace_store.cli.console import harmless, print_json
-from grace_store.cli.options import as_json
+from grace_store.cli.options import NATURAL, TEXT, command, option
 
 if TYPE_CHECKING:
     from grace_store.curate.evaluate import Evaluation
 
-EPILOG = """\b
-Examples:
-  grace-store evaluate results.csv --full Full
-  grace-store evaluate outputs/random outputs/grace --full outputs/full --items MathVision-MINI=304
-"""
 
-
-@click.command(epilog=EPILOG)
+@command(
+    "grace-store evaluate results.csv --full Full",
+    "grace-store evaluate outputs/random outputs/grace --full outputs/full --items MathVision-MINI=304",
+)
 @click.argument("results", nargs=-1, required=True, type=click.Path())
-@click.option(
-    "--full", required=True, help="Run that was trained on the full data: its folder, or its row's name in a table."
+@option(
+    "--full", TEXT, "Run that was trained on the full data: its folder, or its row's name in a table.", required=True
 )
-@click.option(
+@option(
     "--items",
-    multiple=True,
+    TEXT,
+    "Number of questions of a benchmark; may be repeated. [default: as the results say]",
+    many=True,
     metavar="ENTRY=N",
-    help="Number of questions of a benchmark; may be repeated. [default: as the results say]",
 )
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the draws behind the intervals."
-)
-@as_json
+@option("--seed", NATURAL, "Seed of the draws behind the intervals.", default=0)
 def evaluate(results: tuple[str, ...], full: str, items: tuple[str, ...], seed: int, *, as_json: bool) -> None:
     """Compare trained models with the one trained on the full data.
 
@@ -106,6 +101,3 @@ def _print_remarks(found: Evaluation) -> None:
     if moves := found.averages[0].one_question:
         most = max(moves, key=lambda name: moves[name])
         click.echo(f"One more right answer in {most} moves the average by {moves[most]:.2f}.")
-
-
-COMMAND = evaluate

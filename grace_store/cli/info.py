@@ -7,22 +7,19 @@ from typing import TYPE_CHECKING
 import click
 
 from grace_store.base.text import counted, size
+from grace_store.cli import shared
 from grace_store.cli.console import print_json
-from grace_store.cli.options import as_json, store_argument
+from grace_store.cli.options import command
 
 if TYPE_CHECKING:
     from grace_store.base.metadata import Plan, Signal
 
-EPILOG = """\b
-Examples:
-  grace-store info traces.zarr
-  grace-store info traces.zarr --json
-"""
 
-
-@click.command(epilog=EPILOG)
-@store_argument
-@as_json
+@command(
+    "grace-store info traces.zarr",
+    "grace-store info traces.zarr --json",
+)
+@shared.store
 def info(store: str, *, as_json: bool) -> None:
     """Show what a store was made from: files, settings, models, sizes."""
     from grace_store.run.info import info as run
@@ -59,6 +56,3 @@ def _print_signal(name: str, signal: Signal) -> None:
     if spec.gradient is not None:
         settings |= spec.gradient.model_dump(exclude_none=True)
     click.echo("    " + ", ".join(f"{key} {short(value)}" for key, value in settings.items()))
-
-
-COMMAND = info

@@ -48,7 +48,7 @@ GROUPS: dict[str, dict[str, str]] = {
 """Every command by what it is for, with the first line of its help, which must not take an import to show."""
 
 COMMANDS: Registry[click.Command] = Registry(
-    "grace_store.cli", "COMMAND", [name for lines in GROUPS.values() for name in lines]
+    "grace_store.cli", None, [name for lines in GROUPS.values() for name in lines]
 )
 
 

@@ -8,35 +8,30 @@ from typing import Any
 
 import click
 
+from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_json
-from grace_store.cli.options import FILE, as_json, said, scores_option, search_options, store_argument
+from grace_store.cli.options import COUNT, FILE, NATURAL, command, flag, option, said
 from grace_store.cli.progress import ProgressDisplay
 
-EPILOG = """\b
-Examples:
-  grace-store neighbours traces.zarr trace-17 --count 5
-  grace-store neighbours traces.zarr '#3' --least
-  grace-store neighbours traces.zarr --vectors new.npy
-"""
 
-
-@click.command(epilog=EPILOG)
-@store_argument
+@command(
+    "grace-store neighbours traces.zarr trace-17 --count 5",
+    "grace-store neighbours traces.zarr '#3' --least",
+    "grace-store neighbours traces.zarr --vectors new.npy",
+)
+@shared.store
 @click.argument("sample", required=False)
-@click.option(
+@option(
     "--vectors",
-    type=FILE,
-    help="Vectors of a new trace to compare instead of SAMPLE: a .npy file of shape (K+1, d), the answer last. "
-    "[default: those of SAMPLE]",
+    FILE,
+    "Vectors of a new trace to compare instead of SAMPLE: a .npy file of shape (K+1, d), the answer last. [default: "
+    "those of SAMPLE]",
 )
-@click.option("--count", type=click.IntRange(1), default=10, show_default=True, help="Number of neighbours to list.")
-@click.option("--least", is_flag=True, help="List the least aligned samples instead of the nearest.")
-@scores_option("Table of scores whose step scores weight the steps, with --descriptor weighted. [default: none]")
-@search_options
-@click.option(
-    "--seed", type=click.IntRange(0), help="Seed of the projection, with --descriptor projected. [default: 0]"
-)
-@as_json
+@option("--count", COUNT, "Number of neighbours to list.", default=10)
+@flag("--least", "List the least aligned samples instead of the nearest.")
+@shared.scores("Table of scores whose step scores weight the steps, with --descriptor weighted. [default: none]")
+@shared.search
+@option("--seed", NATURAL, "Seed of the projection, with --descriptor projected. [default: 0]")
 def neighbours(
     store: str,
     sample: str | None,
@@ -71,6 +66,3 @@ def neighbours(
     click.echo(f"{'Least aligned with' if least else 'Nearest to'} {of}, by {found.descriptor} of {found.signal}:")
     for each in found.neighbours:
         click.echo(f"  {each.cosine:>7.4f}  {harmless(each.sample_id)}  row {each.row}")
-
-
-COMMAND = neighbours

@@ -7,44 +7,32 @@ from typing import Any
 import click
 
 from grace_store.base.text import counted
+from grace_store.cli import shared
 from grace_store.cli.config_files import config_option
 from grace_store.cli.console import log, print_json
-from grace_store.cli.extract_options import data_options
-from grace_store.cli.options import as_json, pick
+from grace_store.cli.options import COUNT, PLACE, command, option, pick
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.data.formats import FORMATS
 
-
-def _epilog() -> str:
-    formats = "\n".join(f"  {name}: {known.description}" for name, known in FORMATS.items())
-    return f"""\b
-Formats:
-{formats}
-
-\b
-Examples:
-  grace-store plan traces.jsonl --store traces.zarr
-  grace-store plan traces/ --store traces.zarr --splitter lines --answer 'marker:^Final answer:'
-"""
+FORMAT_LIST = "\n".join(["\b\nFormats:", *(f"  {name}: {known.description}" for name, known in FORMATS.items())])
 
 
-@click.command(epilog=_epilog())
+@command(
+    "grace-store plan traces.jsonl --store traces.zarr",
+    "grace-store plan traces/ --store traces.zarr --splitter lines --answer 'marker:^Final answer:'",
+    about=FORMAT_LIST + "\n\n",
+)
 @click.argument("data", nargs=-1, required=True, type=click.Path())
-@click.option("--store", required=True, type=click.Path(), help="Path or bucket URL of the new store.")
-@click.option(
+@option("--store", PLACE, "Path or bucket URL of the new store.", required=True)
+@option(
     "--images",
-    type=click.Path(),
-    help="Folder that relative image paths start from: report the images that are missing from it. "
-    "[default: images are not looked for]",
+    PLACE,
+    "Folder that relative image paths start from: report the images that are missing from it. [default: images are "
+    "not looked for]",
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    help="Processes that read records. [default: by the number of cores and the size of DATA]",
-)
-@data_options
+@option("--workers", COUNT, "Processes that read records. [default: by the number of cores and the size of DATA]")
+@shared.data_spec
 @config_option
-@as_json
 def plan(
     data: tuple[str, ...], store: str, unit_samples: int | None, workers: int | None, *, as_json: bool, **wishes: Any
 ) -> None:
@@ -76,6 +64,3 @@ def plan(
     click.echo(f"{store}: {frozen.num_samples} of {counted(frozen.num_records, 'record')} planned in {units}.")
     for reason, count in frozen.set_aside.items():
         click.echo(f"  {count} set aside: {reason}")
-
-
-COMMAND = plan

@@ -8,84 +8,63 @@ from typing import Any
 import click
 
 from grace_store.base.text import counted, size
+from grace_store.cli import shared
 from grace_store.cli.console import print_json
-from grace_store.cli.options import (
-    FILE,
-    FOLDER,
-    OUT_FILE,
-    as_json,
-    images_option,
-    moved_data_option,
-    partial_option,
-    store_argument,
-)
+from grace_store.cli.options import COUNT, FILE, FOLDER, OUT_FILE, PATH, TEXT, command, option
 from grace_store.cli.progress import ProgressDisplay
 
-EPILOG = """\b
-Examples:
-  grace-store report traces.zarr --out report.html
-  grace-store report traces.zarr --out report.html --scores scores.parquet --subset subset.jsonl
-  grace-store report traces.zarr --out report.html --scores grace.parquet --scores random.parquet
-  grace-store report traces.zarr --out report.html --sweep sweep --figures figures
-  grace-store report traces.zarr --out report.html --by is_correct --by source
-"""
 
-
-@click.command(epilog=EPILOG)
-@store_argument
-@click.option("--out", required=True, type=OUT_FILE, help="HTML file to write.")
-@click.option(
+@command(
+    "grace-store report traces.zarr --out report.html",
+    "grace-store report traces.zarr --out report.html --scores scores.parquet --subset subset.jsonl",
+    "grace-store report traces.zarr --out report.html --scores grace.parquet --scores random.parquet",
+    "grace-store report traces.zarr --out report.html --sweep sweep --figures figures",
+    "grace-store report traces.zarr --out report.html --by is_correct --by source",
+)
+@shared.store
+@option("--out", OUT_FILE, "HTML file to write.", required=True)
+@option(
     "--signal",
+    TEXT,
+    "Signal to report on, with its weight; may be repeated. [default: the only one]",
     "signals",
-    multiple=True,
+    many=True,
     metavar="NAME[=WEIGHT]",
-    help="Signal to report on, with its weight; may be repeated. [default: the only one]",
 )
-@click.option(
+@option(
     "--scores",
-    multiple=True,
-    type=FILE,
-    help="Table of scores; may be repeated, to compare methods. [default: scored now, by GRACE's defaults]",
+    FILE,
+    "Table of scores; may be repeated, to compare methods. [default: scored now, by GRACE's defaults]",
+    many=True,
 )
-@click.option("--sweep", type=FOLDER, help="Folder that `sweep` wrote. [default: a small sweep is made now]")
-@click.option(
-    "--duplicates", type=FILE, help="Table that `duplicates` wrote. [default: searched for now, among the traces shown]"
-)
-@click.option(
-    "--diversity",
-    type=FILE,
-    help="File that `diversity --out` wrote. [default: measured now, unless STORE is too large]",
-)
-@click.option(
+@option("--sweep", FOLDER, "Folder that `sweep` wrote. [default: a small sweep is made now]")
+@option("--duplicates", FILE, "Table that `duplicates` wrote. [default: searched for now, among the traces shown]")
+@option("--diversity", FILE, "File that `diversity --out` wrote. [default: measured now, unless STORE is too large]")
+@option(
     "--subset",
+    PATH,
+    "Subset that `select` wrote; may be repeated. [default: the best by --ratio]",
     "subsets",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Subset that `select` wrote; may be repeated. [default: the best by --ratio]",
+    many=True,
 )
-@click.option(
-    "--ratio", default="0.2", show_default=True, help="Share of the samples that counts as chosen without a --subset."
-)
-@click.option(
+@option("--ratio", TEXT, "Share of the samples that counts as chosen without a --subset.", default="0.2")
+@option(
     "--by",
-    multiple=True,
+    TEXT,
+    "Field of the records whose groups are compared by value; may be repeated. [default: none]",
+    many=True,
     metavar="FIELD",
-    help="Field of the records whose groups are compared by value; may be repeated. [default: none]",
 )
-@images_option
-@moved_data_option
-@click.option(
+@shared.images
+@shared.moved_data
+@option(
     "--max-traces",
-    type=click.IntRange(1),
+    COUNT,
+    "Largest number of traces to show: both ends of the ranking, chosen ones, and others at random.",
     default=5000,
-    show_default=True,
-    help="Largest number of traces to show: both ends of the ranking, chosen ones, and others at random.",
 )
-@click.option(
-    "--figures", type=FOLDER, help="Folder to write the figures to as well, as SVG and PNG. [default: page only]"
-)
-@partial_option
-@as_json
+@option("--figures", FOLDER, "Folder to write the figures to as well, as SVG and PNG. [default: page only]")
+@shared.partial
 def report(store: str, out: Path, data: tuple[str, ...], figures: Path | None, *, as_json: bool, **wishes: Any) -> None:
     """Write one HTML page of plots, and of traces step by step.
 
@@ -117,6 +96,3 @@ def report(store: str, out: Path, data: tuple[str, ...], figures: Path | None, *
         click.echo(f"  {note}")
     if written.figures:
         click.echo(f"{figures}: {counted(len(written.figures), 'file')}.")
-
-
-COMMAND = report

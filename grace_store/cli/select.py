@@ -9,19 +9,9 @@ import click
 
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
+from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_json
-from grace_store.cli.options import (
-    FILE,
-    LocalPath,
-    as_json,
-    choice,
-    cluster_options,
-    images_option,
-    moved_data_option,
-    said,
-    stacked,
-    threads_option,
-)
+from grace_store.cli.options import FILE, NATURAL, PLACE, TEXT, LocalPath, choice, command, option, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.curate.exports import EXPORTS
 from grace_store.values.diversity_spec import METHODS, DiversitySpec
@@ -32,95 +22,85 @@ if TYPE_CHECKING:
     from grace_store.curate.exports.export_kind import Exported
     from grace_store.curate.select import Subset
 
-EPILOG = """\b
-Examples:
-  grace-store select scores.parquet --ratio 0.2 --out subset.jsonl
-  grace-store select scores.parquet --ratio 0.05 --ratio 0.1 --out "subset-{ratio}.jsonl"   # each within the next
-  grace-store select scores.parquet --count 5000 --as ms-swift --images ./images --out train.jsonl
-  grace-store select scores.parquet --by num_steps --control length --out subset.jsonl
-  grace-store select scores.parquet --diversity facility --weight 0.3 --out subset.jsonl
-"""
 
 size_options = stacked(
-    click.option(
-        "--ratio", multiple=True, help="Share of the samples to keep; may be repeated, a file each. [default: 0.2]"
-    ),
-    click.option(
-        "--count",
-        multiple=True,
-        type=int,
-        help="Number of samples to keep; may be repeated. [default: as --ratio says]",
-    ),
-    click.option("--threshold", type=float, help="Least value to keep. [default: as --ratio says]"),
+    option("--ratio", TEXT, "Share of the samples to keep; may be repeated, a file each. [default: 0.2]", many=True),
+    option("--count", int, "Number of samples to keep; may be repeated. [default: as --ratio says]", many=True),
+    option("--threshold", float, "Least value to keep. [default: as --ratio says]"),
 )
 
 diversity_options = stacked(
-    click.option(
+    option(
         "--diversity",
-        type=click.Choice(METHODS),
-        help="How value is traded against redundancy, as described above. [default: choose by value alone]",
+        click.Choice(METHODS),
+        "How value is traded against redundancy, as described above. [default: choose by value alone]",
     ),
-    click.option(
+    option(
         "--weight",
-        type=float,
-        help="Weight of diversity against value, 0 to 1. [default: 0.25 for facility, 0.5 for mmr, 1 for clusters]",
+        float,
+        "Weight of diversity against value, 0 to 1. [default: 0.25 for facility, 0.5 for mmr, 1 for clusters]",
     ),
-    click.option(
+    option(
         "--similarity",
-        type=float,
-        help="With dedup, cosine from which samples are near-duplicates. [default: that of --duplicates, or 0.95]",
+        float,
+        "With dedup, cosine from which samples are near-duplicates. [default: that of --duplicates, or 0.95]",
     ),
-    click.option(
+    option(
         "--duplicates",
-        type=FILE,
-        help="With dedup, table that `grace-store duplicates` wrote. [default: near-duplicates are searched for now]",
+        FILE,
+        "With dedup, table that `grace-store duplicates` wrote. [default: near-duplicates are searched for now]",
     ),
-    click.option(
+    option(
         "--balance",
-        type=choice(Balance),
-        help="With clusters, how the budget is divided: equally, by the square root of a cluster's size, or by its "
-        "size. [default: equal]",
+        choice(Balance),
+        "With clusters, how the budget is divided: equally, by the square root of a cluster's size, or by its size. "
+        "[default: equal]",
     ),
-    cluster_options,
-    click.option("--seed", type=click.IntRange(0), help="Seed of the clustering. [default: 0]"),
-    threads_option,
+    shared.clusters,
+    option("--seed", NATURAL, "Seed of the clustering. [default: 0]"),
+    shared.threads,
 )
 
 
-@click.command(epilog=EPILOG)
+@command(
+    "grace-store select scores.parquet --ratio 0.2 --out subset.jsonl",
+    'grace-store select scores.parquet --ratio 0.05 --ratio 0.1 --out "subset-{ratio}.jsonl"   # each within the next',
+    "grace-store select scores.parquet --count 5000 --as ms-swift --images ./images --out train.jsonl",
+    "grace-store select scores.parquet --by num_steps --control length --out subset.jsonl",
+    "grace-store select scores.parquet --diversity facility --weight 0.3 --out subset.jsonl",
+)
 @click.argument("scores", type=FILE)
 @size_options
-@click.option(
+@option(
     "--out",
+    LocalPath(path_type=Path),
+    "File or folder to write; {ratio} in its name stands for the ratio or count.",
     required=True,
-    type=LocalPath(path_type=Path),
-    help="File or folder to write; {ratio} in its name stands for the ratio or count.",
 )
-@click.option(
+@option(
     "--as",
-    "as_format",
-    type=click.Choice(list(EXPORTS)),
-    default="source",
-    show_default=True,
-    help="What to write: the records as they stand, conversations for a trainer, a Hugging Face datasets folder, the "
+    click.Choice(list(EXPORTS)),
+    "What to write: the records as they stand, conversations for a trainer, a Hugging Face datasets folder, the "
     "records with their step scores, or the samples' ids.",
+    "as_format",
+    default="source",
 )
-@click.option(
+@option(
     "--by",
+    TEXT,
+    "Field of the records, or num_steps, whose values keep the shares they have in all samples. [default: none]",
     metavar="FIELD",
-    help="Field of the records, or num_steps, whose values keep the shares they have in all samples. [default: none]",
 )
-@click.option(
+@option(
     "--control",
-    multiple=True,
-    type=click.Choice(["length", *LENGTHS]),
-    help="Length to take out of the values before ranking; length is all of them; may be repeated. [default: none]",
+    click.Choice(["length", *LENGTHS]),
+    "Length to take out of the values before ranking; length is all of them; may be repeated. [default: none]",
+    many=True,
 )
 @diversity_options
-@click.option("--store", type=click.Path(), help="Store that was scored, if it has moved. [default: where it was]")
-@moved_data_option
-@images_option
-@as_json
+@option("--store", PLACE, "Store that was scored, if it has moved. [default: where it was]")
+@shared.moved_data
+@shared.images
 def select(
     scores: Path,
     ratio: tuple[str, ...],
@@ -202,6 +182,3 @@ def _print(result: dict[str, Any], *, is_controlled: bool) -> None:
     click.echo(f"{result['out']}: {result['num_samples']} of {of}, {least}.")
     for note in result["notes"]:
         click.echo(f"  {harmless(note)}")
-
-
-COMMAND = select

@@ -5,68 +5,54 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.table import Table
 
 from grace_store.base.text import counted
+from grace_store.cli import shared
 from grace_store.cli.console import number, out, print_json
-from grace_store.cli.options import (
-    FILE,
-    OUT_FOLDER,
-    as_json,
-    engine_options,
-    partial_option,
-    said,
-    spread,
-    store_argument,
-    threads_option,
-    wish,
-)
+from grace_store.cli.options import FILE, OUT_FOLDER, TEXT, command, option, said
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.values.score_spec import ScoreSpec
 
 if TYPE_CHECKING:
     from grace_store.curate.sweep import Sweep
 
-EPILOG = """\b
-Examples:
-  grace-store sweep traces.zarr --out sweep --alpha 0.1:0.9:0.1 --history uniform,window:3,ema:0.8
-  grace-store sweep traces.zarr --out sweep --signal each --signal all
-  grace-store sweep traces.zarr --out sweep --grid jobs/sweeps/ablations.toml
-  grace-store sweep s3://bucket/traces.zarr --out sweep --alpha 0.1:0.9:0.1 --engine ray --address auto
-"""
 
-
-@click.command(epilog=EPILOG)
-@store_argument
-@click.option(
+@command(
+    "grace-store sweep traces.zarr --out sweep --alpha 0.1:0.9:0.1 --history uniform,window:3,ema:0.8",
+    "grace-store sweep traces.zarr --out sweep --signal each --signal all",
+    "grace-store sweep traces.zarr --out sweep --grid jobs/sweeps/ablations.toml",
+    "grace-store sweep s3://bucket/traces.zarr --out sweep --alpha 0.1:0.9:0.1 --engine ray --address auto",
+)
+@shared.store
+@option(
     "--out",
+    OUT_FOLDER,
+    "Folder to write: a new one, or that of an earlier sweep, which is replaced.",
     "folder",
     required=True,
-    type=OUT_FOLDER,
-    help="Folder to write: a new one, or that of an earlier sweep, which is replaced.",
 )
-@click.option("--grid", type=FILE, help="TOML file with the settings to sweep over. [default: those of the options]")
-@click.option("--alpha", help="Weights of the answer: a list (0.3,0.7) or a range (0.1:0.9:0.1). [default: 0.7]")
-@wish(ScoreSpec, "--history", "List of histories, such as uniform,window:3,ema:0.8.")
-@click.option("--target", help="List of targets, such as answer,trace,suffix. [default: answer]")
-@wish(ScoreSpec, "--aggregation", "List of aggregations, such as mean,min,last,length_weighted,quantile:0.5.")
-@click.option(
+@option("--grid", FILE, "TOML file with the settings to sweep over. [default: those of the options]")
+@option("--alpha", TEXT, "Weights of the answer: a list (0.3,0.7) or a range (0.1:0.9:0.1). [default: 0.7]")
+@option("--history", TEXT, "List of histories, such as uniform,window:3,ema:0.8. [default: uniform]")
+@option("--target", TEXT, "List of targets, such as answer,trace,suffix. [default: answer]")
+@option("--aggregation", TEXT, "List of aggregations: mean, min, last, length_weighted, quantile:Q. [default: mean]")
+@option(
     "--signal",
-    multiple=True,
+    TEXT,
+    "Signals to score by: one, several together (a,b=2), each one by itself (each), or all together (all); may be "
+    "repeated. [default: the only one]",
+    many=True,
     metavar="NAME[=WEIGHT][,...]",
-    help="Signals to score by: one, several together (a,b=2), each one by itself (each), or all together (all); may "
-    "be repeated. [default: the only one]",
 )
-@click.option(
+@option(
     "--ratio",
-    multiple=True,
-    help="Share of the samples whose overlap between settings is measured; may be repeated. [default: 0.2]",
+    TEXT,
+    "Share of the samples whose overlap between settings is measured; may be repeated. [default: 0.2]",
+    many=True,
 )
-@partial_option
-@threads_option
-@engine_options
-@as_json
+@shared.partial
+@shared.threads
+@shared.engine
 def sweep(
     store: str,
     folder: Path,
@@ -91,7 +77,7 @@ def sweep(
 
     spec = sweep_of(said(axes), signal, ratio, grid)
     is_replaced = folder.is_dir() and any(folder.iterdir())
-    with ProgressDisplay(quiet=as_json) as display, spread(engine, address, threads, display) as pool:
+    with ProgressDisplay(quiet=as_json) as display, shared.spread(engine, address, threads, display) as pool:
         found = run(store, spec, out=folder, partial=partial, threads=pool, listener=display)
     if as_json:
         print_json(
@@ -128,6 +114,3 @@ def _print(found: Sweep) -> None:
     )
     if found.note.partial:
         out.print("partial: the store is not finished.")
-
-
-COMMAND = sweep

@@ -7,41 +7,27 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from grace_store.base.text import counted
+from grace_store.cli import shared
 from grace_store.cli.console import print_json
-from grace_store.cli.extract_options import speed_options
-from grace_store.cli.options import as_json, images_option, moved_data_option, pick, store_argument
+from grace_store.cli.options import COUNT, PLACE, TEXT, command, flag, option, pick
 from grace_store.cli.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from grace_store.run.verify import Verified
 
-EPILOG = """\b
-Examples:
-  grace-store verify traces.zarr --deep
-  grace-store verify traces.zarr --deep --model ./model --units 3      # three units extracted again and compared
-"""
 
-
-@click.command(epilog=EPILOG)
-@store_argument
-@click.option("--deep", is_flag=True, help="Read every byte and check it against checksums, digests and counts.")
-@click.option("--signal", help="Signal to check. [default: all]")
-@click.option(
-    "--model",
-    type=click.Path(),
-    help="Model with which a few random units are extracted again and compared. [default: none are]",
+@command(
+    "grace-store verify traces.zarr --deep",
+    "grace-store verify traces.zarr --deep --model ./model --units 3      # three units extracted again and compared",
 )
-@click.option(
-    "--units",
-    type=click.IntRange(1),
-    default=2,
-    show_default=True,
-    help="Units of each signal to extract again, with --model.",
-)
-@moved_data_option
-@images_option
-@speed_options
-@as_json
+@shared.store
+@flag("--deep", "Read every byte and check it against checksums, digests and counts.")
+@option("--signal", TEXT, "Signal to check. [default: all]")
+@option("--model", PLACE, "Model with which a few random units are extracted again and compared. [default: none are]")
+@option("--units", COUNT, "Units of each signal to extract again, with --model.", default=2)
+@shared.moved_data
+@shared.images
+@shared.speed
 def verify(
     store: str,
     deep: bool,
@@ -86,6 +72,3 @@ def _print(store: str, found: Verified, *, deep: bool) -> None:
         click.echo("`grace-store repair` redoes what is broken, `grace-store extract` what is missing.")
     elif found.units_to_do:
         click.echo(f"{counted(len(found.units_to_do), 'unit')} still to do: `grace-store extract` goes on.")
-
-
-COMMAND = verify
