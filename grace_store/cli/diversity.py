@@ -33,14 +33,12 @@ if TYPE_CHECKING:
 @option(
     "--subset",
     PATH,
-    "Subset that `select` wrote, or a table of scores for its best 0.2; may be repeated. [default: none]",
+    "Subset that `select` wrote, or a table of scores for its best 0.2. [default: none]",
     "subsets",
     many=True,
 )
 @shared.scores("Table of scores: its best samples are measured, too, and its values are the pool's. [default: none]")
-@option(
-    "--ratio", TEXT, "Share of the samples that are the best of --scores; may be repeated. [default: 0.2]", many=True
-)
+@option("--ratio", TEXT, "Share of the samples that are the best of --scores. [default: 0.2]", many=True)
 @shared.clusters
 @option("--random", COUNT, "Number of random subsets to compare with.", "num_random", default=200)
 @option("--seed", NATURAL, "Seed of the clusters and of the random subsets.", default=0)
@@ -50,17 +48,11 @@ if TYPE_CHECKING:
     "Draw and list how much value each step of coverage costs, at the first --ratio. [default: not drawn]",
     metavar="FILE.svg",
 )
-@option(
-    "--method",
-    choice(Traded),
-    "Method of diverse selection in --curve; may be repeated. [default: all]",
-    "methods",
-    many=True,
-)
+@option("--method", choice(Traded), "Method of diverse selection in --curve. [default: all]", "methods", many=True)
 @option(
     "--weight",
     float,
-    "Weight of diversity in --curve, 0 to 1; may be repeated. [default: seven weights from 0 to 1]",
+    "Weight of diversity in --curve, 0 to 1. [default: seven weights from 0 to 1]",
     "weights",
     many=True,
 )

@@ -21,7 +21,7 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
     "grace-store doctor --model ./model --data traces.jsonl --dtype bfloat16 --attention flash_attention_2",
 )
 @option("--model", PLACE, "Model: a folder with safetensors, or a .gguf file.", required=True)
-@option("--data", PLACE, "Dataset file or folder; may be repeated.", many=True, required=True)
+@option("--data", PLACE, "Dataset file or folder.", many=True, required=True)
 @option("--adapter", PLACE, "LoRA adapter to merge into the model. [default: the model as it is]")
 @option("--store", PLACE, "Where the store is or will be. [default: disk space is not checked]")
 @shared.images

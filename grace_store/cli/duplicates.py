@@ -58,8 +58,7 @@ KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"
 @option(
     "--data",
     PLACE,
-    "Dataset file or folder, if it has moved: texts are compared, too; may be repeated. [default: the files that were "
-    "planned]",
+    "Dataset file or folder, if it has moved: texts are compared, too. [default: the files that were planned]",
     many=True,
 )
 @option("--from", FILE, "Table of duplicates to group again, without a search. [default: search STORE]", "source")

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
     "--full", TEXT, "Run that was trained on the full data: its folder, or its row's name in a table.", required=True
 )
 @option(
-    "--items",
-    TEXT,
-    "Number of questions of a benchmark; may be repeated. [default: as the results say]",
-    many=True,
-    metavar="ENTRY=N",
+    "--items", TEXT, "Number of questions of a benchmark. [default: as the results say]", many=True, metavar="ENTRY=N"
 )
 @option("--seed", NATURAL, "Seed of the draws behind the intervals.", default=0)
 def evaluate(results: tuple[str, ...], full: str, items: tuple[str, ...], seed: int, *, as_json: bool) -> None:

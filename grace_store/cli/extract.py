@@ -64,19 +64,19 @@ worker_options = stacked(
 )
 @option("--store", PLACE, "Path or bucket URL of the store; planned first if it is new.", required=True)
 @shared.model
-@option("--data", PLACE, "Dataset file or folder; may be repeated. [default: the files that were planned]", many=True)
+@option("--data", PLACE, "Dataset file or folder. [default: the files that were planned]", many=True)
 @shared.images
 @option(
     "--adapter",
     PLACE,
-    "LoRA adapter to merge into the model, or a training's folder of checkpoints, each one a signal; may be repeated. "
-    "[default: the model as it is]",
+    "LoRA adapter to merge into the model, or a training's folder of checkpoints, each one a signal. [default: the "
+    "model as it is]",
     many=True,
 )
 @option(
     "--signal",
     TEXT,
-    "Name of the signal to write; may be repeated, one for each adapter. [default: the adapter's folder, or base]",
+    "Name of the signal to write, one for each adapter. [default: the adapter's folder, or base]",
     many=True,
     metavar="NAME",
 )

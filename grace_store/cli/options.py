@@ -63,9 +63,15 @@ def command(*examples: str, about: str = "") -> Callable[[Callable[..., None]], 
 
 
 def option(name: str, kind: Any, help: str, field: str | None = None, *, many: bool = False, **rest: Any) -> Decorator:
-    """Return an option whose help names its default, if it has one; field is the parameter's name if it is another."""
+    """Return an option whose help says its default and whether it may be repeated.
+
+    field is the parameter's name, if it is not the option's.
+    """
     names = (name,) if field is None else (name, field)
     shown = rest.get("default") is not None
+    if many and "callback" not in rest:
+        does, dot, default = help.partition(". [default")
+        help = f"{does.removesuffix('.')}; may be repeated{dot or '.'}{default}"
     return click.option(*names, type=kind, multiple=many, show_default=shown, help=help, **rest)
 
 

@@ -26,34 +26,19 @@ from grace_store.cli.progress import ProgressDisplay
 @option(
     "--signal",
     TEXT,
-    "Signal to report on, with its weight; may be repeated. [default: the only one]",
+    "Signal to report on, with its weight. [default: the only one]",
     "signals",
     many=True,
     metavar="NAME[=WEIGHT]",
 )
-@option(
-    "--scores",
-    FILE,
-    "Table of scores; may be repeated, to compare methods. [default: scored now, by GRACE's defaults]",
-    many=True,
-)
+@option("--scores", FILE, "Table of scores, to compare methods. [default: scored now, by GRACE's defaults]", many=True)
 @option("--sweep", FOLDER, "Folder that `sweep` wrote. [default: a small sweep is made now]")
 @option("--duplicates", FILE, "Table that `duplicates` wrote. [default: searched for now, among the traces shown]")
 @option("--diversity", FILE, "File that `diversity --out` wrote. [default: measured now, unless STORE is too large]")
-@option(
-    "--subset",
-    PATH,
-    "Subset that `select` wrote; may be repeated. [default: the best by --ratio]",
-    "subsets",
-    many=True,
-)
+@option("--subset", PATH, "Subset that `select` wrote. [default: the best by --ratio]", "subsets", many=True)
 @option("--ratio", TEXT, "Share of the samples that counts as chosen without a --subset.", default="0.2")
 @option(
-    "--by",
-    TEXT,
-    "Field of the records whose groups are compared by value; may be repeated. [default: none]",
-    many=True,
-    metavar="FIELD",
+    "--by", TEXT, "Field of the records whose groups are compared by value. [default: none]", many=True, metavar="FIELD"
 )
 @shared.images
 @shared.moved_data

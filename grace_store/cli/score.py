@@ -63,7 +63,7 @@ target_options = stacked(
     option(
         "--target-data",
         PLACE,
-        "Files of the target set, if they have moved; may be repeated. [default: those that were planned]",
+        "Files of the target set, if they have moved. [default: those that were planned]",
         many=True,
     ),
 )
@@ -83,11 +83,7 @@ target_options = stacked(
 @click.argument("store", type=click.Path(), required=False)
 @option("--out", OUT_FILE, "Parquet file to write.", required=True)
 @option(
-    "--signal",
-    TEXT,
-    "Signal to score by, with its weight; may be repeated. [default: the only one]",
-    many=True,
-    metavar="NAME[=WEIGHT]",
+    "--signal", TEXT, "Signal to score by, with its weight. [default: the only one]", many=True, metavar="NAME[=WEIGHT]"
 )
 @method_options
 @target_options

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 size_options = stacked(
-    option("--ratio", TEXT, "Share of the samples to keep; may be repeated, a file each. [default: 0.2]", many=True),
-    option("--count", int, "Number of samples to keep; may be repeated. [default: as --ratio says]", many=True),
+    option("--ratio", TEXT, "Share of the samples to keep, each in a file of its own. [default: 0.2]", many=True),
+    option("--count", int, "Number of samples to keep. [default: as --ratio says]", many=True),
     option("--threshold", float, "Least value to keep. [default: as --ratio says]"),
 )
 
@@ -94,7 +94,7 @@ diversity_options = stacked(
 @option(
     "--control",
     click.Choice(["length", *LENGTHS]),
-    "Length to take out of the values before ranking; length is all of them; may be repeated. [default: none]",
+    "Length to take out of the values before ranking; length is all of them. [default: none]",
     many=True,
 )
 @diversity_options

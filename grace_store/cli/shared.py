@@ -46,10 +46,7 @@ if TYPE_CHECKING:
 store = click.argument("store", type=PLACE)
 
 moved_data = option(
-    "--data",
-    PLACE,
-    "Dataset file or folder, if it has moved; may be repeated. [default: the files that were planned]",
-    many=True,
+    "--data", PLACE, "Dataset file or folder, if it has moved. [default: the files that were planned]", many=True
 )
 images = option(
     "--images",
@@ -193,8 +190,12 @@ def is_local(engine: str, address: str | None) -> bool:
 
 
 @contextmanager
-def spread(engine: str, address: str | None, threads: int | None, listener: Listener) -> Iterator[Threads]:
-    """Yield what works on the blocks of a store: threads of this process, or the tasks of a Ray cluster."""
+def spread(settings: dict[str, Any], listener: Listener) -> Iterator[Threads]:
+    """Yield what works on the blocks of a store: threads of this process, or the tasks of a Ray cluster.
+
+    The settings lose the options that say which.
+    """
+    engine, address, threads = (settings.pop(name) for name in ("engine", "address", "threads"))
     if is_local(engine, address):
         yield threads
         return

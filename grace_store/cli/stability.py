@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 )
 @shared.store
 @option("--signal", TEXT, "Signal to choose the subset by. [default: the only one]")
-@option("--against", TEXT, "Signal to compare with; may be repeated. [default: all others]", many=True)
+@option("--against", TEXT, "Signal to compare with. [default: all others]", many=True)
 @shared.ratio
 @shared.grace
 @option("--draws", COUNT, "Random draws behind each interval.", default=200)

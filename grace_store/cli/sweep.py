@@ -39,17 +39,12 @@ if TYPE_CHECKING:
 @option(
     "--signal",
     TEXT,
-    "Signals to score by: one, several together (a,b=2), each one by itself (each), or all together (all); may be "
-    "repeated. [default: the only one]",
+    "Signals to score by: one, several together (a,b=2), each one by itself (each), or all together (all). [default: "
+    "the only one]",
     many=True,
     metavar="NAME[=WEIGHT][,...]",
 )
-@option(
-    "--ratio",
-    TEXT,
-    "Share of the samples whose overlap between settings is measured; may be repeated. [default: 0.2]",
-    many=True,
-)
+@option("--ratio", TEXT, "Share of the samples whose overlap between settings is measured. [default: 0.2]", many=True)
 @shared.partial
 @shared.threads
 @shared.engine

@@ -58,12 +58,7 @@ speed = options_of(
 @option("--out", OUT_FOLDER, "Folder for the checkpoints; an earlier run there goes on.", required=True)
 @shared.model
 @option("--store", PLACE, "Planned store to draw the subset from. [default: --data is planned, in OUT/plan.zarr]")
-@option(
-    "--data",
-    PLACE,
-    "Dataset file or folder; may be repeated. [default: the files that --store was planned from]",
-    many=True,
-)
+@option("--data", PLACE, "Dataset file or folder. [default: the files that --store was planned from]", many=True)
 @shared.images
 @shared.data_spec
 @recipe
