@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @option(
     "--subset",
     PATH,
-    "Subset that `select` wrote, or a table of scores for its best 0.2. [default: none]",
+    "Subset that `select` wrote, or table of scores for its best 0.2. [default: none]",
     "subsets",
     many=True,
 )
@@ -45,23 +45,12 @@ if TYPE_CHECKING:
 @option(
     "--curve",
     FILE,
-    "Draw and list how much value each step of coverage costs, at the first --ratio. [default: not drawn]",
+    "Draw and list what each step of coverage costs in value, at the first --ratio. [default: no]",
     metavar="FILE.svg",
 )
 @option("--method", choice(Traded), "Method of diverse selection in --curve. [default: all]", "methods", many=True)
-@option(
-    "--weight",
-    float,
-    "Weight of diversity in --curve, 0 to 1. [default: seven weights from 0 to 1]",
-    "weights",
-    many=True,
-)
-@option(
-    "--show",
-    NATURAL,
-    "Number of clusters to list that a subset has too much of, and of those it has too little of.",
-    default=3,
-)
+@option("--weight", float, "Weight of diversity in --curve, 0 to 1. [default: seven from 0 to 1]", "weights", many=True)
+@option("--show", NATURAL, "Number of clusters to list that a subset has too much of, and too little of.", default=3)
 @option("--out", OUT_FILE, "JSON file for all numbers, as `report --diversity` takes it. [default: none]")
 @shared.partial
 @shared.threads

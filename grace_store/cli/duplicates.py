@@ -39,8 +39,7 @@ KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"
 @option(
     "--floor",
     float,
-    "Cosine down to which pairs are searched for, so that --from can lower the threshold later. "
-    f"[default: {DEFAULT_FLOOR}]",
+    f"Cosine down to which pairs are found, so that --from can lower the threshold. [default: {DEFAULT_FLOOR}]",
 )
 @option(
     "--keep",
@@ -58,7 +57,7 @@ KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"
 @option(
     "--data",
     PLACE,
-    "Dataset file or folder, if it has moved: texts are compared, too. [default: the files that were planned]",
+    "Dataset, if it has moved: texts are compared, too. [default: the files that were planned]",
     many=True,
 )
 @option("--from", FILE, "Table of duplicates to group again, without a search. [default: search STORE]", "source")

@@ -35,12 +35,12 @@ worker_options = stacked(
     option(
         "--workers",
         COUNT,
-        "Number of worker processes. [default: one for each GPU that is visible, or that the Ray cluster has]",
+        "Number of worker processes. [default: one for each GPU of this machine or of the Ray cluster]",
     ),
     option(
         "--wait-minutes",
         click.FloatRange(0),
-        "With --engine ray, minutes to wait for a node when there is none. [default: until stopped]",
+        "With --engine ray, minutes to wait when there is no node. [default: no limit]",
         metavar="M",
     ),
     option(
@@ -76,7 +76,7 @@ worker_options = stacked(
 @option(
     "--signal",
     TEXT,
-    "Name of the signal to write, one for each adapter. [default: the adapter's folder, or base]",
+    "Name of the signal of each adapter. [default: the adapter's folder, or base]",
     many=True,
     metavar="NAME",
 )

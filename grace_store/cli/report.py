@@ -26,7 +26,7 @@ from grace_store.cli.progress import ProgressDisplay
 @option(
     "--signal",
     TEXT,
-    "Signal to report on, with its weight. [default: the only one]",
+    "Signal to report on, and its weight. [default: the only one]",
     "signals",
     many=True,
     metavar="NAME[=WEIGHT]",
@@ -43,10 +43,7 @@ from grace_store.cli.progress import ProgressDisplay
 @shared.images
 @shared.moved_data
 @option(
-    "--max-traces",
-    COUNT,
-    "Largest number of traces to show: both ends of the ranking, chosen ones, and others at random.",
-    default=5000,
+    "--max-traces", COUNT, "Most traces to show: both ends of the ranking, chosen ones, others at random.", default=5000
 )
 @option("--figures", FOLDER, "Folder to write the figures to as well, as SVG and PNG. [default: page only]")
 @shared.partial

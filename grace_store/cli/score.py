@@ -42,9 +42,7 @@ method_options = stacked(
 
 target_options = stacked(
     option(
-        "--targets",
-        PLACE,
-        "Store of the target set, extracted as STORE was; for --method less, icons and cadc. [default: none]",
+        "--targets", PLACE, "Store of the target set, extracted as STORE was, for less, icons and cadc. [default: none]"
     ),
     option(
         "--target-signal",
@@ -57,15 +55,10 @@ target_options = stacked(
     option(
         "--subtasks",
         TEXT,
-        "Field of the target records that names the subtask. [default: every file is a subtask]",
+        "Field of the target records that names the subtask. [default: one for each file]",
         metavar="FIELD",
     ),
-    option(
-        "--target-data",
-        PLACE,
-        "Files of the target set, if they have moved. [default: those that were planned]",
-        many=True,
-    ),
+    option("--target-data", PLACE, "Files of the target set, if they have moved. [default: those planned]", many=True),
 )
 
 
@@ -83,7 +76,7 @@ target_options = stacked(
 @click.argument("store", type=click.Path(), required=False)
 @option("--out", OUT_FILE, "Parquet file to write.", required=True)
 @option(
-    "--signal", TEXT, "Signal to score by, with its weight. [default: the only one]", many=True, metavar="NAME[=WEIGHT]"
+    "--signal", TEXT, "Signal to score by, and its weight. [default: the only one]", many=True, metavar="NAME[=WEIGHT]"
 )
 @method_options
 @target_options

@@ -11,12 +11,22 @@ from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_json
-from grace_store.cli.options import FILE, NATURAL, PLACE, TEXT, LocalPath, choice, command, option, said, stacked
+from grace_store.cli.options import (
+    FILE,
+    PLACE,
+    TEXT,
+    As,
+    LocalPath,
+    command,
+    option,
+    options_of,
+    said,
+    stacked,
+)
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.curate.exports import EXPORTS
 from grace_store.values.diversity_spec import METHODS, DiversitySpec
 from grace_store.values.length_bias import LENGTHS
-from grace_store.values.ranking import Balance
 
 if TYPE_CHECKING:
     from grace_store.curate.exports.export_kind import Exported
@@ -33,31 +43,22 @@ diversity_options = stacked(
     option(
         "--diversity",
         click.Choice(METHODS),
-        "How value is traded against redundancy, as described above. [default: choose by value alone]",
+        "How value is traded against redundancy, as said above. [default: value alone]",
     ),
-    option(
-        "--weight",
-        float,
-        "Weight of diversity against value, 0 to 1. [default: 0.25 for facility, 0.5 for mmr, 1 for clusters]",
-    ),
-    option(
-        "--similarity",
-        float,
-        "With dedup, cosine from which samples are near-duplicates. [default: that of --duplicates, or 0.95]",
+    options_of(
+        DiversitySpec,
+        only=["weight", "similarity", "balance", "seed"],
+        weight=As(default="0.25 for facility, 0.5 for mmr, 1 for clusters"),
+        similarity=As(default="that of --duplicates, or 0.95"),
+        balance=As(default="equal"),
+        seed=As(default="0"),
     ),
     option(
         "--duplicates",
         FILE,
-        "With dedup, table that `grace-store duplicates` wrote. [default: near-duplicates are searched for now]",
-    ),
-    option(
-        "--balance",
-        choice(Balance),
-        "With clusters, how the budget is divided: equally, by the square root of a cluster's size, or by its size. "
-        "[default: equal]",
+        "With dedup, table that `duplicates` wrote. [default: near-duplicates are searched for now]",
     ),
     shared.clusters,
-    option("--seed", NATURAL, "Seed of the clustering. [default: 0]"),
     shared.threads,
 )
 
@@ -74,7 +75,7 @@ diversity_options = stacked(
 @option(
     "--out",
     LocalPath(path_type=Path),
-    "File or folder to write; {ratio} in its name stands for the ratio or count.",
+    "File or folder to write; {ratio} in its name is the ratio or count.",
     required=True,
 )
 @option(
@@ -88,13 +89,13 @@ diversity_options = stacked(
 @option(
     "--by",
     TEXT,
-    "Field of the records, or num_steps, whose values keep the shares they have in all samples. [default: none]",
+    "Field, or num_steps, whose values keep the shares they have in all samples. [default: none]",
     metavar="FIELD",
 )
 @option(
     "--control",
     click.Choice(["length", *LENGTHS]),
-    "Length to take out of the values before ranking; length is all of them. [default: none]",
+    "Length to take out of values before ranking; length is all. [default: none]",
     many=True,
 )
 @diversity_options

@@ -141,11 +141,7 @@ _points = stacked(
 )
 search = stacked(
     _points,
-    option(
-        "--dimension",
-        COUNT,
-        f"Length of a descriptor, with --descriptor projected. [default: {PROJECTED_SIZE}]",
-    ),
+    option("--dimension", COUNT, f"Length of a descriptor, with --descriptor projected. [default: {PROJECTED_SIZE}]"),
     partial,
     threads,
 )
@@ -170,13 +166,13 @@ engine = stacked(
     option(
         "--engine",
         click.Choice(ENGINE_NAMES),
-        "Where the work is done: on this machine, or on a Ray cluster (needs grace-store[ray]).",
+        "Where the work is done: on this machine, or on a Ray cluster (grace-store[ray]).",
         default=LOCAL,
     ),
     option(
         "--address",
         TEXT,
-        "Address of the Ray cluster. [default: one is started on this machine and ends with the command]",
+        "Address of the Ray cluster. [default: one is started for this command]",
         metavar="auto|HOST:PORT",
     ),
 )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @option(
     "--out",
     OUT_FOLDER,
-    "Folder to write: a new one, or that of an earlier sweep, which is replaced.",
+    "Folder to write: a new one, or an earlier sweep's, which is replaced.",
     "folder",
     required=True,
 )
