@@ -45,7 +45,7 @@ class Speed(Frozen):
 def run(*words: str) -> Result:
     @click.command()
     @click.argument("store", required=False)
-    @options_of(Request, Spec, limit=As("--at-most", default="no limit"))
+    @options_of(Request, Spec, differing={"limit": As("--at-most", default="no limit")})
     @options_of(Speed, but=["workers"], has_defaults=True)
     def command(**values: object) -> None:
         click.echo(json.dumps([said(values), given(but=("rate",))]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from grace_store.base.text import counted
-from grace_store.cli.console import number, print_json
+from grace_store.cli.console import number, print_result
 from grace_store.cli.options import FILE, TEXT, command, option
 
 if TYPE_CHECKING:
@@ -30,16 +30,14 @@ def audit(scores: Path, ratio: str, *, as_json: bool) -> None:
     from grace_store.curate.audit import audit as run
 
     found = run(scores, ratio=ratio)
-    if as_json:
-        print_json({"scores": str(scores), "enough_samples": found.has_enough_samples, **asdict(found)})
-        return
-    click.echo(f"{scores}: {counted(found.num_samples, 'sample')} with a value")
-    _print(found, ratio)
+    result = {"scores": str(scores), "enough_samples": found.has_enough_samples, **asdict(found)}
+    print_result(result, _print, scores, found, ratio, as_json=as_json)
 
 
-def _print(found: LengthAudit, ratio: str) -> None:
+def _print(scores: Path, found: LengthAudit, ratio: str) -> None:
     from grace_store.values.length_bias import MIN_AUDITED
 
+    click.echo(f"{scores}: {counted(found.num_samples, 'sample')} with a value")
     if not found.has_enough_samples:
         click.echo(f"  With fewer than {MIN_AUDITED} samples, nothing can be said about how values follow length.")
         return

@@ -13,11 +13,11 @@ from rich.table import Table
 
 from grace_store.base.text import counted
 from grace_store.cli import console
-from grace_store.cli.console import harmless, print_json
+from grace_store.cli.console import fields_of, harmless, print_result
 from grace_store.cli.options import NATURAL, OUT_FILE, TEXT, command, option
 
 if TYPE_CHECKING:
-    from grace_store.curate.compare import Change
+    from grace_store.curate.compare import Change, Comparison
 
 
 @command(
@@ -36,30 +36,19 @@ def compare(a: Path, b: Path, ratio: str | None, show: int, out: Path | None, *,
     is in A alone.
     """
     from grace_store.artifacts.outputs import check_results
-    from grace_store.curate.compare import compare as run
-    from grace_store.curate.compare import write_changes
+    from grace_store.curate import compare as job
 
     check_results(None, [out], [a, b])
-    found = run(a, b, ratio=ratio)
+    found = job.compare(a, b, ratio=ratio)
     if out is not None:
-        write_changes(found, out)
-    if as_json:
-        print_json(
-            {
-                "a": str(a),
-                "b": str(b),
-                "num_a": found.num_a,
-                "num_b": found.num_b,
-                "num_both": found.num_both,
-                "num_entered": len(found.entered),
-                "num_left": len(found.left),
-                "jaccard": found.jaccard,
-                "entered": [asdict(change) for change in found.entered[:show]],
-                "left": [asdict(change) for change in found.left[:show]],
-                "notes": found.notes,
-            }
-        )
-        return
+        job.write_changes(found, out)
+    counts = {"num_entered": len(found.entered), "num_left": len(found.left)}
+    counts |= fields_of(found, "num_a", "num_b", "num_both", "jaccard", "notes")
+    listed = {word: [asdict(change) for change in getattr(found, word)[:show]] for word in ("entered", "left")}
+    print_result({"a": str(a), "b": str(b), **counts, **listed}, _print, a, b, found, show, as_json=as_json)
+
+
+def _print(a: Path, b: Path, found: Comparison, show: int) -> None:
     of_a = counted(found.num_a, "sample")
     click.echo(f"{a}: {of_a}, {b}: {found.num_b}, both: {found.num_both}, Jaccard {found.jaccard:.3f}")
     for note in found.notes:

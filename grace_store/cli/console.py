@@ -107,6 +107,11 @@ def print_result(result: Any, printer: Callable[..., None], *arguments: Any, as_
         printer(*arguments)
 
 
+def fields_of(found: Any, *names: str) -> dict[str, Any]:
+    """Return some of the fields of what a job found, for its result as JSON."""
+    return {name: getattr(found, name) for name in names}
+
+
 def harmless(text: str) -> str:
     """Return text from a dataset with control characters spelled out: a terminal must show them, not obey them."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

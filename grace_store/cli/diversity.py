@@ -13,7 +13,7 @@ from rich.table import Table
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import harmless, print_json
+from grace_store.cli.console import harmless, print_result
 from grace_store.cli.console import out as console
 from grace_store.cli.options import COUNT, FILE, NATURAL, OUT_FILE, PATH, TEXT, choice, command, option, said
 from grace_store.cli.progress import ProgressDisplay
@@ -55,17 +55,7 @@ if TYPE_CHECKING:
 @shared.partial
 @shared.threads
 def diversity(
-    store: str,
-    subsets: tuple[Path, ...],
-    scores: Path | None,
-    curve: Path | None,
-    methods: tuple[str, ...],
-    weights: tuple[float, ...],
-    show: int,
-    out: Path | None,
-    *,
-    as_json: bool,
-    **settings: Any,
+    store: str, scores: Path | None, curve: Path | None, show: int, out: Path | None, *, as_json: bool, **settings: Any
 ) -> None:
     """Measure how diverse subsets are, and what diversity costs.
 
@@ -73,29 +63,24 @@ def diversity(
     clusters of the samples' vectors.
     """
     from grace_store.artifacts.outputs import check_results
-    from grace_store.curate.diversity import DiversityRequest, write_diversity
-    from grace_store.curate.diversity import diversity as run
+    from grace_store.curate import diversity as job
     from grace_store.curate.trade_curve import TradeSpec
 
-    asked = said({"methods": methods, "weights": weights})
+    asked = said({name: settings.pop(name) for name in ("methods", "weights")})
     if asked and curve is None:
         raise SettingError("--method and --weight are for the curve: give --curve, too")
     spec = None if curve is None else TradeSpec.parse(seed=settings["seed"], **asked)
-    check_results(store, [out, curve], [scores, *subsets])
+    check_results(store, [out, curve], [scores, *settings["subsets"]])
     with ProgressDisplay(quiet=as_json) as display:
         threads = settings.pop("threads")
-        request = DiversityRequest(subsets=subsets, scores=scores, curve=spec, **settings)
-        found = run(store, request, threads=threads, listener=display)
-    write_diversity(found, out, curve)
-    if as_json:
-        print_json(found.to_json())
-        return
-    _print(found, show)
-    for path in filter(None, (out, curve)):
-        console.print(f"{path} written", markup=False)
+        request = job.DiversityRequest(scores=scores, curve=spec, **settings)
+        found = job.diversity(store, request, threads=threads, listener=display)
+    job.write_diversity(found, out, curve)
+    written = [path for path in (out, curve) if path is not None]
+    print_result(found.to_json(), _print, found, show, written, as_json=as_json)
 
 
-def _print(found: Diversity, show: int) -> None:
+def _print(found: Diversity, show: int, written: list[Path]) -> None:
     title = f"{counted(found.pool.num_samples, 'sample')} in {counted(len(found.clusters), 'cluster')}"
     table = Table(title=title, title_justify="left", box=SIMPLE, padding=0)
     table.add_column("subset", overflow="fold")
@@ -124,6 +109,8 @@ def _print(found: Diversity, show: int) -> None:
         _print_curve(found.curve)
     if found.partial:
         console.print("partial: the store is not finished.")
+    for path in written:
+        console.print(f"{path} written", markup=False)
 
 
 def _add_row(table: Table, each: SubsetDiversity) -> None:

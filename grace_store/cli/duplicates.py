@@ -11,7 +11,7 @@ import click
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import print_json
+from grace_store.cli.console import print_result
 from grace_store.cli.options import FILE, NATURAL, OUT_FILE, PATH, PLACE, command, given, option, said
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS
@@ -62,15 +62,7 @@ KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"
 )
 @option("--from", FILE, "Table of duplicates to group again, without a search. [default: search STORE]", "source")
 def duplicates(
-    store: str | None,
-    out: Path,
-    source: Path | None,
-    scores: Path | None,
-    engine: str,
-    address: str | None,
-    *,
-    as_json: bool,
-    **settings: Any,
+    store: str | None, out: Path, source: Path | None, scores: Path | None, *, as_json: bool, **settings: Any
 ) -> None:
     """Find samples that are alike, and choose one of each group.
 
@@ -81,25 +73,21 @@ def duplicates(
     With --engine ray the cluster reads and decodes the vectors; they are searched where the command runs.
     """
     from grace_store.artifacts.outputs import check_results
-    from grace_store.curate.duplicates import DuplicatesRequest, regroup
-    from grace_store.curate.duplicates import duplicates as run
+    from grace_store.curate import duplicates as job
 
     check_results(store, [out], [scores, source, settings["subset"]])
     if source is not None:
         if ignored := given(but=BESIDE_FROM):
             raise SettingError(f"--from does not search again and has no use for {', '.join(ignored)}")
-        found = regroup(source, threshold=settings["threshold"], keep=settings["keep"], scores=scores)
+        found = job.regroup(source, threshold=settings["threshold"], keep=settings["keep"], scores=scores)
     elif store is None:
         raise click.UsageError("Missing argument 'STORE' (only --from works without it).")
     else:
-        threads = settings.pop("threads")
-        with ProgressDisplay(quiet=as_json) as display, shared.spread(engine, address, threads, display) as pool:
-            found = run(store, DuplicatesRequest(scores=scores, **said(settings)), threads=pool, listener=display)
+        with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
+            request = job.DuplicatesRequest(scores=scores, **said(settings))
+            found = job.duplicates(store, request, threads=pool, listener=display)
     found.write(out)
-    if as_json:
-        print_json(_result(found, out))
-        return
-    _print(found, out)
+    print_result(_result(found, out), _print, found, out, as_json=as_json)
 
 
 def _result(found: DuplicateTable, out: Path) -> dict[str, Any]:

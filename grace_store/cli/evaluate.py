@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from grace_store.base.errors import SettingError
-from grace_store.cli.console import harmless, print_json
+from grace_store.cli.console import harmless, print_result
 from grace_store.cli.options import NATURAL, TEXT, command, option
 
 if TYPE_CHECKING:
@@ -37,11 +37,8 @@ def evaluate(results: tuple[str, ...], full: str, items: tuple[str, ...], seed: 
     from grace_store.curate.evaluate import evaluate as compare_with_full
 
     found = compare_with_full(results, full, num_items=_counts(items), seed=seed)
-    if as_json:
-        print_json({"full": asdict(found.full), "runs": [asdict(each) for each in found.averages]})
-        return
-    _print_table(found)
-    _print_remarks(found)
+    result = {"full": asdict(found.full), "runs": [asdict(each) for each in found.averages]}
+    print_result(result, _print, found, as_json=as_json)
 
 
 def _counts(items: tuple[str, ...]) -> dict[str, int]:
@@ -54,7 +51,7 @@ def _counts(items: tuple[str, ...]) -> dict[str, int]:
     return counts
 
 
-def _print_table(found: Evaluation) -> None:
+def _print(found: Evaluation) -> None:
     """Print a row for each entry and a column for each run: its score, and that relative to the full data's."""
     full, averages = found.full, found.averages
     columns = [harmless(run.name) for run in (full, *found.runs)]
@@ -77,6 +74,7 @@ def _print_table(found: Evaluation) -> None:
         spans = ["", *(f"{i.low:.1f} to {i.high:.1f}" if (i := each.interval) else "-" for each in averages)]
         line("95 %", spans)
         click.echo("The interval is what the number of questions leaves open, not what another training would give.")
+    _print_remarks(found)
 
 
 def _print_remarks(found: Evaluation) -> None:

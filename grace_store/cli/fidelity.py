@@ -9,7 +9,7 @@ import click
 
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import print_json
+from grace_store.cli.console import print_result
 from grace_store.cli.options import COUNT, FILE, NATURAL, OUT_FILE, PLACE, TEXT, command, option
 from grace_store.cli.progress import ProgressDisplay
 
@@ -37,19 +37,7 @@ if TYPE_CHECKING:
 @option("--threads", COUNT, "CPU threads of the model. [default: cores, at most 8]")
 @option("--out", OUT_FILE, "JSON file for every number behind the result. [default: not written]")
 @option("--figure", FILE, "SVG file for a picture of the result. [default: not drawn]")
-def fidelity(
-    store: str,
-    model: str | None,
-    layers: int | None,
-    data: tuple[str, ...],
-    device: str,
-    threads: int | None,
-    out: Path | None,
-    figure: Path | None,
-    *,
-    as_json: bool,
-    **settings: Any,
-) -> None:
+def fidelity(store: str, out: Path | None, figure: Path | None, *, as_json: bool, **settings: Any) -> None:
     """Measure how well GRACE's proxy follows whole gradients.
 
     Every segment of a few samples takes a backward pass. The alignments of steps with answer and history are computed
@@ -58,32 +46,22 @@ def fidelity(
     """
     from grace_store.artifacts.outputs import check_results
     from grace_store.base.settings import RunOptions
-    from grace_store.curate.fidelity import FidelityRequest
-    from grace_store.curate.fidelity import fidelity as run
+    from grace_store.curate import fidelity as job
     from grace_store.pages.fidelity_picture import write_fidelity
 
     spec = shared.take_score_spec(settings)
     check_results(store, [out, figure])
     with ProgressDisplay(quiet=as_json) as display:
-        request = FidelityRequest(
-            spec=spec,
-            model=model,
-            num_layer_groups=layers or 0,
-            data=data or None,
-            options=RunOptions(device=device, threads=threads),
-            **settings,
-        )
-        found = run(store, request, listener=display)
+        options = RunOptions(device=settings.pop("device"), threads=settings.pop("threads"))
+        layers, data = settings.pop("layers") or 0, settings.pop("data") or None
+        request = job.FidelityRequest(spec=spec, num_layer_groups=layers, data=data, options=options, **settings)
+        found = job.fidelity(store, request, listener=display)
     write_fidelity(found, out, figure)
-    if as_json:
-        print_json(found.document.to_json())
-        return
-    _print(store, found.document)
-    for path in filter(None, (out, figure)):
-        click.echo(f"  written: {path}")
+    written = [path for path in (out, figure) if path is not None]
+    print_result(found.document.to_json(), _print, store, found.document, written, as_json=as_json)
 
 
-def _print(store: str, found: FidelityDocument) -> None:
+def _print(store: str, found: FidelityDocument, written: list[Path]) -> None:
     amount = f"{counted(found.num_samples, 'sample')}, {counted(found.num_steps, 'step')}"
     click.echo(f"{store}: the proxy of signal {found.signal} against gradients, {amount}")
     width = max(len("over parameters"), *map(len, found.spaces)) + 2
@@ -97,3 +75,5 @@ def _print(store: str, found: FidelityDocument) -> None:
     click.echo(
         f"  Rank correlations with 95 % intervals over samples; two random choices would share {found.by_chance:.2f}."
     )
+    for path in written:
+        click.echo(f"  written: {path}")

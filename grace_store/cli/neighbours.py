@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from grace_store.cli import shared
-from grace_store.cli.console import harmless, print_json
+from grace_store.cli.console import harmless, print_result
 from grace_store.cli.options import COUNT, FILE, NATURAL, command, flag, option, said
 from grace_store.cli.progress import ProgressDisplay
+
+if TYPE_CHECKING:
+    from grace_store.curate.neighbours import Neighbours
 
 
 @command(
@@ -33,14 +36,7 @@ from grace_store.cli.progress import ProgressDisplay
 @shared.search
 @option("--seed", NATURAL, "Seed of the projection, with --descriptor projected. [default: 0]")
 def neighbours(
-    store: str,
-    sample: str | None,
-    vectors: Path | None,
-    scores: Path | None,
-    *,
-    least: bool,
-    as_json: bool,
-    **settings: Any,
+    store: str, sample: str | None, vectors: Path | None, scores: Path | None, *, as_json: bool, **settings: Any
 ) -> None:
     """List the samples nearest to one, or least aligned with it.
 
@@ -48,20 +44,20 @@ def neighbours(
     listed by cosine.
     """
     from grace_store.artifacts.score_table import read_scores
-    from grace_store.curate.neighbours import NeighboursRequest, read_vectors
-    from grace_store.curate.neighbours import neighbours as run
+    from grace_store.curate import neighbours as job
 
     if (sample is None) == (vectors is None):
         raise click.UsageError("Give a SAMPLE or --vectors, and not both.")
-    query = sample if sample is not None else read_vectors(str(vectors))
+    query = sample if sample is not None else job.read_vectors(str(vectors))
     weights = None if scores is None else read_scores(scores)
     with ProgressDisplay(quiet=as_json) as display:
         threads = settings.pop("threads")
-        request = NeighboursRequest(least=least, scores=weights, **said(settings))
-        found = run(store, query, request, threads=threads, listener=display)
-    if as_json:
-        print_json(asdict(found))
-        return
+        request = job.NeighboursRequest(scores=weights, **said(settings))
+        found = job.neighbours(store, query, request, threads=threads, listener=display)
+    print_result(asdict(found), _print, found, vectors, settings["least"], as_json=as_json)
+
+
+def _print(found: Neighbours, vectors: Path | None, least: bool) -> None:
     of = vectors if found.sample_id is None else harmless(found.sample_id)
     click.echo(f"{'Least aligned with' if least else 'Nearest to'} {of}, by {found.descriptor} of {found.signal}:")
     for each in found.neighbours:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args, get_origin
 
 import click
@@ -115,7 +115,7 @@ def options_of(
     only: Collection[str] | None = None,
     but: Collection[str] = (),
     has_defaults: bool = False,
-    **differing: As,
+    differing: Mapping[str, As] = MappingProxyType({}),
 ) -> Decorator:
     """Return an option for each field of the first model, in its order; only those, or all but those.
 

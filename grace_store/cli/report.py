@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from grace_store.base.text import counted, size
 from grace_store.cli import shared
-from grace_store.cli.console import print_json
+from grace_store.cli.console import fields_of, print_result
 from grace_store.cli.options import COUNT, FILE, FOLDER, OUT_FILE, PATH, TEXT, command, option
 from grace_store.cli.progress import ProgressDisplay
+
+if TYPE_CHECKING:
+    from grace_store.pages.report import Report
 
 
 @command(
@@ -59,19 +62,12 @@ def report(store: str, out: Path, data: tuple[str, ...], figures: Path | None, *
     with ProgressDisplay(quiet=as_json) as display:
         request = ReportRequest(**wishes, data=data or None)
         written = run(store, out, request, figures=figures, listener=display)
-    if as_json:
-        print_json(
-            {
-                "out": str(out),
-                "num_bytes": written.num_bytes,
-                "num_samples": written.num_samples,
-                "num_traces": written.num_traces,
-                "sections": written.sections,
-                "figures": [str(path) for path in written.figures],
-                "notes": written.notes,
-            }
-        )
-        return
+    result = {"out": str(out), "figures": [str(path) for path in written.figures]}
+    result |= fields_of(written, "num_bytes", "num_samples", "num_traces", "sections", "notes")
+    print_result(result, _print, out, figures, written, as_json=as_json)
+
+
+def _print(out: Path, figures: Path | None, written: Report) -> None:
     traces = counted(written.num_samples, "trace")
     click.echo(f"{out}: {written.num_traces} of {traces}, {size(written.num_bytes)}.")
     for note in written.notes:

@@ -10,7 +10,7 @@ import click
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted, one_line
 from grace_store.cli import shared
-from grace_store.cli.console import harmless, print_json
+from grace_store.cli.console import harmless, print_result
 from grace_store.cli.options import FILE, OUT_FILE, PLACE, TEXT, command, given, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.methods import METHODS
@@ -86,26 +86,14 @@ target_options = stacked(
 @shared.partial
 @shared.threads
 @shared.engine
-def score(
-    store: str | None,
-    out: Path,
-    replay: Path | None,
-    threads: int | None,
-    engine: str,
-    address: str | None,
-    *,
-    as_json: bool,
-    **settings: Any,
-) -> None:
+def score(store: str | None, out: Path, replay: Path | None, *, as_json: bool, **settings: Any) -> None:
     """Make a table of step scores and values, without model or GPU.
 
     The table has one row a sample, and in its metadata the settings that made it, so it can be made again with
     --replay. With --method less, icons or cadc, signals are checkpoints with one gradient a sample (`extract --kind
     gradient`), and their weights are learning rates: as given, else as recorded by all of them, else equal.
     """
-    from grace_store.curate.score import ScoreRequest
-    from grace_store.curate.score import replay as run_again
-    from grace_store.curate.score import score as run
+    from grace_store.curate import score as job
 
     if replay is not None and (ignored := given(but=BESIDE_REPLAY)):
         raise SettingError(
@@ -115,18 +103,15 @@ def score(
         raise click.UsageError("Missing argument 'STORE' (only --replay works without it).")
     signals, partial = settings.pop("signal"), settings.pop("partial")
     targets = _take_targets(settings)
-    with ProgressDisplay(quiet=as_json) as display, shared.spread(engine, address, threads, display) as pool:
+    with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
         if replay is not None:
-            done = run_again(replay, out, store, targets=targets, threads=pool, listener=display)
+            done = job.replay(replay, out, store, targets=targets, threads=pool, listener=display)
         else:
             spec = parse_spec(said(settings))
-            request = ScoreRequest(spec=spec, signals=signals or None, targets=targets, partial=partial)
-            done = run(str(store), request, out=out, threads=pool, listener=display)
-    if as_json:
-        result = {"out": str(out), "num_samples": done.num_samples, "num_with_value": done.num_with_value}
-        print_json(result | {"flags": done.flags, **done.note.to_json()})
-        return
-    _print(done)
+            request = job.ScoreRequest(spec=spec, signals=signals or None, targets=targets, partial=partial)
+            done = job.score(str(store), request, out=out, threads=pool, listener=display)
+    counts = {"num_samples": done.num_samples, "num_with_value": done.num_with_value, "flags": done.flags}
+    print_result({"out": str(out), **counts, **done.note.to_json()}, _print, done, as_json=as_json)
 
 
 def _take_targets(settings: dict[str, Any]) -> Targets | None:

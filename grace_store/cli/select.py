@@ -48,10 +48,12 @@ diversity_options = stacked(
     options_of(
         DiversitySpec,
         only=["weight", "similarity", "balance", "seed"],
-        weight=As(default="0.25 for facility, 0.5 for mmr, 1 for clusters"),
-        similarity=As(default="that of --duplicates, or 0.95"),
-        balance=As(default="equal"),
-        seed=As(default="0"),
+        differing={
+            "weight": As(default="0.25 for facility, 0.5 for mmr, 1 for clusters"),
+            "similarity": As(default="that of --duplicates, or 0.95"),
+            "balance": As(default="equal"),
+            "seed": As(default="0"),
+        },
     ),
     option(
         "--duplicates",

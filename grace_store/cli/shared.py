@@ -75,10 +75,12 @@ data_spec = stacked(
     options_of(
         DataRequest,
         DataSpec,
-        format=As(
-            help=f"Format of the records: {', '.join(FORMATS)}; `grace-store plan --help` describes them.",
-            default="recognised from the records",
-        ),
+        differing={
+            "format": As(
+                help=f"Format of the records: {', '.join(FORMATS)}; `grace-store plan --help` describes them.",
+                default="recognised from the records",
+            )
+        },
     ),
     option(
         "--unit-samples",
@@ -96,11 +98,15 @@ reading = {
     "max_pixels": As(default="the processor's"),
 }
 """Defaults in words, of how a model reads a sample."""
-extract_spec = options_of(ExtractRequest, ExtractSpec, but=("kind", "gradient"), **reading)
+extract_spec = options_of(ExtractRequest, ExtractSpec, but=("kind", "gradient"), differing=reading)
 """What changes the numbers; frozen in the signal."""
 gradient_spec = stacked(
     options_of(ExtractRequest, ExtractSpec, only=["kind"]),
-    options_of(GradientRequest, GradientSpec, normalise=As(default="normalise with --per sample, else no-normalise")),
+    options_of(
+        GradientRequest,
+        GradientSpec,
+        differing={"normalise": As(default="normalise with --per sample, else no-normalise")},
+    ),
 )
 """What changes the numbers of projected gradients; frozen in the signal."""
 
@@ -109,8 +115,7 @@ speed = options_of(
     RunOptions,
     but=("queue_units",),
     has_defaults=True,
-    batch_tokens=As(default="16384; for gradients 2048"),
-    threads=cores,
+    differing={"batch_tokens": As(default="16384; for gradients 2048"), "threads": cores},
 )
 """What changes only the speed; may differ from run to run."""
 device = options_of(RunOptions, only=["device"], has_defaults=True)
@@ -118,7 +123,7 @@ device = options_of(RunOptions, only=["device"], has_defaults=True)
 
 # ---------------------------------------------------------------- how Grams become values
 
-grace = options_of(ScoreSpec, but=["method"], without_answer=As(is_flag=True))
+grace = options_of(ScoreSpec, but=["method"], differing={"without_answer": As(is_flag=True)})
 
 
 def take_score_spec(settings: dict[str, Any]) -> ScoreSpec:

@@ -9,7 +9,7 @@ import click
 
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import print_json
+from grace_store.cli.console import print_result
 from grace_store.cli.options import COUNT, NATURAL, TEXT, command, option
 
 if TYPE_CHECKING:
@@ -37,15 +37,11 @@ def stability(store: str, against: tuple[str, ...], *, as_json: bool, **settings
     vectors stored with less precision, and with each trace's steps drawn at random with replacement. The share that
     stays is the Jaccard index: 1 is the same subset.
     """
-    from grace_store.curate.stability import StabilityRequest
-    from grace_store.curate.stability import stability as run
+    from grace_store.curate import stability as job
 
     spec, threads = shared.take_score_spec(settings), settings.pop("threads")
-    found = run(store, StabilityRequest(spec=spec, against=against or None, **settings), threads=threads)
-    if as_json:
-        print_json({"store": store, **asdict(found)})
-        return
-    _print(store, found)
+    found = job.stability(store, job.StabilityRequest(spec=spec, against=against or None, **settings), threads=threads)
+    print_result({"store": store, **asdict(found)}, _print, store, found, as_json=as_json)
 
 
 def _print(store: str, found: Stability) -> None:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import number, out, print_json
+from grace_store.cli.console import fields_of, number, out, print_result
 from grace_store.cli.options import FILE, OUT_FOLDER, TEXT, command, option, said
 from grace_store.cli.progress import ProgressDisplay
 
@@ -48,20 +48,7 @@ if TYPE_CHECKING:
 @shared.partial
 @shared.threads
 @shared.engine
-def sweep(
-    store: str,
-    folder: Path,
-    grid: Path | None,
-    signal: tuple[str, ...],
-    ratio: tuple[str, ...],
-    partial: bool,
-    threads: int | None,
-    engine: str,
-    address: str | None,
-    *,
-    as_json: bool,
-    **axes: Any,
-) -> None:
+def sweep(store: str, folder: Path, grid: Path | None, partial: bool, *, as_json: bool, **settings: Any) -> None:
     """Score a store by many settings at once, and compare them.
 
     Every combination of the settings is scored in one pass. The folder gets values.parquet (setting, row, value),
@@ -70,29 +57,17 @@ def sweep(
     from grace_store.curate.sweep import sweep as run
     from grace_store.curate.sweep_settings import sweep_of
 
-    spec = sweep_of(said(axes), signal, ratio, grid)
+    axes = {name: settings[name] for name in ("alpha", "history", "target", "aggregation")}
+    spec = sweep_of(said(axes), settings["signal"], settings["ratio"], grid)
     is_replaced = folder.is_dir() and any(folder.iterdir())
-    with ProgressDisplay(quiet=as_json) as display, shared.spread(engine, address, threads, display) as pool:
+    with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
         found = run(store, spec, out=folder, partial=partial, threads=pool, listener=display)
-    if as_json:
-        print_json(
-            {
-                "out": str(folder),
-                "replaced": is_replaced,
-                "num_samples": found.num_samples,
-                "num_ranked": found.num_ranked,
-                "ratios": found.ratios,
-                "summary": found.summary,
-                "partial": found.note.partial,
-            }
-        )
-        return
-    _print(found)
-    replaced = " (the earlier sweep there is replaced)" if is_replaced else ""
-    out.print(f"{folder}: values.parquet, summary.parquet, overlap.parquet, *.svg{replaced}", markup=False)
+    result = {"out": str(folder), "replaced": is_replaced, "partial": found.note.partial}
+    result |= fields_of(found, "num_samples", "num_ranked", "ratios", "summary")
+    print_result(result, _print, found, folder, is_replaced, as_json=as_json)
 
 
-def _print(found: Sweep) -> None:
+def _print(found: Sweep, folder: Path, is_replaced: bool) -> None:
     title = f"{counted(len(found.settings), 'setting')} over {counted(found.num_samples, 'sample')}"
     table = Table(title=title, title_justify="left")
     table.add_column("setting", no_wrap=True)
@@ -109,3 +84,5 @@ def _print(found: Sweep) -> None:
     )
     if found.note.partial:
         out.print("partial: the store is not finished.")
+    replaced = " (the earlier sweep there is replaced)" if is_replaced else ""
+    out.print(f"{folder}: values.parquet, summary.parquet, overlap.parquet, *.svg{replaced}", markup=False)

@@ -8,7 +8,7 @@ import click
 
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import print_json
+from grace_store.cli.console import print_result
 from grace_store.cli.options import COUNT, PLACE, TEXT, command, flag, option, pick
 from grace_store.cli.progress import ProgressDisplay
 
@@ -29,15 +29,7 @@ if TYPE_CHECKING:
 @shared.images
 @shared.speed
 def verify(
-    store: str,
-    deep: bool,
-    signal: str | None,
-    model: str | None,
-    units: int,
-    data: tuple[str, ...],
-    *,
-    as_json: bool,
-    **speed: Any,
+    store: str, deep: bool, signal: str | None, model: str | None, units: int, *, as_json: bool, **settings: Any
 ) -> None:
     """Check that a store is what was written; exit 1 if it is not.
 
@@ -48,20 +40,18 @@ def verify(
     from grace_store.run.verify import ExtractAgainJob, verify_store
     from grace_store.store.opened import Store
 
-    options = RunOptions(**pick(speed, RunOptions))
-    again = None if model is None else ExtractAgainJob(model, units, data, images=speed["images"], options=options)
+    places = {"data": settings["data"], "images": settings["images"]}
+    options = RunOptions(**pick(settings, RunOptions))
+    again = None if model is None else ExtractAgainJob(model, units, options=options, **places)
     with ProgressDisplay() as display:
         found = verify_store(Store.open(store), deep=deep, signal=signal, again=again, listener=display)
-    if as_json:
-        listed = {"problems": found.problems, "units_to_do": found.units_to_do}
-        print_json({"store": store, "deep": deep} | {key: [each.to_json() for each in listed[key]] for key in listed})
-    else:
-        _print(store, found, deep=deep)
+    listed = {key: [each.to_json() for each in getattr(found, key)] for key in ("problems", "units_to_do")}
+    print_result({"store": store, "deep": deep, **listed}, _print, store, found, deep, as_json=as_json)
     if found.problems:
         raise click.exceptions.Exit(1)
 
 
-def _print(store: str, found: Verified, *, deep: bool) -> None:
+def _print(store: str, found: Verified, deep: bool) -> None:
     from grace_store.run.verify import describe_problems
 
     for line in describe_problems([*found.problems, *found.units_to_do]):

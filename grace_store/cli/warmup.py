@@ -36,15 +36,20 @@ recipe = options_of(
     WarmupRequest,
     WarmupSpec,
     ExtractSpec,
-    checkpoints=As(default="1", kind=FractionsType()),
-    num_heldout=As("--heldout"),
-    num_epochs=As("--epochs"),
-    **shared.reading,
+    differing={
+        "checkpoints": As(default="1", kind=FractionsType()),
+        "num_heldout": As("--heldout"),
+        "num_epochs": As("--epochs"),
+        **shared.reading,
+    },
 )
 """What changes the numbers; frozen in the recipe."""
 
 speed = options_of(
-    WarmupOptions, RunOptions, has_defaults=True, threads=shared.cores, save_seconds=As(kind=click.FloatRange(0))
+    WarmupOptions,
+    RunOptions,
+    has_defaults=True,
+    differing={"threads": shared.cores, "save_seconds": As(kind=click.FloatRange(0))},
 )
 """What changes only the speed; may differ from run to run."""
 
