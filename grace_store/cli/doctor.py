@@ -30,16 +30,7 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 @shared.speed
 @option("--workers", COUNT, "Worker processes that the run will have. [default: one a GPU]")
 @config_option
-def doctor(
-    model: str,
-    data: tuple[str, ...],
-    adapter: str | None,
-    store: str | None,
-    workers: int | None,
-    *,
-    as_json: bool,
-    **wishes: Any,
-) -> None:
+def doctor(*, as_json: bool, **wishes: Any) -> None:
     """Check model, data and machine before a long run.
 
     Runs on a few of the data's own samples and ends with exit code 1 unless everything needed works. Vectors are
@@ -51,13 +42,9 @@ def doctor(
     from grace_store.run.doctor.findings import DoctorJob, finding_lines
     from grace_store.run.engines.choice import choose_engine
 
-    chosen = choose_engine(RunOptions(**pick(wishes, RunOptions)), workers, None)
+    chosen = choose_engine(RunOptions(**pick(wishes, RunOptions)), wishes["workers"], None)
     job = DoctorJob(
-        model=model,
-        data=data,
-        adapter=adapter,
-        store=store,
-        images=wishes["images"],
+        **{name: wishes[name] for name in ("model", "data", "adapter", "store", "images")},
         data_request=DataRequest(**pick(wishes, DataRequest)),
         request=ExtractRequest(**pick(wishes, ExtractRequest)),
         options=chosen.options,

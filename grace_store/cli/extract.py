@@ -110,9 +110,7 @@ def extract(
     gradient = GradientRequest(**pick(wishes, GradientRequest))
     job = ExtractJob(
         store=store,
-        model=wishes["model"],
-        data=wishes["data"],
-        images=wishes["images"],
+        **{name: wishes[name] for name in ("model", "data", "images")},
         data_request=DataRequest(**pick(wishes, DataRequest)),
         request=ExtractRequest(**pick(wishes, ExtractRequest), gradient=gradient if said(gradient) else None),
         options=RunOptions(**pick(wishes, RunOptions)),
@@ -120,21 +118,16 @@ def extract(
         break_lock=break_lock,
     )
     with ProgressDisplay() as display, stoppable() as stop:
-        views = extract_signals(job, signal, adapter, _engine(**wishes), display, stop)
+        views = extract_signals(job, signal, adapter, _engine(wishes), display, stop)
     _print(store, views, as_json=as_json)
 
 
-def _engine(
-    engine: str,
-    address: str | None,
-    workers: int | None,
-    wait_minutes: float | None,
-    shard: tuple[int, int] | None,
-    **_: Any,
-) -> EngineRequest:
+def _engine(wishes: dict[str, Any]) -> EngineRequest:
     from grace_store.run.engines.engine import EngineOptions
     from grace_store.run.extract_signals import EngineRequest
 
+    engine, address, workers, shard = (wishes[name] for name in ("engine", "address", "workers", "shard"))
+    wait_minutes = wishes["wait_minutes"]
     if wait_minutes is not None and engine != "ray":
         raise click.UsageError("--wait-minutes is for --engine ray.")
     wait_seconds = None if wait_minutes is None else 60 * wait_minutes

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from grace_store.base.metadata import Plan, Signal
 
 
-@command(
-    "grace-store info traces.zarr",
-    "grace-store info traces.zarr --json",
-)
+@command("grace-store info traces.zarr", "grace-store info traces.zarr --json")
 @shared.store
 def info(store: str, *, as_json: bool) -> None:
     """Show what a store was made from: files, settings, models, sizes."""

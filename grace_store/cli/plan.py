@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.config_files import config_option
-from grace_store.cli.console import log, print_json
+from grace_store.cli.console import log, print_result
 from grace_store.cli.options import COUNT, PLACE, command, option, pick
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.data.formats import FORMATS
+
+if TYPE_CHECKING:
+    from grace_store.base.metadata import Plan
 
 FORMAT_LIST = "\n".join(["\b\nFormats:", *(f"  {name}: {known.description}" for name, known in FORMATS.items())])
 
@@ -33,9 +36,7 @@ FORMAT_LIST = "\n".join(["\b\nFormats:", *(f"  {name}: {known.description}" for 
 @option("--workers", COUNT, "Processes that read records. [default: by the number of cores and the size of DATA]")
 @shared.data_spec
 @config_option
-def plan(
-    data: tuple[str, ...], store: str, unit_samples: int | None, workers: int | None, *, as_json: bool, **wishes: Any
-) -> None:
+def plan(data: tuple[str, ...], store: str, *, as_json: bool, **wishes: Any) -> None:
     """Read a dataset and freeze what is to be done in a new store.
 
     DATA are files or folders. This command is optional: extract plans by itself. Records that cannot be used are set
@@ -46,19 +47,13 @@ def plan(
     from grace_store.run.status import status
 
     with ProgressDisplay() as display:
-        planned = make_plan(
-            data,
-            store,
-            DataRequest(**pick(wishes, DataRequest)),
-            samples_per_unit=unit_samples,
-            images=wishes["images"],
-            workers=workers,
-            listener=display,
-        )
-    if as_json:
-        print_json(status(planned).model_dump(mode="json"))
-        return
-    frozen = planned.plan
+        request = DataRequest(**pick(wishes, DataRequest))
+        sizes = {"workers": wishes["workers"], "samples_per_unit": wishes["unit_samples"]}
+        planned = make_plan(data, store, request, images=wishes["images"], **sizes, listener=display)
+    print_result(status(planned).model_dump(mode="json"), _print, store, planned.plan, as_json=as_json)
+
+
+def _print(store: str, frozen: Plan) -> None:
     log.print(f"Read as {frozen.spec.format}.", markup=False)
     units = counted(frozen.num_units, "unit")
     click.echo(f"{store}: {frozen.num_samples} of {counted(frozen.num_records, 'record')} planned in {units}.")

@@ -10,19 +10,8 @@ import click
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import harmless, print_json
-from grace_store.cli.options import (
-    FILE,
-    PLACE,
-    TEXT,
-    As,
-    LocalPath,
-    command,
-    option,
-    options_of,
-    said,
-    stacked,
-)
+from grace_store.cli.console import harmless, print_result
+from grace_store.cli.options import FILE, PLACE, TEXT, As, LocalPath, command, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.curate.exports import EXPORTS
 from grace_store.values.diversity_spec import METHODS, DiversitySpec
@@ -104,17 +93,7 @@ diversity_options = stacked(
 @option("--store", PLACE, "Store that was scored, if it has moved. [default: where it was]")
 @shared.moved_data
 @shared.images
-def select(
-    scores: Path,
-    ratio: tuple[str, ...],
-    count: tuple[int, ...],
-    threshold: float | None,
-    out: Path,
-    as_format: Any,
-    *,
-    as_json: bool,
-    **settings: Any,
-) -> None:
+def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings: Any) -> None:
     """Write the best samples of a table of scores as a training set.
 
     Keeps ceil(ratio N) of the N samples that have a value, exactly; ties go to the earlier record. Samples are written
@@ -130,7 +109,7 @@ def select(
     from grace_store.curate.select import RankRequest, rank_samples
     from grace_store.curate.subset_sizes import SubsetSizes, subset_paths
 
-    sizes = SubsetSizes(ratio, count, threshold)
+    sizes = SubsetSizes(*(settings.pop(name) for name in ("ratio", "count", "threshold")))
     by, control, duplicates = (settings.pop(name) for name in ("by", "control", "duplicates"))
     threads, images = settings.pop("threads"), settings.pop("images")
     places = {"store": settings.pop("store"), "data": settings.pop("data") or None}
@@ -147,11 +126,7 @@ def select(
         _result(size, subset, export(subset, path, request))
         for path, (size, subset) in zip(paths, subsets.items(), strict=True)
     ]
-    if as_json:
-        print_json(results[0] if len(results) == 1 else results)
-        return
-    for result in results:
-        _print(result, is_controlled=bool(control))
+    print_result(results[0] if len(results) == 1 else results, _print, results, bool(control), as_json=as_json)
 
 
 def _diversity_spec(settings: dict[str, Any], duplicates: Path | None) -> DiversitySpec | None:
@@ -177,11 +152,13 @@ def _result(size: str, subset: Subset, exported: Exported) -> dict[str, Any]:
     }
 
 
-def _print(result: dict[str, Any], *, is_controlled: bool) -> None:
-    # Where more than the value decided, there are others above the smallest one that were not chosen.
-    smallest = f"smallest value kept {result['smallest_value']:.4f}" + (", length taken out" if is_controlled else "")
-    least = smallest if result["threshold"] is None else f"value {result['threshold']:.4f} and above"
-    of = counted(result["num_with_value"], "sample")
-    click.echo(f"{result['out']}: {result['num_samples']} of {of}, {least}.")
-    for note in result["notes"]:
-        click.echo(f"  {harmless(note)}")
+def _print(results: list[dict[str, Any]], is_controlled: bool) -> None:
+    control = ", length taken out" if is_controlled else ""
+    for result in results:
+        # Where more than the value decided, there are others above the smallest one that were not chosen.
+        smallest = f"smallest value kept {result['smallest_value']:.4f}{control}"
+        least = smallest if result["threshold"] is None else f"value {result['threshold']:.4f} and above"
+        of = counted(result["num_with_value"], "sample")
+        click.echo(f"{result['out']}: {result['num_samples']} of {of}, {least}.")
+        for note in result["notes"]:
+            click.echo(f"  {harmless(note)}")

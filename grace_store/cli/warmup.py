@@ -69,16 +69,7 @@ speed = options_of(
 @recipe
 @speed
 @config_option
-def warmup(
-    out: Path,
-    model: str | None,
-    store: str | None,
-    data: tuple[str, ...],
-    unit_samples: int | None,
-    *,
-    as_json: bool,
-    **wishes: Any,
-) -> None:
+def warmup(out: Path, *, as_json: bool, **wishes: Any) -> None:
     """Train a LoRA adapter on a small random subset; resumable.
 
     The subset is drawn from the planned samples by the seed alone and written to OUT/subset.json. Checkpoints along
@@ -94,14 +85,11 @@ def warmup(
     ranks = current_ranks()
     job = WarmupJob(
         out=out,
-        model=model,
-        store=store,
-        data=data,
+        **{name: wishes[name] for name in ("model", "store", "data", "images")},
         data_request=DataRequest(**pick(wishes, DataRequest)),
         request=WarmupRequest(**pick(wishes, WarmupRequest)),
         options=WarmupOptions(**pick(wishes, WarmupOptions)),
-        samples_per_unit=unit_samples,
-        images=wishes["images"],
+        samples_per_unit=wishes["unit_samples"],
         ranks=ranks,
     )
     with ProgressDisplay(quiet=not ranks.is_first) as display, stoppable() as stop:
