@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 @command("grace-store audit scores.parquet --ratio 0.2")
 @click.argument("scores", type=FILE)
-@option(
-    "--ratio", TEXT, "Share of the samples, the best, whose mean length is compared with that of all.", default="0.2"
-)
+@option("--ratio", TEXT, "Share of the best samples whose mean length is compared with that of all.", default="0.2")
 def audit(scores: Path, ratio: str, *, as_json: bool) -> None:
     """Measure how far the values of a table follow length.
 

@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 )
 @shared.store
 @option(
-    "--subset",
-    PATH,
-    "Subset that `select` wrote, or table of scores for its best 0.2. [default: none]",
-    "subsets",
-    many=True,
+    "--subset", PATH, "Subset that `select` wrote, or scores for their best 0.2. [default: none]", "subsets", many=True
 )
 @shared.scores("Table of scores: its best samples are measured, too, and its values are the pool's. [default: none]")
 @option("--ratio", TEXT, "Share of the samples that are the best of --scores. [default: 0.2]", many=True)
@@ -45,7 +41,7 @@ if TYPE_CHECKING:
 @option(
     "--curve",
     FILE,
-    "Draw and list what each step of coverage costs in value, at the first --ratio. [default: no]",
+    "Draw and list what coverage costs in value, at the first --ratio. [default: not drawn]",
     metavar="FILE.svg",
 )
 @option("--method", choice(Traded), "Method of diverse selection in --curve. [default: all]", "methods", many=True)

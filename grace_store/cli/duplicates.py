@@ -36,11 +36,7 @@ KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"
 @click.argument("store", type=click.Path(), required=False)
 @option("--out", OUT_FILE, "Parquet file to write.", required=True)
 @option("--threshold", float, f"Cosine from which samples are alike. [default: {DEFAULT_THRESHOLD}]")
-@option(
-    "--floor",
-    float,
-    f"Cosine down to which pairs are found, so that --from can lower the threshold. [default: {DEFAULT_FLOOR}]",
-)
+@option("--floor", float, f"Cosine down to which --from may lower the threshold later. [default: {DEFAULT_FLOOR}]")
 @option(
     "--keep",
     click.Choice(KEEPS),
@@ -54,12 +50,7 @@ KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"
 @shared.search
 @option("--seed", NATURAL, "Seed of the search and of a projection. [default: 0]")
 @shared.engine
-@option(
-    "--data",
-    PLACE,
-    "Dataset, if it has moved: texts are compared, too. [default: the files that were planned]",
-    many=True,
-)
+@option("--data", PLACE, "Dataset, if it has moved: texts are compared, too. [default: the files planned]", many=True)
 @option("--from", FILE, "Table of duplicates to group again, without a search. [default: search STORE]", "source")
 def duplicates(
     store: str | None, out: Path, source: Path | None, scores: Path | None, *, as_json: bool, **settings: Any

@@ -32,21 +32,15 @@ class ShardType(click.ParamType[tuple[int, int]]):
 
 worker_options = stacked(
     shared.engine,
-    option(
-        "--workers",
-        COUNT,
-        "Number of worker processes. [default: one for each GPU of this machine or of the Ray cluster]",
-    ),
+    option("--workers", COUNT, "Number of worker processes. [default: one for each GPU here or in the Ray cluster]"),
     option(
         "--wait-minutes",
         click.FloatRange(0),
-        "With --engine ray, minutes to wait when there is no node. [default: no limit]",
+        "Minutes that --engine ray waits for a node. [default: no limit]",
         metavar="M",
     ),
     option(
-        "--shard",
-        ShardType(),
-        "Do only every n-th unit, starting with unit i. [default: from torchrun or srun, else all]",
+        "--shard", ShardType(), "Do only every n-th unit, from unit i on. [default: from torchrun or srun, else all]"
     ),
     flag("--break-lock", "Take the store from a run that you know to be dead."),
 )
@@ -67,16 +61,12 @@ worker_options = stacked(
 @option("--data", PLACE, "Dataset file or folder. [default: the files that were planned]", many=True)
 @shared.images
 @option(
-    "--adapter",
-    PLACE,
-    "LoRA adapter to merge into the model, or a training's folder of checkpoints, each one a signal. [default: the "
-    "model as it is]",
-    many=True,
+    "--adapter", PLACE, "LoRA adapter to merge, or a folder of checkpoints, each a signal. [default: none]", many=True
 )
 @option(
     "--signal",
     TEXT,
-    "Name of the signal of each adapter. [default: the adapter's folder, or base]",
+    "Name of each adapter's signal. [default: the adapter's folder, or base]",
     many=True,
     metavar="NAME",
 )

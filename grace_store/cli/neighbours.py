@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 )
 @shared.store
 @click.argument("sample", required=False)
-@option(
-    "--vectors",
-    FILE,
-    "Vectors of a new trace to compare instead of SAMPLE: a .npy file of shape (K+1, d), the answer last. [default: "
-    "those of SAMPLE]",
-)
+@option("--vectors", FILE, "A new trace's vectors: a .npy file of shape (K+1, d), the answer last. [default: SAMPLE's]")
 @option("--count", COUNT, "Number of neighbours to list.", default=10)
 @flag("--least", "List the least aligned samples instead of the nearest.")
 @shared.scores("Table of scores whose step scores weight the steps, with --descriptor weighted. [default: none]")

@@ -40,6 +40,7 @@ PLACE = click.Path()
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
+OUT_PATH = LocalPath(path_type=Path)
 OUT_FILE = LocalPath(dir_okay=False, path_type=Path)
 OUT_FOLDER = LocalPath(file_okay=False, path_type=Path)
 

@@ -27,12 +27,7 @@ FORMAT_LIST = "\n".join(["\b\nFormats:", *(f"  {name}: {known.description}" for 
 )
 @click.argument("data", nargs=-1, required=True, type=click.Path())
 @option("--store", PLACE, "Path or bucket URL of the new store.", required=True)
-@option(
-    "--images",
-    PLACE,
-    "Folder that relative image paths start from: report the images that are missing from it. [default: images are "
-    "not looked for]",
-)
+@option("--images", PLACE, "Folder in which images are looked for, to report missing ones. [default: they are not]")
 @option("--workers", COUNT, "Processes that read records. [default: by the number of cores and the size of DATA]")
 @shared.data_spec
 @config_option

@@ -26,14 +26,7 @@ if TYPE_CHECKING:
 )
 @shared.store
 @option("--out", OUT_FILE, "HTML file to write.", required=True)
-@option(
-    "--signal",
-    TEXT,
-    "Signal to report on, and its weight. [default: the only one]",
-    "signals",
-    many=True,
-    metavar="NAME[=WEIGHT]",
-)
+@option("--signal", TEXT, "Signal to report on. [default: the only one]", "signals", many=True, metavar="NAME[=WEIGHT]")
 @option("--scores", FILE, "Table of scores, to compare methods. [default: scored now, by GRACE's defaults]", many=True)
 @option("--sweep", FOLDER, "Folder that `sweep` wrote. [default: a small sweep is made now]")
 @option("--duplicates", FILE, "Table that `duplicates` wrote. [default: searched for now, among the traces shown]")
@@ -45,9 +38,7 @@ if TYPE_CHECKING:
 )
 @shared.images
 @shared.moved_data
-@option(
-    "--max-traces", COUNT, "Most traces to show: both ends of the ranking, chosen ones, others at random.", default=5000
-)
+@option("--max-traces", COUNT, "Most traces to show: both ends of the ranking, chosen ones, random ones.", default=5000)
 @option("--figures", FOLDER, "Folder to write the figures to as well, as SVG and PNG. [default: page only]")
 @shared.partial
 def report(store: str, out: Path, data: tuple[str, ...], figures: Path | None, *, as_json: bool, **wishes: Any) -> None:

@@ -41,21 +41,18 @@ method_options = stacked(
 )
 
 target_options = stacked(
-    option(
-        "--targets", PLACE, "Store of the target set, extracted as STORE was, for less, icons and cadc. [default: none]"
-    ),
+    option("--targets", PLACE, "Store of the targets of less, icons and cadc, extracted as STORE was. [default: none]"),
     option(
         "--target-signal",
         TEXT,
-        "Signal of the target set for each --signal, in their order. [default: the one of the same name, or the only "
-        "one that fits]",
+        "Signal of the targets for each --signal. [default: of the same name, or the only that fits]",
         many=True,
         metavar="NAME",
     ),
     option(
         "--subtasks",
         TEXT,
-        "Field of the target records that names the subtask. [default: one for each file]",
+        "Field of the target records that names the subtask. [default: a file is one]",
         metavar="FIELD",
     ),
     option("--target-data", PLACE, "Files of the target set, if they have moved. [default: those planned]", many=True),

@@ -11,7 +11,7 @@ from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_result
-from grace_store.cli.options import FILE, PLACE, TEXT, As, LocalPath, command, option, options_of, said, stacked
+from grace_store.cli.options import FILE, OUT_PATH, PLACE, TEXT, As, command, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.curate.exports import EXPORTS
 from grace_store.values.diversity_spec import METHODS, DiversitySpec
@@ -29,11 +29,7 @@ size_options = stacked(
 )
 
 diversity_options = stacked(
-    option(
-        "--diversity",
-        click.Choice(METHODS),
-        "How value is traded against redundancy, as said above. [default: value alone]",
-    ),
+    option("--diversity", click.Choice(METHODS), "How value is traded against redundancy. [default: value alone]"),
     options_of(
         DiversitySpec,
         only=["weight", "similarity", "balance", "seed"],
@@ -44,11 +40,7 @@ diversity_options = stacked(
             "seed": As(default="0"),
         },
     ),
-    option(
-        "--duplicates",
-        FILE,
-        "With dedup, table that `duplicates` wrote. [default: near-duplicates are searched for now]",
-    ),
+    option("--duplicates", FILE, "With dedup, table that `duplicates` wrote. [default: it is searched for now]"),
     shared.clusters,
     shared.threads,
 )
@@ -63,12 +55,7 @@ diversity_options = stacked(
 )
 @click.argument("scores", type=FILE)
 @size_options
-@option(
-    "--out",
-    LocalPath(path_type=Path),
-    "File or folder to write; {ratio} in its name is the ratio or count.",
-    required=True,
-)
+@option("--out", OUT_PATH, "File or folder to write; {ratio} in its name is the ratio or count.", required=True)
 @option(
     "--as",
     click.Choice(list(EXPORTS)),
@@ -78,15 +65,12 @@ diversity_options = stacked(
     default="source",
 )
 @option(
-    "--by",
-    TEXT,
-    "Field, or num_steps, whose values keep the shares they have in all samples. [default: none]",
-    metavar="FIELD",
+    "--by", TEXT, "Field, or num_steps, whose values keep their shares of all samples. [default: none]", metavar="FIELD"
 )
 @option(
     "--control",
     click.Choice(["length", *LENGTHS]),
-    "Length to take out of values before ranking; length is all. [default: none]",
+    "Length to take out of values, or all (length). [default: none]",
     many=True,
 )
 @diversity_options

@@ -152,12 +152,7 @@ search = stacked(
 )
 clusters = stacked(
     _points,
-    option(
-        "--clusters",
-        COUNT,
-        "Number of clusters. [default: 2 sqrt(N) for N samples, at least 8 samples each]",
-        "num_clusters",
-    ),
+    option("--clusters", COUNT, "Number of clusters. [default: 2 sqrt(N), of at least 8 samples each]", "num_clusters"),
 )
 
 
@@ -171,13 +166,13 @@ engine = stacked(
     option(
         "--engine",
         click.Choice(ENGINE_NAMES),
-        "Where the work is done: on this machine, or on a Ray cluster (grace-store[ray]).",
+        "Where to work: on this machine or a Ray cluster (grace-store[ray]).",
         default=LOCAL,
     ),
     option(
         "--address",
         TEXT,
-        "Address of the Ray cluster. [default: one is started for this command]",
+        "Address of the Ray cluster. [default: one is started for the command]",
         metavar="auto|HOST:PORT",
     ),
 )

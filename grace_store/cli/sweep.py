@@ -24,13 +24,7 @@ if TYPE_CHECKING:
     "grace-store sweep s3://bucket/traces.zarr --out sweep --alpha 0.1:0.9:0.1 --engine ray --address auto",
 )
 @shared.store
-@option(
-    "--out",
-    OUT_FOLDER,
-    "Folder to write: a new one, or an earlier sweep's, which is replaced.",
-    "folder",
-    required=True,
-)
+@option("--out", OUT_FOLDER, "Folder to write; an earlier sweep there is replaced.", "folder", required=True)
 @option("--grid", FILE, "TOML file with the settings to sweep over. [default: those of the options]")
 @option("--alpha", TEXT, "Weights of the answer: a list (0.3,0.7) or a range (0.1:0.9:0.1). [default: 0.7]")
 @option("--history", TEXT, "List of histories, such as uniform,window:3,ema:0.8. [default: uniform]")
