@@ -15,7 +15,7 @@ from grace_store.artifacts.duplicate_table import read_duplicates
 from grace_store.artifacts.notes import SubsetNote, SweepNote
 from grace_store.artifacts.score_table import read_scores, read_scores_note
 from grace_store.artifacts.subset_file import read_subset, selected_rows
-from grace_store.base.documents import FIRST_VERSION, Document, read_document
+from grace_store.base.documents import FIRST_VERSION, VERSION, Document, read_document
 from grace_store.base.files import sidecar_of
 from grace_store.curate.compare import compare
 from grace_store.curate.diversity import DiversityRequest, diversity
@@ -153,7 +153,7 @@ def test_a_table_of_duplicates_is_read_and_made_again(store):
 def test_a_table_of_duplicates_is_grouped_anew_and_says_todays_version():
     again = regroup(NOTES / "duplicates.parquet", threshold=0.99)
     assert again.threshold == 0.99
-    assert again.note.version == Document.model_fields["version"].default
+    assert again.note.version == VERSION
 
 
 # ---------------------------------------------------------------- diversity

@@ -48,8 +48,8 @@ _WANTED = {
 """What pydantic calls the types of settings, by the beginning of its names for errors."""
 
 
-def one_sentence(error: ValidationError) -> str:
-    """Return all of pydantic's complaints as one sentence, in our words."""
+def one_sentence(error: ValidationError, thing: str = "setting") -> str:
+    """Return all of pydantic's complaints as one sentence, in our words; thing is what a field is called."""
     complaints = []
     for problem in error.errors(include_url=False, include_context=False):
         message = problem["msg"].removeprefix("Value error, ")
@@ -61,8 +61,8 @@ def one_sentence(error: ValidationError) -> str:
         if kind == "missing":
             complaints.append(f"{place} is missing")
             continue
-        if kind == "extra_forbidden":
-            message = "there is no such setting"
+        if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+            message = f"there is no such {thing}"
         elif kind.partition("_")[0] in _WANTED:
             message = f"{_WANTED[kind.partition('_')[0]]} is wanted"
         shown = repr(problem["input"])
