@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grace_store.base.errors import SettingError
-from grace_store.base.states import Unusable
-from grace_store.base.states import Reason
+from grace_store.base.states import Reason, Unusable
 from grace_store.data.sample import ImageRef, Sample, Turn
 from grace_store.model.text.render import Renderer, resolve_rendering
 from tests.tiny_models import CHATML, DATED, REWRITING, THINKING, TRIMMING, tiny_tokenizer

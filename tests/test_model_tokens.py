@@ -7,8 +7,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from grace_store.base.states import Unusable
-from grace_store.base.states import Reason
+from grace_store.base.states import Reason, Unusable
 from grace_store.model.text.render import RenderedSample
 from grace_store.model.text.tokens import NO_SEGMENT, SampleTokenizer, TokenizedSample
 from tests.tiny_models import tiny_tokenizer

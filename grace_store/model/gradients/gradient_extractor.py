@@ -16,6 +16,7 @@ from grace_store.base.errors import OutOfMemory
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import SampleSignals, UnitOutcome
+from grace_store.model.failures import is_out_of_memory
 from grace_store.model.gradients.adam_step import AdamStep
 from grace_store.model.gradients.coordinates import coordinates_of, parameters_of, read_moments
 from grace_store.model.gradients.projected_rows import ProjectedRows
@@ -30,7 +31,6 @@ from grace_store.model.gradients.sample_gradients import (
 )
 from grace_store.model.load.adapters import Adapter, attach_adapter
 from grace_store.model.load.weights import LoadedModel
-from grace_store.model.out_of_memory import is_out_of_memory
 from grace_store.model.text.batches import ONE_AT_A_TIME
 from grace_store.model.text.collate import Batch
 from grace_store.model.text.vision import ImageInputs
