@@ -1,4 +1,5 @@
 # make demo   sets up .venv and runs the whole of it on what ships with it
+# make check  sets up .venv and runs lint, types and the quick tests: under two minutes
 # make test   sets up .venv and runs every check and test
 # make torture  breaks all that can break, over and over, and counts what survives
 # make bench  measures what it costs, every ratio against its goal
@@ -10,10 +11,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test torture bench lint docs schemas tools study clean
+.PHONY: demo check test torture bench lint docs schemas tools study clean
 
 demo: $(READY)
 	$(BIN)/grace-store demo --out demo-output
+
+check: $(READY) lint
+	$(BIN)/python -m pytest -n 2 -m quick $(PYTEST_ARGS)
 
 test: $(READY) tools lint docs
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=90 $(PYTEST_ARGS)

@@ -64,6 +64,8 @@ from grace_store.run.doctor import doctor as doctor
 from grace_store.run.doctor.findings import DoctorJob as DoctorJob
 from grace_store.run.extract import ExtractJob as ExtractJob
 from grace_store.run.extract import extract as extract
+from grace_store.run.info import StoreInfo as StoreInfo
+from grace_store.run.info import info as info
 from grace_store.run.plan import plan as plan
 from grace_store.run.repair import repair as repair
 from grace_store.run.status import Status as Status

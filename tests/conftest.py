@@ -10,6 +10,19 @@ import pytest
 from grace_store.store import backend
 from tests.mortal_backend import MortalBackend
 
+QUICK_ROOMS = ("base", "values", "likeness", "artifacts", "data", "store", "read", "layers", "format")
+"""Rooms whose tests `make check` runs: they need no model, no browser and no cluster."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        room = item.path.stem.removeprefix("test_").partition("_")[0]
+        in_package = (
+            item.path.parent.name != "tests" and "grace_store" in item.path.parts and "tests" not in item.path.parts
+        )
+        if room in QUICK_ROOMS or (in_package and "model" not in item.path.parts):
+            item.add_marker("quick")
+
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from grace_store.base.files import whole_file
-from grace_store.base.settings import ExtractRequest, ExtractSpec, GradientSpec, ModelIdentity, RunOptions, said
+from grace_store.base.settings import ExtractRequest, ExtractSpec, GradientSpec, ModelIdentity, RunOptions, wishes_in
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
 from grace_store.data.sample import Sample
@@ -89,7 +89,7 @@ def resolve_spec(
         tokenizer="0",
         adapter=adapter,
     )
-    wishes = {"rendering": "plain", **said(request)}
+    wishes = {"rendering": "plain", **wishes_in(request)}
     if request.kind == "gradient":
         gradient = {"dimension": HIDDEN_SIZE, **(wishes.get("gradient") or {})}
         normalise = gradient.get("per", "sample") == "sample"

@@ -15,10 +15,10 @@ import pytest
 from grace_store.artifacts.score_table import read_scores
 from grace_store.store.opened import Store
 from grace_store.values.score_spec import ScoreSpec
+from tests.brute_force import brute_force
 from tests.commands import refuses, run
 from tests.jobs import content
 from tests.scored_stores import known_store
-from tests.test_score_grace import brute_force
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,7 @@ import pytest
 import zstandard
 
 from grace_store.base.errors import DataError, DatasetChanged
-from grace_store.base.states import Unusable
-from grace_store.base.states import Reason
+from grace_store.base.states import Reason, Unusable
 from grace_store.data import dataset as dataset_module
 from grace_store.data import tables as tables_module
 from grace_store.data.cursors import NUM_CURSORS

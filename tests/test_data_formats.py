@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from grace_store.base.errors import SettingError, UnknownFormat
-from grace_store.base.states import Unusable
 from grace_store.base.settings import DataSpec
-from grace_store.base.states import Reason
+from grace_store.base.states import Reason, Unusable
 from grace_store.data.formats import FORMATS
 from grace_store.data.record import Record
 from grace_store.data.sample import ImageRef, Sample, Turn

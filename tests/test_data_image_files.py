@@ -15,8 +15,7 @@ import pytest
 from PIL import Image
 
 from grace_store.base.errors import SettingError
-from grace_store.base.states import Unusable
-from grace_store.base.states import Reason
+from grace_store.base.states import Reason, Unusable
 from grace_store.data import image_files
 from grace_store.data.folders import default_image_folder
 from grace_store.data.image_files import ImageFolder, decode_image

@@ -19,9 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace_store.base.errors import DataError, NothingUsable, SettingError, UnknownFormat
-from grace_store.base.states import Unusable
 from grace_store.base.settings import DataRequest, DataSpec
-from grace_store.base.states import Reason
+from grace_store.base.states import Reason, Unusable
 from grace_store.data import tables
 from grace_store.data.answers import answer_line, boxed_answer, dagger_answer, hashes_answer, natural_answer
 from grace_store.data.dataset import Dataset

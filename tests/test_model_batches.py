@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_store.model.text.batches import form_batches
+from grace_store.model.inputs.batches import form_batches
 
 
 @given(st.lists(st.integers(1, 300), max_size=60), st.integers(1, 1000))

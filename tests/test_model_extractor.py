@@ -15,7 +15,7 @@ from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.base.states import Reason
 from grace_store.data.sample import ImageRef, Sample, Turn
 from grace_store.model.door import ProxyExtractor, open_extractor, resolve_spec
-from grace_store.model.text.tokens import SampleTokenizer
+from grace_store.model.inputs.tokens import SampleTokenizer
 from tests.tiny_models import CHATML, tiny_text_model
 
 OPTIONS = RunOptions(device="cpu", threads=1)
@@ -160,8 +160,8 @@ def test_a_sample_the_model_fails_on_is_set_aside_and_no_other(model, monkeypatc
     first, second = extract(extractor), extract(extractor)
     assert first.set_aside == second.set_aside
     assert list(first.set_aside) == [3]
-    assert first.set_aside[3].reason == Reason.MODEL_FAILS
-    assert first.set_aside[3].detail.startswith(type(error).__name__)
+    assert first.set_aside[3].reason == Reason.BAD_TEXT
+    assert first.set_aside[3].detail.startswith(f"the model fails on it: {type(error).__name__}")
     assert "0x" not in first.set_aside[3].detail
     np.testing.assert_array_equal(first.segment_vector, second.segment_vector)
     others = [row for row in range(len(first.segment_vector)) if row // 3 != 3]
@@ -205,7 +205,7 @@ def test_a_tokenizer_that_fails_on_one_record_sets_that_aside(model, monkeypatch
     monkeypatch.setattr(SampleTokenizer, "tokenize", failing)
     signals = extract(extractor, [SAMPLES[0], sample(5, prompt="poison"), SAMPLES[1]])
     assert {position: str(why) for position, why in signals.set_aside.items()} == {
-        1: "model_fails: OverflowError: too many"
+        1: "bad_text: the tokenizer fails on it: OverflowError: too many"
     }
 
 

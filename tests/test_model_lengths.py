@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.model.door import open_extractor, resolve_spec
+from grace_store.model.inputs.batches import ANY_LENGTHS, ONE_AT_A_TIME, LengthRule, form_batches, form_packs
 from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import load
-from grace_store.model.text.batches import ANY_LENGTHS, ONE_AT_A_TIME, LengthRule, form_batches, form_packs
 from tests.autograd import ONE_THREAD, extract, open_tiny, relative, text_truth
 from tests.gradients import make_adapter, open_gradient
 from tests.tiny_models import FAMILIES, scaled_positions_model, tiny_text_model

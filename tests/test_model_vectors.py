@@ -11,7 +11,7 @@ import torch
 
 from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.model.door import open_extractor, resolve_spec
-from grace_store.model.text.tokens import NO_SEGMENT
+from grace_store.model.inputs.tokens import NO_SEGMENT
 from tests.autograd import ONE_THREAD, extract, open_tiny, relative, text_truth
 from tests.tiny_models import FAMILIES, tiny_text_model
 from tests.traces import TEXTS

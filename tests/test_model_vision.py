@@ -11,8 +11,8 @@ import pytest
 import torch
 import transformers
 
-import grace_store.model.text.reading as reading
-import grace_store.model.text.vision as vision
+import grace_store.model.inputs.reading as reading
+import grace_store.model.inputs.vision as vision
 from grace_store.base.settings import RunOptions
 from grace_store.data.sample import Sample
 from grace_store.model.load.weights import LoadedModel

@@ -16,16 +16,16 @@ import pytest
 import torch
 import transformers
 
-import grace_store.model.text.reading as reading
+import grace_store.model.inputs.reading as reading
 from grace_store.base.errors import DatasetChanged, ModelError, SettingError
 from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.base.states import Reason
 from grace_store.data.sample import ImageRef, Sample, Turn
 from grace_store.model.door import ProxyExtractor, open_extractor, resolve_spec
+from grace_store.model.inputs.reading import ImageQueue
+from grace_store.model.inputs.vision import SampleImages
 from grace_store.model.load import trials
 from grace_store.model.load.weights import describe_model
-from grace_store.model.text.reading import ImageQueue
-from grace_store.model.text.vision import SampleImages
 from tests.autograd import relative
 from tests.odd_vision_models import ODD_FAMILIES
 from tests.tiny_models import CHATML, tiny_text_model
@@ -310,7 +310,7 @@ def test_a_sample_the_processor_fails_on_is_set_aside(qwen, monkeypatch):
     monkeypatch.setattr(reader._processor.__class__, "__call__", failing)
     signals = extract(extractor, ask("Fine?"), ask("poison"), ask(SMALL, "poison"))
     assert {position: str(why) for position, why in signals.set_aside.items()} == {
-        1: "model_fails: LookupError: no such token",
+        1: "bad_text: it cannot be read as the model is given it: LookupError: no such token",
         2: "image_unreadable: the image processor refuses it (30 x 40 pixels): LookupError: no such token",
     }
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished
-from grace_store.curate.score import score_samples
+from grace_store.curate.score import score
 from grace_store.likeness.points import DESCRIPTORS, Projection, describe, projection_for
 from grace_store.read.descriptors import DescriptionReader, DescriptorSpec, describe_samples
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal
-from grace_store.values.heuristics import HeuristicSpec
+from grace_store.values.methods.heuristic_spec import HeuristicSpec
 from tests.gradient_stores import NO_SPANS
 from tests.stores import STORAGES, add_signal, random_vectors, write_plan
 from tests.vector_stores import traces, vector_store
@@ -59,7 +59,7 @@ def store(tmp_path_factory, samples):
 
 @pytest.mark.parametrize("descriptor", DESCRIPTORS)
 def test_a_descriptor_is_what_a_loop_over_samples_makes(store, samples, descriptor):
-    scores = score_samples(store)
+    scores = score(store)
     found = describe_samples(store, DescriptorSpec(descriptor=descriptor), scores=scores)
     per_step = np.split(scores.flat("step_score"), scores.offsets[1:-1])
     truth = [
@@ -112,9 +112,7 @@ def test_samples_without_weights_are_told(tmp_path):
     away = np.array([[1, 0], [-1, 0.01]], dtype=np.float32)
     store = vector_store(tmp_path / "s.zarr", [away, np.array([[1, 0], [1, 0.1]], np.float32)])
     told = []
-    found = describe_samples(
-        store, DescriptorSpec(descriptor="weighted"), scores=score_samples(store), listener=told.append
-    )
+    found = describe_samples(store, DescriptorSpec(descriptor="weighted"), scores=score(store), listener=told.append)
     assert found.is_unweighted.tolist() == [True, False]
     assert told[0].text == "1 sample has no step with a score above 0: all steps weigh the same there."
 
@@ -254,8 +252,8 @@ def test_what_has_no_meaning_is_refused(store, settings, words):
 def test_scores_must_be_of_the_store_and_have_steps(store, tmp_path):
     other = vector_store(tmp_path / "other.zarr", traces([2, 2]))
     with pytest.raises(ResumeMismatch, match="another plan"):
-        describe_samples(store, DescriptorSpec(descriptor="weighted"), scores=score_samples(other))
-    longest = score_samples(store, HeuristicSpec(method="longest"))
+        describe_samples(store, DescriptorSpec(descriptor="weighted"), scores=score(other))
+    longest = score(store, HeuristicSpec(method="longest"))
     with pytest.raises(DataError, match="has no step scores to weigh steps by"):
         describe_samples(store, DescriptorSpec(descriptor="weighted"), scores=longest)
     with pytest.raises(ValueError, match="2 step scores for 3 steps"):

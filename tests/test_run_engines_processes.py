@@ -10,7 +10,7 @@ import pytest
 from grace_store.base.errors import WorkerDied
 from grace_store.base.events import Event, Rated, Started, UnitCommitted, Warned
 from grace_store.base.settings import RunOptions
-from grace_store.cli.console import ProgressDisplay
+from grace_store.cli.progress import ProgressDisplay
 from grace_store.run.extract import extract, missing_units
 from grace_store.store.opened import Store
 from tests.fake_model import GATE, Gate

@@ -16,7 +16,6 @@ import pytest
 from grace_store.base.errors import Interrupted, ResumeMismatch, SettingError, StoreBusy
 from grace_store.base.events import Event, Note, Started, UnitCommitted
 from grace_store.base.settings import ExtractRequest, RunOptions
-from grace_store.cli.progress import ProgressDisplay
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.plan import plan
 from grace_store.run.status import status

@@ -24,7 +24,7 @@ from grace_store.run.doctor.machine_checks import examine_place
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.repair import repair
 from grace_store.run.verify import verify
-from grace_store.store import keys, layout
+from grace_store.store import keys
 from grace_store.store.backend import open_backend
 from grace_store.store.lock import hold
 from grace_store.store.opened import Store

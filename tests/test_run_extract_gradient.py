@@ -25,8 +25,10 @@ from grace_store.run.repair import repair
 from grace_store.run.status import status
 from grace_store.run.verify import ExtractAgainJob, verify, verify_against_model
 from grace_store.run.warmup import warmup
+from grace_store.store.keys import commit_key
 from grace_store.store.opened import Store
-from grace_store.store.unit_writer import UnitWriter, complete_signal
+from grace_store.store.sealed import seal, to_bytes
+from grace_store.store.unit_writer import UnitWriter, complete_signal, digest_of
 from tests import fake_model, warmups
 from tests.gradients import TrueGradients, open_gradient
 from tests.jobs import NUM_RECORDS, NUM_USABLE, content, make_job, processes
@@ -61,7 +63,7 @@ def test_a_sample_has_one_vector_and_every_count_adds_up(finished):
     assert counts.num_records == NUM_RECORDS == counts.num_planned + counts.num_done + counts.num_set_aside
     assert counts.set_aside["too_long"] > 0
     assert list(verify(store, deep=True)) == []
-    vectors = np.concatenate([view.sample_vectors(unit) for unit in view.committed_units()])
+    vectors = np.concatenate([view.unit_vectors(unit) for unit in view.committed_units()])
     assert vectors.shape == (NUM_USABLE, view.vector_size)
     assert vectors.dtype == np.float32
     done = np.array([view.state(sample) == "done" for sample in range(NUM_USABLE)])
@@ -82,7 +84,7 @@ def test_vectors_are_read_as_they_were_written(tmp_path, storage, normalise):
     assert list(verify(view.store, deep=True)) == []
     for unit, signals in enumerate(written):
         start, stop = view.store.plan.unit_range(unit)
-        found, scale = view.sample_vectors(unit), np.abs(signals.sample_vector).max()
+        found, scale = view.unit_vectors(unit), np.abs(signals.sample_vector).max()
         assert found.shape == (stop - start, 90)
         tolerance = {"float32": 0, "float16": 1e-3, "int8": 8e-3, "int4": 0.3}[storage]
         np.testing.assert_allclose(found, signals.sample_vector, rtol=0, atol=tolerance * scale)
@@ -346,10 +348,15 @@ def test_a_worker_process_and_a_resumed_run_write_the_same_bytes(warmed, tmp_pat
     chunk = tmp_path / "store.zarr/signals/g/sample_norm/c/1"
     other = extract(real_job(warmed, tmp_path / "other.zarr", wishes={"preconditioner": "none"}))
     chunk.write_bytes((tmp_path / "other.zarr/signals/g/sample_norm/c/1").read_bytes())
-    changed = Store.open(tmp_path / "store.zarr").signal("g")
-    found = list(verify_against_model(changed, replace(again, num_units=3, options=ONE_THREAD)))
-    assert [problem.unit for problem in found] == [1]
-    assert "extracted again, its vectors differ by" in found[0].text
+    damaged = Store.open(tmp_path / "store.zarr").signal("g")
+    for text in ("is not the chunk that was committed", "extracted again, its vectors differ by"):
+        found = list(verify_against_model(damaged, replace(again, num_units=3, options=ONE_THREAD)))
+        assert [problem.unit for problem in found] == [1]
+        assert text in found[0].text
+        commit = damaged.commit(1)  # which then vouches for what is wrong
+        chunks = {**commit.chunks, "sample_norm/c/1": digest_of(chunk.read_bytes())}
+        sealed = to_bytes(seal(commit.model_copy(update={"chunks": chunks})))
+        damaged.store.backend.write(commit_key("g", 1), sealed)
     assert other.signal.spec.gradient.moments is None
 
 

@@ -13,7 +13,7 @@ from zarr.codecs import GzipCodec
 
 from grace_store.base.errors import Corrupt, UnknownName
 from grace_store.base.settings import Storage
-from grace_store.store import encode, keys, layout
+from grace_store.store import encode, keys
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.sealed import seal, to_bytes
 from grace_store.store.unit_writer import UnitWriter, complete_signal, digest_of

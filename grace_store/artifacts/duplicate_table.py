@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace_store.artifacts.notes import DuplicatesNote, GroupSpec
+from grace_store.artifacts.parquet_columns import read_columns, read_header
 from grace_store.base.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import DataError, SettingError
@@ -42,6 +43,8 @@ SCHEMA = pa.schema(
         ("link_similarity", pa.float32()),
     ]
 )
+NEEDED = tuple(name for name in SCHEMA.names if name not in ("group", "keep"))
+"""What a table cannot be read without. Groups and what is kept follow from the links."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -160,14 +163,10 @@ class DuplicateTable:
 
 def read_duplicates(path: str | Path) -> DuplicateTable:
     """Read a table of duplicates, or say why the file is none."""
-    try:
-        table = pq.read_table(path)
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist; `grace-store duplicates` makes such a table.") from None
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} is not a Parquet file ({error}).") from None
-    note = metadata_document(table.schema.metadata, DuplicatesNote, str(path))
-    table = _checked(table, path)
+    path = Path(path)
+    header = read_header(path, DuplicatesNote.maker)
+    note = metadata_document(header.metadata, DuplicatesNote, str(path))
+    table = read_columns(path, dict(zip(SCHEMA.names, SCHEMA.types, strict=True)), NEEDED, note.maker)
     row = _ints(table, "row")
     if len(row) != note.num_samples or (np.diff(row) <= 0).any():
         raise DataError(f"{path} does not hold the {note.num_samples} samples it was written with, in their order.")
@@ -188,18 +187,8 @@ def read_duplicates(path: str | Path) -> DuplicateTable:
         value=_floats(table, "value"),
         num_tokens=_ints(table, "num_tokens"),
         note=note,
-        path=Path(path),
+        path=path,
     )
-
-
-def _checked(table: pa.Table, path: str | Path) -> pa.Table:
-    """Return a table, perhaps a stranger's, with columns of their own types."""
-    try:
-        checked = table.select(SCHEMA.names).cast(SCHEMA)
-        checked.validate(full=True)
-    except (pa.ArrowException, KeyError) as error:
-        raise DataError(f"{path} is not a table that `grace-store duplicates` made ({error}).") from None
-    return checked
 
 
 def _ints(table: pa.Table, name: str) -> IntArray:

@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from grace_store.artifacts.notes import ScoresNote
+from grace_store.artifacts.parquet_columns import not_made_by, read_columns, read_header
 from grace_store.base.arrays import Array, FlagArray, Float32Array, FloatArray, Int32Array, IntArray
 from grace_store.base.documents import document_metadata, metadata_document
-from grace_store.base.errors import DataError, SettingError
+from grace_store.base.errors import SettingError
 from grace_store.base.files import whole_file
 from grace_store.base.text import counted
 from grace_store.read.records import columns_of_rows
@@ -105,12 +106,19 @@ class ScoreTable:
     @property
     def influence(self) -> Float32Array:
         """Influence of each sample on every subtask or capability, (n, J); NaN for one without a value."""
-        return np.asarray(self.flat("influence"), dtype=np.float32).reshape(-1, len(self.note.influence_of or ()))
+        num_influenced = len(self.note.influence_of or ())
+        if self.table["influence"].null_count:  # an older table, which has none
+            return np.full((len(self), num_influenced), np.nan, np.float32)
+        return np.asarray(self.flat("influence"), dtype=np.float32).reshape(-1, num_influenced)
 
     @property
     def method(self) -> str:
         """The method's name, with what must be said of it."""
         return self.note.method.title
+
+    @property
+    def plan_sha256(self) -> str:
+        return self.note.plan_sha256
 
     @property
     def what(self) -> str:
@@ -267,64 +275,36 @@ def write_scores(path: Path, note: ScoresNote) -> Iterator[pq.ParquetWriter]:
 def read_scores(path: str | Path, *, steps: bool = True) -> ScoreTable:
     """Read a scores table, or say why the file is none; without steps, only what is one number a sample."""
     path = Path(path)
-    note, names = _read_header(path)
-    if missing := [name for name in (*NEVER_NULL, "value") if name not in names]:
-        raise _not_ours(path, f"it has no column {', '.join(missing)}")
+    note = read_scores_note(path)
     kinds = COLUMNS | {name: METHOD_TYPES[kind] for name, kind in note.method.columns.items()}
     wanted = {name: kind for name, kind in kinds.items() if steps or name not in (*STEP_SCORES, "influence")}
-    try:
-        table = pq.read_table(path, columns=[name for name in wanted if name in names])
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} is damaged ({error}). Score again.") from None
-    table = _with_types(table, wanted, path)
+    table = read_columns(path, wanted, (*NEVER_NULL, "value"), note.maker)
     _check_rows(table, path)
+    _check_lists(table, note, path)
+    flags = table["flags"].fill_null(pa.scalar([], COLUMNS["flags"]))
+    table = table.set_column(table.column_names.index("flags"), "flags", flags)
     return ScoreTable(table, note, path)
 
 
 def read_scores_note(path: str | Path) -> ScoresNote:
     """Return what made a scores table, without reading the table."""
-    return _read_header(Path(path))[0]
-
-
-def _read_header(path: Path) -> tuple[ScoresNote, list[str]]:
-    try:
-        schema = pq.read_schema(path)
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist; `grace-store score` makes such a table.") from None
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} is not a Parquet file ({error}).") from None
-    return metadata_document(schema.metadata, ScoresNote, str(path)), schema.names
-
-
-def _with_types(table: pa.Table, kinds: Mapping[str, pa.DataType], path: Path) -> pa.Table:
-    """Return a table with the columns' own types, nulls where a column is missing."""
-    try:
-        for name, kind in kinds.items():
-            if name not in table.column_names:
-                empty = pa.nulls(len(table), kind) if name != "flags" else _flag_lists(np.zeros(len(table), np.uint8))
-                table = table.append_column(name, empty)
-        wanted = pa.schema(list(kinds.items()), metadata=table.schema.metadata)
-        table = table.select(wanted.names)
-        table = table if table.schema.equals(wanted) else table.cast(wanted)
-        table.validate(full=True)
-    except (pa.ArrowException, KeyError) as error:
-        raise _not_ours(path, str(error)) from None
-    return table
+    header = read_header(Path(path), ScoresNote.maker)
+    return metadata_document(header.metadata, ScoresNote, str(path))
 
 
 def _check_rows(table: pa.Table, path: Path) -> None:
     """Raise DataError unless the rows can be those of samples. Whether values are right only the store can tell."""
     if nulls := [name for name in NEVER_NULL if table[name].null_count]:
-        raise _not_ours(path, f"{nulls[0]} is empty in some rows")
+        raise not_made_by(path, "score", f"{nulls[0]} is empty in some rows")
     for name in ("row", "num_steps", "num_tokens"):
         if len(table) and pc.min(table[name]).as_py() < 0:
-            raise _not_ours(path, f"{name} is negative in some rows")
-    for name in STEP_COLUMNS:
-        if name in table.column_names:
-            lengths = pc.list_value_length(table[name])
-            if pc.any(pc.not_equal(lengths, table["num_steps"])).as_py():
-                raise _not_ours(path, f"{name} has not as many entries as num_steps says")
+            raise not_made_by(path, "score", f"{name} is negative in some rows")
 
 
-def _not_ours(path: Path, why: str) -> DataError:
-    return DataError(f"{path} is not a table that `grace-store score` made: {why}.")
+def _check_lists(table: pa.Table, note: ScoresNote, path: Path) -> None:
+    """Raise DataError unless every list that is there has an entry for each step, or for each thing influenced."""
+    lengths = dict.fromkeys(STEP_COLUMNS, (table["num_steps"], "step"))
+    lengths["influence"] = (len(note.influence_of or ()), "name in influence_of")
+    for name, (length, thing) in lengths.items():
+        if name in table.column_names and pc.any(pc.not_equal(pc.list_value_length(table[name]), length)).as_py():
+            raise not_made_by(path, "score", f"{name} has lists without exactly one entry for each {thing}")

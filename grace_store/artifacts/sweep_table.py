@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace_store.artifacts.notes import SweepNote
+from grace_store.artifacts.parquet_columns import arrow_words, not_made_by, read_columns, read_header
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.documents import document_metadata, find_document, metadata_document
 from grace_store.base.errors import DataError
@@ -28,6 +29,26 @@ VALUES_SCHEMA = pa.schema(
 )
 SAMPLES_SCHEMA = pa.schema(
     [("sample_id", pa.string()), ("row", pa.int64()), ("num_steps", pa.int32()), ("num_tokens", pa.int64())]
+)
+SUMMARY_SCHEMA = pa.schema(
+    [
+        ("setting", pa.string()),
+        ("alpha", pa.float64()),
+        ("history", pa.string()),
+        ("target", pa.string()),
+        ("aggregation", pa.string()),
+        ("signals", pa.string()),
+        ("num_samples", pa.int64()),
+        ("num_with_value", pa.int64()),
+        ("mean", pa.float64()),
+        ("standard_deviation", pa.float64()),
+        ("quantile_05", pa.float64()),
+        ("median", pa.float64()),
+        ("quantile_95", pa.float64()),
+        ("correlation_with_length", pa.float64()),
+        ("correlation_with_num_steps", pa.float64()),
+        ("command", pa.string()),
+    ]
 )
 GROUP_ROWS = 1 << 16
 
@@ -143,33 +164,31 @@ class FolderTables:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        try:
-            self._metadata = pq.read_metadata(folder / VALUES)
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{folder} is not what `grace-store sweep` makes ({error}).") from None
-        self._num_settings = len(metadata_document(self._metadata.metadata, SweepNote, str(folder / VALUES)).settings)
+        header = read_header(folder / VALUES, SweepNote.maker)
+        self._num_settings = len(metadata_document(header.metadata, SweepNote, str(folder / VALUES)).settings)
+        self._metadata = pq.read_metadata(folder / VALUES)
+        if self._metadata.num_row_groups % self._num_settings or self._metadata.num_rows % self._num_settings:
+            raise not_made_by(folder / VALUES, SweepNote.maker, "it has not the same samples for every setting")
 
     def values(self, index: int) -> FloatArray:
         groups = list(range(index, self._metadata.num_row_groups, self._num_settings))
         if not groups:
             return np.zeros(0)
-        with pq.ParquetFile(self._folder / VALUES, metadata=self._metadata) as file:
-            column = file.read_row_groups(groups, columns=["value"], use_threads=False)["value"]
-        return np.asarray(column.to_numpy(), dtype=np.float64)
+        try:
+            with pq.ParquetFile(self._folder / VALUES, metadata=self._metadata) as file:
+                column = file.read_row_groups(groups, columns=["value"], use_threads=False)["value"]
+            return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
+        except (pa.ArrowException, OSError, KeyError) as error:
+            raise DataError(f"{self._folder / VALUES} is damaged ({arrow_words(error)}). Sweep again.") from None
 
     def samples(self) -> pa.Table:
-        return read_sweep_table(self._folder, SAMPLES, SAMPLES_SCHEMA.names)
+        return read_sweep_table(self._folder, SAMPLES, SAMPLES_SCHEMA)
 
 
-def read_sweep_table(folder: Path, name: str, columns: Sequence[str]) -> pa.Table:
-    """Read one of a sweep's tables, with at least these columns."""
-    try:
-        table = pq.read_table(folder / name)
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise DataError(f"{folder / name} cannot be read ({error}). Sweep again.") from None
-    if missing := [column for column in columns if column not in table.column_names]:
-        raise DataError(f"{folder / name} has no column {', '.join(missing)}. Sweep again.")
-    return table
+def read_sweep_table(folder: Path, name: str, schema: pa.Schema, later: Sequence[str] = ()) -> pa.Table:
+    """Read one of a sweep's tables; later are columns that older sweeps do not have."""
+    kinds = dict(zip(schema.names, schema.types, strict=True))
+    return read_columns(folder / name, kinds, set(kinds) - set(later), SweepNote.maker)
 
 
 def is_sweep(folder: Path) -> bool:

@@ -253,7 +253,7 @@ class ExtractRequest(Frozen):
     storage: Storage | None = None
 
 
-def said(request: Frozen) -> dict[str, Any]:
+def wishes_in(request: Frozen) -> dict[str, Any]:
     """Return only the wishes that were expressed."""
     return request.model_dump(exclude_none=True)
 
@@ -265,9 +265,12 @@ def pick_fields(frozen: Frozen, request: type[Frozen]) -> dict[str, Any]:
 
 def as_begun(spec: ExtractSpec, request: ExtractRequest) -> ExtractRequest:
     """Return a request with what it leaves unsaid taken from a spec."""
-    merged = {**pick_fields(spec, ExtractRequest), **said(request)}
+    merged = {**pick_fields(spec, ExtractRequest), **wishes_in(request)}
     if merged["kind"] == "gradient" and spec.gradient is not None:
-        merged["gradient"] = {**pick_fields(spec.gradient, GradientRequest), **(said(request).get("gradient") or {})}
+        merged["gradient"] = {
+            **pick_fields(spec.gradient, GradientRequest),
+            **(wishes_in(request).get("gradient") or {}),
+        }
     elif request.gradient is None:
         merged["gradient"] = None
     return ExtractRequest(**merged)

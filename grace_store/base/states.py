@@ -31,7 +31,6 @@ class Reason(StrEnum):
     SEGMENT_WITHOUT_TOKEN = "segment_without_token"
     TOO_LONG = "too_long"
     NOT_FINITE = "not_finite"
-    MODEL_FAILS = "model_fails"
 
 
 STATE_PLANNED = 0

@@ -113,7 +113,7 @@ def extract(
     With --engine ray this process hands out units to workers on the nodes of a Ray cluster, one for each GPU (with
     --device cpu, each CPU). Nodes may come and go. Every node must see store, data and model under the same paths.
     """
-    from grace_store.base.settings import DataRequest, ExtractRequest, GradientRequest, RunOptions, said
+    from grace_store.base.settings import DataRequest, ExtractRequest, GradientRequest, RunOptions, wishes_in
     from grace_store.run.extract import ExtractJob
     from grace_store.run.extract_signals import extract_signals
 
@@ -124,7 +124,7 @@ def extract(
         data=wishes["data"],
         images=wishes["images"],
         data_request=DataRequest(**pick(wishes, DataRequest)),
-        request=ExtractRequest(**pick(wishes, ExtractRequest), gradient=gradient if said(gradient) else None),
+        request=ExtractRequest(**pick(wishes, ExtractRequest), gradient=gradient if wishes_in(gradient) else None),
         options=RunOptions(**pick(wishes, RunOptions)),
         samples_per_unit=wishes["unit_samples"],
         break_lock=break_lock,

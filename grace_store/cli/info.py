@@ -25,16 +25,14 @@ Examples:
 @as_json
 def info(store: str, *, as_json: bool) -> None:
     """Show what a store was made from: files, settings, models, sizes."""
-    from grace_store.store.opened import Store
+    from grace_store.run.info import info as run
 
-    opened = Store.open(store)
-    signals = {name: opened.signal(name).signal for name in opened.signal_names}
+    found = run(store)
     if as_json:
-        documents = {name: signal.model_dump(mode="json") for name, signal in signals.items()}
-        print_json({"plan": opened.plan.model_dump(mode="json"), "signals": documents})
+        print_json(found.model_dump(mode="json"))
         return
-    _print_plan(store, opened.plan)
-    for name, signal in signals.items():
+    _print_plan(store, found.plan)
+    for name, signal in found.signals.items():
         _print_signal(name, signal)
 
 

@@ -252,7 +252,9 @@ def _about_targets(found: TargetSet) -> list[str]:
         verb = "is set aside and does" if found.num_set_aside == 1 else "are set aside and do"
         notes.append(f"{counted(found.num_set_aside, 'record')} of the target set {verb} not count")
     if found.num_zero:
-        notes.append(f"{found.num_zero} gradients of the target set are zero; cosines with them count as 0")
+        verb, what = ("is", "it") if found.num_zero == 1 else ("are", "them")
+        gradients = counted(found.num_zero, "gradient")
+        notes.append(f"{gradients} of the target set {verb} zero; cosines with {what} count as 0")
     if found.subtasks.by is not None and len(found.subtasks.names) == len(found.subtasks.of_sample) > 1:
         notes.append(f"every target sample is a subtask of its own, by {found.subtasks.by!r}: name a field they share")
     return notes

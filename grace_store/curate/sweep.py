@@ -19,6 +19,7 @@ from grace_store.artifacts.sweep_table import (
     OVERLAP,
     SAMPLES_SCHEMA,
     SUMMARY,
+    SUMMARY_SCHEMA,
     SWEEP_NOTE,
     FolderTables,
     HeldTables,
@@ -143,26 +144,35 @@ def read_sweep(store: Store, folder: Path) -> Sweep:
     """Read a sweep from its folder, if it was made from the store's plan."""
     note = read_document(folder / SWEEP_NOTE, SweepNote)
     check_plan_of(note, store, f"sweep {folder}")
-    pairs = [f"jaccard_{ratio}" for ratio in note.spec.ratio]
-    summary = read_sweep_table(folder, SUMMARY, ["setting", "num_samples", "signals"]).to_pylist()
-    overlap = read_sweep_table(folder, OVERLAP, [*pairs, "rank_correlation"])
+    summary = read_sweep_table(folder, SUMMARY, SUMMARY_SCHEMA).to_pylist()
+    overlap = read_sweep_table(folder, OVERLAP, _overlap_schema(note), later=["num_ranked"])
     shape = (len(note.settings), len(note.settings))
     if [row["setting"] for row in summary] != list(note.settings) or len(overlap) != shape[0] ** 2:
         raise DataError(f"{folder} does not hold the {len(note.settings)} settings that its note names. Sweep again.")
-    num_samples = int(summary[0]["num_samples"])
+    tables = FolderTables(folder)
+    num_samples = tables.samples().num_rows
+    num_ranked = overlap["num_ranked"][0].as_py()
     return Sweep(
         settings=list(note.settings),
         labels=_labels(store, note),
         summary=summary,
         ratios=list(note.spec.ratio),
-        jaccard=np.stack([overlap[name].to_numpy().reshape(shape) for name in pairs]),
+        jaccard=np.stack([overlap[f"jaccard_{ratio}"].to_numpy().reshape(shape) for ratio in note.spec.ratio]),
         rank_correlation=overlap["rank_correlation"].to_numpy().reshape(shape),
         num_samples=num_samples,
-        num_ranked=len(range(0, num_samples, _stride(num_samples))),
+        # An older sweep does not say; it may have been fewer, where settings have no value.
+        num_ranked=len(range(0, num_samples, _stride(num_samples))) if num_ranked is None else num_ranked,
         note=note,
-        tables=FolderTables(folder),
+        tables=tables,
         folder=folder,
     )
+
+
+def _overlap_schema(note: SweepNote) -> pa.Schema:
+    """Return the columns of the table of pairs."""
+    names = pa.schema([("setting", pa.string()), ("other_setting", pa.string())])
+    numbers = [pa.field(f"jaccard_{ratio}", pa.float64()) for ratio in note.spec.ratio]
+    return pa.schema([*names, *numbers, ("rank_correlation", pa.float64()), ("num_ranked", pa.int64())])
 
 
 def _labels(store: Store, note: SweepNote) -> list[str]:
@@ -310,7 +320,7 @@ def _rank_correlations(values: FloatArray, threads: int | None) -> FloatArray:
 
 def _write_comparison(folder: Path, sweep: Sweep) -> None:
     metadata = document_metadata(sweep.note)
-    summary = pa.Table.from_pylist(sweep.summary)
+    summary = pa.Table.from_pylist(sweep.summary, schema=SUMMARY_SCHEMA)
     pq.write_table(summary.replace_schema_metadata(metadata), folder / SUMMARY)
     pairs = [
         {
@@ -318,11 +328,12 @@ def _write_comparison(folder: Path, sweep: Sweep) -> None:
             "other_setting": sweep.settings[j],
             **{f"jaccard_{ratio}": float(sweep.jaccard[r, i, j]) for r, ratio in enumerate(sweep.ratios)},
             "rank_correlation": float(sweep.rank_correlation[i, j]),
+            "num_ranked": sweep.num_ranked,
         }
         for i in range(len(sweep.settings))
         for j in range(len(sweep.settings))
     ]
-    overlap = pa.Table.from_pylist(pairs)
+    overlap = pa.Table.from_pylist(pairs, schema=_overlap_schema(sweep.note))
     pq.write_table(overlap.replace_schema_metadata(metadata), folder / OVERLAP)
     note = f"{sweep.num_samples} samples of {sweep.note.store}"
     for r, ratio in enumerate(sweep.ratios):

@@ -18,9 +18,10 @@ from grace_store.base.settings import (
     ModelIdentity,
     RunOptions,
     pick_fields,
-    said,
     short,
+    wishes_in,
 )
+from grace_store.model.inputs.render import resolve_rendering
 from grace_store.model.load.adapter_folder import require_peft
 from grace_store.model.load.processor import with_pixel_limits
 from grace_store.model.load.trials import check_packing, check_sees_images
@@ -33,7 +34,6 @@ from grace_store.model.load.weights import (
     skeleton_of,
 )
 from grace_store.model.proxy import ProxyExtractor
-from grace_store.model.text.render import resolve_rendering
 
 if TYPE_CHECKING:
     from grace_store.model.gradients.gradient_extractor import GradientExtractor
@@ -58,7 +58,7 @@ def resolve_spec(
         "dtype": request.dtype or ("bfloat16" if resolve_device(options.device).type == "cuda" else "float32"),
         "attention": _resolve_attention(request.attention, described),
     }
-    return ExtractSpec(**{**said(request), **chosen})
+    return ExtractSpec(**{**wishes_in(request), **chosen})
 
 
 def open_extractor(
@@ -126,7 +126,7 @@ def _extractor(
 
 def _resolve_gradient(request: ExtractRequest, adapter: str | None) -> GradientSpec | None:
     """Return all that a spec says of gradients, or None if they are not asked for."""
-    wishes = said(request.gradient) if request.gradient is not None else {}
+    wishes = wishes_in(request.gradient) if request.gradient is not None else {}
     if request.kind != "gradient":
         if wishes:
             raise SettingError(f"{_options(wishes)} has no meaning for the proxy. Add --kind gradient.")

@@ -10,9 +10,9 @@ from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.unit import UnitSignals
 from grace_store.model.head.closed_form import OutputHead
 from grace_store.model.head.long_segments import means_of_any_length
+from grace_store.model.inputs.collate import Batch
+from grace_store.model.inputs.vision import ImageInputs
 from grace_store.model.load.weights import LoadedModel
-from grace_store.model.text.collate import Batch
-from grace_store.model.text.vision import ImageInputs
 from grace_store.model.unit_extractor import PendingSegments, PreparedUnit, SegmentRows, UnitExtractor, to_host
 
 PROXY_BATCH_TOKENS = 16384

@@ -26,14 +26,14 @@ from grace_store.model.failures import in_words, is_device_lost, is_out_of_memor
 from grace_store.model.head.choose_head import choose_head
 from grace_store.model.head.closed_form import OutputHead
 from grace_store.model.head.own_forward import response_states
+from grace_store.model.inputs.batches import form_batches, form_packs
+from grace_store.model.inputs.collate import Batch, collate
+from grace_store.model.inputs.packing import packed_positions
+from grace_store.model.inputs.reading import ImageQueue, SampleReader
+from grace_store.model.inputs.tokens import TokenizedSample
+from grace_store.model.inputs.vision import ImageInputs, SampleImages
 from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import LoadedModel
-from grace_store.model.text.batches import form_batches, form_packs
-from grace_store.model.text.collate import Batch, collate
-from grace_store.model.text.packing import packed_positions
-from grace_store.model.text.reading import ImageQueue, SampleReader
-from grace_store.model.text.tokens import TokenizedSample
-from grace_store.model.text.vision import ImageInputs, SampleImages
 
 _LOG = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class PreparedUnit:
 
 
 @dataclass(slots=True)
-class UnitUnderWay(ABC, Generic[ResultT, OutcomeT]):
+class UnitInFlight(ABC, Generic[ResultT, OutcomeT]):
     """A unit whose results may still be on their way from the device."""
 
     prepared: PreparedUnit
@@ -93,7 +93,7 @@ class SegmentRows:
     """Columns: loss, entropy, hit rate."""
 
 
-class PendingSegments(UnitUnderWay[SegmentRows, UnitSignals]):
+class PendingSegments(UnitInFlight[SegmentRows, UnitSignals]):
     """A unit with a vector for each segment."""
 
     def gather(self) -> UnitSignals:
@@ -149,7 +149,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         """Return what a batch makes, on its way to main memory by the time its unit is finished."""
 
     @abstractmethod
-    def _pending(self, prepared: PreparedUnit) -> UnitUnderWay[ResultT, OutcomeT]: ...
+    def _pending(self, prepared: PreparedUnit) -> UnitInFlight[ResultT, OutcomeT]: ...
 
     def _finish(self) -> None:
         """End a unit: nothing may be left to compute."""
@@ -170,7 +170,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         num_rows = tuple(sample.num_segments for sample in samples)
         return PreparedUnit(num_rows, read.tokens, read.images, read.set_aside, batches)
 
-    def compute(self, prepared: PreparedUnit) -> UnitUnderWay[ResultT, OutcomeT]:
+    def compute(self, prepared: PreparedUnit) -> UnitInFlight[ResultT, OutcomeT]:
         """Run the model on a prepared unit; called from one thread only."""
         pending = self._pending(prepared)
         images = ImageQueue(prepared.images, self._image_pool, pin=self._device.type == "cuda")
@@ -219,7 +219,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
             return [self._collate([member], prepared.tokens) for member in batch.members]
         self._check_works(failure)
         _LOG.warning("a sample is set aside, as the model fails on it: %s", in_words(failure))
-        prepared.set_aside[batch.members[0]] = SetAside(Reason.MODEL_FAILS, in_words(failure))
+        prepared.set_aside[batch.members[0]] = SetAside(Reason.BAD_TEXT, f"the model fails on it: {in_words(failure)}")
         return []
 
     def _check_works(self, failure: Exception) -> None:

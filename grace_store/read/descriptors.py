@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, IntArray
-from grace_store.base.errors import DataError, SettingError, Unfinished
+from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.text import counted
 from grace_store.likeness.points import (
@@ -46,6 +46,10 @@ class StepScored(Protocol):
 
     @property
     def has_step_scores(self) -> bool: ...
+
+    @property
+    def plan_sha256(self) -> str:
+        """The plan that its samples are of."""
 
     @property
     def what(self) -> str:
@@ -290,6 +294,11 @@ class _StepScores:
 
     @classmethod
     def of(cls, scores: StepScored, store: Store) -> _StepScores:
+        if scores.plan_sha256 != store.plan.digest():
+            raise ResumeMismatch(
+                f"The {scores.what} was made from another plan than the one now in {store.location}. Give one of this "
+                "store."
+            )
         first = np.full(store.plan.num_samples, -1, dtype=np.int64)
         places = np.searchsorted(store.column("sample_row"), scores.row)
         first[places] = offsets_of(scores.num_steps)[:-1]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from grace_store.base.errors import Interrupted, SettingError
 from grace_store.base.events import Event, Finished, Listener, Note, Started, Warned, ignore
-from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions, said
+from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions, wishes_in
 from grace_store.data.dataset import Dataset
 from grace_store.read.records import image_folder, open_dataset
 from grace_store.run.engines import ENGINES
@@ -84,7 +84,7 @@ def _is_done(view: SignalView, job: ExtractJob) -> bool:
 
 def _is_only_asked_to_go_on(job: ExtractJob) -> bool:
     """Whether no model, data or setting was given that would have to be held against the signal's."""
-    return not (job.model or job.adapter or job.data or job.images or said(job.request))
+    return not (job.model or job.adapter or job.data or job.images or wishes_in(job.request))
 
 
 def _nothing_to_do(view: SignalView, shard: Shard, listener: Listener) -> SignalView:

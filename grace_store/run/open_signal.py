@@ -18,8 +18,8 @@ from grace_store.base.settings import (
     GradientRequest,
     RunOptions,
     as_begun,
-    said,
     short,
+    wishes_in,
 )
 from grace_store.model.load.adapter_folder import find_adapters
 from grace_store.model.lora.recipe import WarmupSpec
@@ -119,7 +119,7 @@ def open_signal(
 
 def refuse_lone_gradient_options(request: ExtractRequest) -> None:
     """Raise SettingError if gradients are described but not asked for."""
-    wishes = said(request.gradient) if request.gradient is not None else {}
+    wishes = wishes_in(request.gradient) if request.gradient is not None else {}
     if wishes and request.kind != "gradient":
         options = ", ".join(f"--{name.replace('_', '-')}" for name in wishes)
         raise SettingError(f"{options} has no meaning for the proxy. Add --kind gradient. Nothing was planned.")

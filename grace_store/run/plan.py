@@ -18,7 +18,7 @@ from grace_store.base.errors import (
 )
 from grace_store.base.events import Listener, Scanned, Warned, ignore
 from grace_store.base.files import refuse_file_above
-from grace_store.base.settings import DataRequest, DataSpec, said
+from grace_store.base.settings import DataRequest, DataSpec, wishes_in
 from grace_store.base.states import Reason, SetAside, Unusable
 from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
@@ -79,8 +79,8 @@ def plan(
         return planned
 
 
-def open_planned(store: str, request: DataRequest, samples_per_unit: int | None) -> Store | None:
-    """Return a store that was planned as is wished now, or None if none is there."""
+def open_planned(store: str, request: DataRequest, samples_per_unit: int | None = None) -> Store | None:
+    """Return a store that was planned before, with the settings that are wished now; None if there is none."""
     if open_backend(store).read("zarr.json") is None:
         return None
     planned = Store.open(store)
@@ -104,7 +104,7 @@ def check_request(store: Store, request: DataRequest, samples_per_unit: int | No
     frozen = plan.spec.model_dump()
     wrong = [
         f"{name.replace('_', '-')}: planned {frozen[name]!r}, now {wish!r}"
-        for name, wish in said(request).items()
+        for name, wish in wishes_in(request).items()
         if frozen[name] != wish and not (name == "format" and wish == "auto")
     ]
     if samples_per_unit not in (None, plan.samples_per_unit):
@@ -131,7 +131,7 @@ def _write_plan(
 
     records = dataset.scan(progress)
     head = list(itertools.islice(records, RECORDS_TO_DETECT_FORMAT))
-    spec = _resolve(dataset, head, request)
+    spec = resolve_data_spec(dataset, head, request)
     writer = PlanWriter(lease.backend)
     scanner = _Scanner(writer, Understanding(tuple(file.name for file in dataset.files), spec, images))
     scanner.take_all(itertools.chain(head, records), num_processes)
@@ -168,8 +168,9 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
     store.backend.flush()
 
 
-def _resolve(dataset: Dataset, head: Sequence[Record], request: DataRequest) -> DataSpec:
-    wishes = said(request)
+def resolve_data_spec(dataset: Dataset, head: Sequence[Record], request: DataRequest) -> DataSpec:
+    """Return the settings that a plan freezes; a format that is not named is found from the first records."""
+    wishes = wishes_in(request)
     if wishes.get("format", "auto") == "auto":
         wishes["format"] = found_format(dataset, head)
     spec = DataSpec(**wishes)

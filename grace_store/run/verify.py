@@ -96,7 +96,7 @@ def _is_to_do(store: Store, problem: Problem) -> bool:
 
 
 def describe_problems(problems: Sequence[Problem]) -> Iterator[str]:
-    """Yield problems in words, a line each; units that are still to do are drawn together."""
+    """Yield one line for each problem; units that are still to do share one."""
     missing: dict[str | None, list[int]] = {}
     for problem in problems:
         if problem.remedy == "extract" and problem.unit is not None:
@@ -125,7 +125,11 @@ def verify_against_model(view: SignalView, job: ExtractAgainJob, listener: Liste
             if signals.images_sha256 != view.commit(unit).images_sha256:
                 yield Problem(view.name, unit, view.key, "its images are not those it was extracted with", "repair")
                 continue
-            text = _difference(view, unit, signals)
+            try:
+                text = _difference(view, unit, signals)
+            except Corrupt as error:
+                yield Problem(view.name, unit, view.key, str(error), "repair")
+                continue
             if text:
                 yield Problem(view.name, unit, view.key, f"extracted again, {text}", "repair")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from grace_store.artifacts.pictures.panels import Axis, Panel, Point, Series, draw_panels
 from grace_store.base.errors import NothingUsable, SettingError, StoreBusy
 from grace_store.base.events import Listener, Note, Warned, ignore
-from grace_store.base.settings import DataRequest, Frozen, said
+from grace_store.base.settings import DataRequest, Frozen, wishes_in
 from grace_store.base.states import SetAside
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
@@ -130,7 +130,7 @@ def _resolve(job: WarmupJob, begun: Recipe | None, store: Store, model: str) -> 
     from grace_store.model.lora.trainer import resolve_warmup
 
     unsaid = begun.spec.model_dump(include=set(WarmupRequest.model_fields)) if begun else {}
-    request = WarmupRequest(**{**unsaid, **said(job.request)})
+    request = WarmupRequest(**{**unsaid, **wishes_in(job.request)})
     spec = resolve_warmup(model, request, job.options)
     chosen = choose_samples(store, spec.ratio, spec.seed, spec.num_heldout)
     images = job.images or (begun.origin["images"] if begun else None) or _image_folder(job, store)

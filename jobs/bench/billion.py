@@ -17,10 +17,10 @@ from grace_store.base.settings import DataSpec, ExtractSpec, ModelIdentity, Stor
 from grace_store.store.layout import (
     SAMPLES_PER_CHUNK,
     default_samples_per_unit,
-    num_packed,
     sample_arrays,
     signal_arrays,
 )
+from grace_store.store.packed_grams import num_packed
 
 HOUR = 3600.0
 GB = 1e9

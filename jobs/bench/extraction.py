@@ -13,7 +13,7 @@ from torch.nn import functional
 from grace_store.base.metadata import Signal
 from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions
 from grace_store.model.door import ProxyExtractor, open_extractor, resolve_spec
-from grace_store.model.text.collate import Batch
+from grace_store.model.inputs.collate import Batch
 from grace_store.model.unit_extractor import PreparedUnit
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.pipeline import ListFeed, run_pipeline

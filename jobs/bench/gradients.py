@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from grace_store.model.text.collate import Batch
+from grace_store.model.inputs.collate import Batch
 from grace_store.model.unit_extractor import PreparedUnit
 from jobs.bench.extraction import Extraction
 from jobs.bench.findings import Findings, Goal, Ratio, sides

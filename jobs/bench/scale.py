@@ -70,7 +70,7 @@ def extract_nothing(location: str, num_samples: int) -> None:
     extract(ExtractJob(location))
 
 
-def score(location: str, num_samples: int) -> None:
+def score_all(location: str, num_samples: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         assert score(location, out=Path(folder) / "scores.parquet", threads=1).num_samples == num_samples
 
@@ -82,7 +82,7 @@ PHASES: dict[str, Callable[[str, int], None]] = {
     "status, unfinished": count_unfinished,
     "verify": check_sizes,
     "extract, nothing to do": extract_nothing,
-    "score": score,
+    "score": score_all,
 }
 
 
@@ -112,11 +112,14 @@ def findings(sizes: Sequence[int], stores: Sequence[dict[str, dict[str, Any]]]) 
     costs = {"CPU seconds": "cpu_seconds", "peak MB": "peak_bytes"}
     curves = [
         Curve(
-            "Store", "samples", unit, sizes,
+            "Store",
+            "samples",
+            unit,
+            sizes,
             {name: [each[name][key] / (1e6 if key == "peak_bytes" else 1) for each in stores] for name in PHASES},
         )
         for unit, key in costs.items()
-    ]  # fmt: skip
+    ]
     requests = {name: [sum(each[name]["requests"].values()) for each in stores] for name in PHASES}
     held = {
         "files": [each["store"]["num_files"] for each in stores],

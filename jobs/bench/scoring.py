@@ -60,7 +60,7 @@ def values(location: str, threads: int) -> None:
         pass
 
 
-def sweep(location: str, threads: int) -> None:
+def whole_sweep(location: str, threads: int) -> None:
     """Do all that `grace-store sweep` does."""
     with tempfile.TemporaryDirectory() as folder:
         sweep(Store.open(location), PAPER, out=Path(folder) / "sweep", threads=threads)
@@ -76,7 +76,7 @@ def measure(*, quick: bool, threads: int, work: str) -> dict[str, Any]:
     """Measure the whole sweep against the loop, and how reading and scoring grow."""
     location, num_samples = million(Path(work), quick=quick)
     loop = loop_over_vectors(20 if quick else 300) * num_samples
-    tasks = {task.__name__: task for task in (values, sweep, table)}
+    tasks = {"values": values, "sweep": whole_sweep, "table": table}
     costs = {name: measured_apart(task, location=location, threads=threads) for name, task in tasks.items()}
     for cost in costs.values():
         del cost["result"]
@@ -113,9 +113,12 @@ def _growth(
     ]
     peaks = [each["peak_bytes"] for each in taken]
     flat = Ratio(
-        f"peak memory of scoring, {num_samples:,} samples", f"{sizes[0]:,} samples", peaks[-1] / peaks[0], FLAT,
+        f"peak memory of scoring, {num_samples:,} samples",
+        f"{sizes[0]:,} samples",
+        peaks[-1] / peaks[0],
+        FLAT,
         note=f"{peaks[0] / 1e6:.0f} to {peaks[-1] / 1e6:.0f} MB, Python and its libraries included",
-    )  # fmt: skip
+    )
     return curves, flat
 
 

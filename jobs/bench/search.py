@@ -57,8 +57,11 @@ def make_vectors(location: Path, num_samples: int, size: int) -> None:
         signals = UnitSignals(
             segment_vector=np.repeat(answers, 2, axis=0),
             segment_num_tokens=np.ones(num_rows, dtype=np.int32),
-            segment_loss=ones, segment_entropy=ones, segment_hit_rate=ones, num_tokens=num_rows,
-        )  # fmt: skip
+            segment_loss=ones,
+            segment_entropy=ones,
+            segment_hit_rate=ones,
+            num_tokens=num_rows,
+        )
         first = np.arange(num_rows, dtype=np.int32) % 2 * 80
         writer.write(unit, signals, np.stack([first, first + 80], axis=1))
     complete_signal(view)
@@ -78,7 +81,9 @@ def _answers(view: SignalView, unit: int, centres: npt.NDArray[np.float32]) -> n
     return answers
 
 
-def duplicates(store: Store, threads: int | None) -> dict[str, Any]:
+def duplicates_in(location: str, threads: int | None) -> dict[str, Any]:
+    """Look for the planted copies, and say how many of them were found."""
+    store = Store.open(location)
     found = duplicates(store, DuplicatesRequest(descriptor="answer", threshold=THRESHOLD), threads=threads)
     planted, seen = 0, 0
     for unit in range(store.plan.num_units):
@@ -89,29 +94,26 @@ def duplicates(store: Store, threads: int | None) -> dict[str, Any]:
                 seen += int(
                     found.group[start + copy] >= 0 and found.group[start + copy] == found.group[stop - 1 - copy]
                 )
-    recall = found.made_by["search"]["recall"] or {}
+    search = found.note.search
     return {
-        "index": found.made_by["search"]["index"], "planted": planted, "planted_found": seen,
-        "dropped": int((~found.keep).sum()), "recall_pairs": recall.get("num_true"), "recall": recall.get("share"),
-    }  # fmt: skip
-
-
-def neighbours(store: Store, threads: int | None) -> dict[str, Any]:
-    best = neighbours(store, "#0", NeighboursRequest(descriptor="answer"), threads=threads).neighbours[0]
-    return {"nearest": best.sample_id, "cosine": best.cosine}
-
-
-def duplicates_in(location: str, threads: int | None) -> dict[str, Any]:
-    return duplicates(Store.open(location), threads)
+        "index": search.index,
+        "planted": planted,
+        "planted_found": seen,
+        "dropped": int((~found.keep).sum()),
+        "recall_pairs": search.recall and search.recall.num_true,
+        "recall": search.recall and search.recall.share,
+    }
 
 
 def neighbours_in(location: str, threads: int | None) -> dict[str, Any]:
-    return neighbours(Store.open(location), threads)
+    best = neighbours(location, "#0", NeighboursRequest(descriptor="answer"), threads=threads).neighbours[0]
+    return {"nearest": best.sample_id, "cosine": best.cosine}
 
 
 TASKS: dict[str, Callable[[str, int | None], dict[str, Any]]] = {
-    "duplicates": duplicates_in, "neighbours": neighbours_in,
-}  # fmt: skip
+    "duplicates": duplicates_in,
+    "neighbours": neighbours_in,
+}
 
 
 def measure(*, quick: bool, threads: int) -> dict[str, Any]:

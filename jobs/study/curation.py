@@ -167,7 +167,8 @@ class Curation:
         if isinstance(spec, InfluenceSpec):
             plain = every if chosen.signals == "adam" else [last]
             targets = Targets(str(self._folders.target_store), tuple(f"plain-{name}" for name in plain))
-        score(self._folders.pool_store, ScoreRequest(spec=spec, signals=names[chosen.signals], targets=targets), out=out, threads=1, listener=self._listener)  # fmt: skip
+        request = ScoreRequest(spec=spec, signals=names[chosen.signals], targets=targets)
+        score(self._folders.pool_store, request, out=out, threads=1, listener=self._listener)
         return out
 
     def choose(self, method: str, ratio: str, seed: int) -> list[str]:

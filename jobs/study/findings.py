@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from grace_store.curate.fidelity import Fidelity
+from grace_store.artifacts.fidelity_document import FidelityDocument
 from grace_store.curate.stability import Stability
 from grace_store.values.survival import Survival
 from jobs.study.estimates import Comparison, GroupResult, separation
@@ -184,7 +184,7 @@ def _shared(each: Survival) -> str:
     return f"{each.jaccard:.3f} ({each.low:.3f} to {each.high:.3f})"
 
 
-def fidelity_table(found: Fidelity) -> Table:
+def fidelity_table(found: FidelityDocument) -> Table:
     rows = []
     for name, space in found.spaces.items():
         pairs = (space.answer_alignment, space.history_alignment, space.value)

@@ -65,9 +65,8 @@ def score_traces(out: Path, model: Path, data: Path, signal: str, threads: int |
     for method in SCORED:
         path = out / "scores" / f"{method}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        score(
-            store, ScoreRequest(spec=METHODS[method].spec or HeuristicSpec(method="random"), signals=signal), out=path
-        )
+        spec = METHODS[method].spec or HeuristicSpec(method="random")
+        score(store, ScoreRequest(spec=spec, signals=signal), out=path)
         table = read_scores(path, steps=False)
         found.append(Scored(method, table, _by_label(table)))
     return found

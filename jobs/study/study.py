@@ -123,11 +123,15 @@ def _audit(settings: Settings, folders: Folders, curation: Curation, tell: Tell)
     tell("Auditing stability and fidelity.")
     store, signal = str(folders.pool_store), curation.scored_signal
     others = [name for name in curation.proxy_signals if name != signal]
-    stability = stability(
-        store, StabilityRequest(signal=signal, against=others, ratio=settings.score.main_ratio), threads=1
+    ratio = settings.score.main_ratio
+    survived = stability(store, StabilityRequest(signal=signal, against=others, ratio=ratio), threads=1)
+    followed = FidelityRequest(
+        signal=signal,
+        num_samples=settings.evaluation.fidelity_samples,
+        ratio=ratio,
+        options=RunOptions(threads=settings.threads, device="cpu"),
     )
-    fidelity = fidelity(store, FidelityRequest(signal=signal, num_samples=settings.evaluation.fidelity_samples, ratio=settings.score.main_ratio, options=RunOptions(threads=settings.threads, device="cpu")))  # fmt: skip
-    return stability, fidelity
+    return survived, fidelity(store, followed)
 
 
 def _values(curation: Curation, method: str, seed: int) -> dict[str, float]:

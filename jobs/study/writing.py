@@ -66,7 +66,7 @@ def _tables(study: Study, comparison: Comparison) -> list[Table]:
         ),
         findings.separation_table(study.pool, study.values),
         findings.stability_table(study.stability),
-        findings.fidelity_table(study.fidelity),
+        findings.fidelity_table(study.fidelity.document),
     ]  # fmt: skip
 
 

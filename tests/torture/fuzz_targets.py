@@ -25,8 +25,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from grace_store.base.errors import GraceStoreError, UnknownFormat
-from grace_store.base.states import Unusable
 from grace_store.base.settings import DataSpec, canonical_json
+from grace_store.base.states import Unusable
 from grace_store.cli import main
 from grace_store.curate.sweep_settings import load_grid
 from grace_store.data.answers import boxed_answer, natural_answer

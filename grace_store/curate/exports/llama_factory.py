@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+from grace_store.base.errors import DataError
 from grace_store.base.files import write_json
 from grace_store.curate.exports.conversations import write_conversations
 from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
@@ -14,15 +16,29 @@ DATASET_INFO = "dataset_info.json"
 
 
 def _write(chosen: ChosenRecords, exported: Exported) -> None:
+    registered = exported.out.with_name(DATASET_INFO)
+    known = _known_datasets(registered)  # first: if it cannot be added to, nothing is written
     num_with_images = write_conversations(chosen, exported, "; LLaMA-Factory will refuse them")
-    exported.files.append(register_dataset(exported.out, has_images=num_with_images > 0))
+    entry = _dataset_entry(exported.out, has_images=num_with_images > 0)
+    write_json(registered, known | {exported.out.stem: entry})
+    exported.files.append(registered)
 
 
-def register_dataset(out: Path, *, has_images: bool) -> Path:
-    """Add a file of conversations to the dataset_info.json beside it, as LLaMA-Factory wants, and return that."""
-    path = out.with_name(DATASET_INFO)
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    known[out.stem] = {
+def _known_datasets(path: Path) -> dict[str, Any]:
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read, so the subset cannot be added to it: {error}.") from None
+    if not isinstance(known, dict):
+        raise DataError(f"{path} is no JSON object, so the subset cannot be added to it.")
+    return known
+
+
+def _dataset_entry(out: Path, *, has_images: bool) -> dict[str, Any]:
+    """Return what LLaMA-Factory wants to know of a file of conversations."""
+    return {
         "file_name": out.name,
         "formatting": "sharegpt",
         "columns": {"messages": "messages"} | ({"images": "images"} if has_images else {}),
@@ -34,8 +50,6 @@ def register_dataset(out: Path, *, has_images: bool) -> Path:
             "system_tag": "system",
         },
     }
-    write_json(path, known)
-    return path
 
 
 EXPORT = Export(

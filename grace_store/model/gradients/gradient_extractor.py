@@ -29,17 +29,17 @@ from grace_store.model.gradients.sample_gradients import (
     row_statistics,
     row_tokens,
 )
+from grace_store.model.inputs.batches import ONE_AT_A_TIME
+from grace_store.model.inputs.collate import Batch
+from grace_store.model.inputs.vision import ImageInputs
 from grace_store.model.load.adapters import Adapter, attach_adapter
 from grace_store.model.load.weights import LoadedModel
-from grace_store.model.text.batches import ONE_AT_A_TIME
-from grace_store.model.text.collate import Batch
-from grace_store.model.text.vision import ImageInputs
 from grace_store.model.unit_extractor import (
     PendingSegments,
     PreparedUnit,
     SegmentRows,
     UnitExtractor,
-    UnitUnderWay,
+    UnitInFlight,
     to_host,
 )
 
@@ -55,7 +55,7 @@ class VectorRows(SegmentRows):
     """Of each vector before it was normalised."""
 
 
-class PendingSamples(UnitUnderWay[VectorRows, SampleSignals]):
+class PendingSamples(UnitInFlight[VectorRows, SampleSignals]):
     """A unit with a vector for each sample."""
 
     def gather(self) -> SampleSignals:
@@ -115,7 +115,7 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
     def vector_size(self) -> int:
         return self._gradient.dimension
 
-    def _pending(self, prepared: PreparedUnit) -> UnitUnderWay[VectorRows, UnitOutcome]:
+    def _pending(self, prepared: PreparedUnit) -> UnitInFlight[VectorRows, UnitOutcome]:
         kind = PendingSamples if self._gradient.per == "sample" else PendingSegments
         return kind(prepared, self.vector_size)  # type: ignore[return-value]
 

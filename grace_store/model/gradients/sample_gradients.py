@@ -23,8 +23,8 @@ from grace_store.base.settings import Per
 from grace_store.model.gradients.recorded_gradients import NotBySample, Recorder
 from grace_store.model.head.closed_form import OutputHead, ResponseTokens, averaging_matrix, residual_of
 from grace_store.model.head.own_forward import response_states
-from grace_store.model.text.collate import Batch, collate
-from grace_store.model.text.tokens import TokenizedSample
+from grace_store.model.inputs.collate import Batch, collate
+from grace_store.model.inputs.tokens import TokenizedSample
 
 _LOG = logging.getLogger(__name__)
 

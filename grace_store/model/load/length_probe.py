@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from grace_store.model.head.own_forward import run_backbone
-from grace_store.model.text.batches import ANY_LENGTHS, ONE_AT_A_TIME, LengthRule
+from grace_store.model.inputs.batches import ANY_LENGTHS, ONE_AT_A_TIME, LengthRule
 
 _LOG = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from grace_store.base.errors import ModelError, SettingError
 from grace_store.base.states import Reason
 from grace_store.data.sample import ImageRef, Sample, Turn
+from grace_store.model.inputs.vision import join_images
 from grace_store.model.proxy import ProxyExtractor
-from grace_store.model.text.vision import join_images
 
 _TOLERANCE = {torch.float32: 1e-3}
 _LOOSE = 5e-2

@@ -12,11 +12,14 @@ import torch
 
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener
-from grace_store.base.settings import ExtractRequest, Rendering, RunOptions, said
+from grace_store.base.settings import ExtractRequest, Rendering, RunOptions, wishes_in
 from grace_store.base.states import SetAside
 from grace_store.data.sample import Sample
 from grace_store.model.devices import count_gpus
 from grace_store.model.door import resolve_spec
+from grace_store.model.inputs.render import Renderer
+from grace_store.model.inputs.tokens import SampleTokenizer
+from grace_store.model.inputs.vision import image_mark
 from grace_store.model.load.weights import ModelDescription, describe_model, load_described, resolve_device
 from grace_store.model.lora.ranks import as_one_of
 from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupRequest, WarmupSpec
@@ -24,9 +27,6 @@ from grace_store.model.lora.schedule import checkpoint_steps
 from grace_store.model.lora.step_loop import StepLoop, TrainingSet
 from grace_store.model.lora.training import AdapterTrainer
 from grace_store.model.lora.training_data import TrainingEncoder, TrainingSample
-from grace_store.model.text.render import Renderer
-from grace_store.model.text.tokens import SampleTokenizer
-from grace_store.model.text.vision import image_mark
 
 __all__ = ["TrainingSample", "TrainingSet", "Warmup", "resolve_warmup"]
 
@@ -36,7 +36,7 @@ def resolve_warmup(model: str, request: WarmupRequest, options: WarmupOptions) -
 
     Weights are read for their digest but not loaded.
     """
-    shared = {name: wish for name, wish in said(request).items() if name in ExtractRequest.model_fields}
+    shared = {name: wish for name, wish in wishes_in(request).items() if name in ExtractRequest.model_fields}
     reading = resolve_spec(model, ExtractRequest(**shared), RunOptions(device=options.device))
     chosen = {
         "model": reading.model,
@@ -45,7 +45,7 @@ def resolve_warmup(model: str, request: WarmupRequest, options: WarmupOptions) -
         "dtype": reading.dtype,
         "attention": reading.attention,
     }
-    return WarmupSpec(**{**said(request), **chosen})
+    return WarmupSpec(**{**wishes_in(request), **chosen})
 
 
 def _resolve_eos(wish: bool | None, rendering: Rendering, described: ModelDescription) -> bool:

@@ -15,11 +15,11 @@ from grace_store.base.arrays import Int32Array
 from grace_store.base.settings import ExtractSpec
 from grace_store.base.states import SetAside
 from grace_store.data.sample import Sample
+from grace_store.model.inputs.batches import LengthRule, form_batches
+from grace_store.model.inputs.reading import ImageQueue, SampleReader
+from grace_store.model.inputs.vision import SampleImages
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.lora.recipe import WarmupSpec
-from grace_store.model.text.batches import LengthRule, form_batches
-from grace_store.model.text.reading import ImageQueue, SampleReader
-from grace_store.model.text.vision import SampleImages
 
 _SAMPLES_AT_ONCE = 64
 

@@ -8,18 +8,16 @@ from contextlib import closing
 from itertools import islice
 
 from grace_store.base.errors import StorageError
-from grace_store.base.settings import DataSpec, said
+from grace_store.base.settings import DataSpec
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
 from grace_store.data.image_files import ImageFolder
 from grace_store.data.record import Record
 from grace_store.data.tables import open_table
-from grace_store.data.understand import check_spec, understand
+from grace_store.data.understand import understand
 from grace_store.run.doctor.findings import DoctorJob, Finding, Seen
-from grace_store.run.plan import check_request, found_format
-from grace_store.store.backend import open_backend
-from grace_store.store.opened import Store
+from grace_store.run.plan import RECORDS_TO_DETECT_FORMAT, open_planned, resolve_data_spec
 
 NUM_RECORDS = 1024
 """Records looked at. Reading tells how many bytes it read at every multiple of this."""
@@ -81,27 +79,17 @@ def _why_unusable(reasons: Counter[Reason], records: Sequence[Record], spec: Dat
 
 def _data_spec(job: DoctorJob, dataset: Dataset, records: Sequence[Record]) -> DataSpec:
     """Return the settings that a plan would freeze, or that the store's has frozen."""
-    if job.store is not None and _is_planned(job.store):
-        store = Store.open(job.store)
-        check_request(store, job.data_request)
-        return store.plan.spec
-    wishes = said(job.data_request)
-    if wishes.get("format", "auto") == "auto":
-        wishes["format"] = found_format(dataset, records[:64])
-    spec = DataSpec(**wishes)
-    check_spec(spec)
-    return spec
-
-
-def _is_planned(location: str) -> bool:
     try:
-        return open_backend(location).read("zarr.json") is not None
+        planned = open_planned(job.store, job.data_request) if job.store is not None else None
     except StorageError:
-        return False  # which is for the check of its place to say
+        planned = None  # for the check of its place to report
+    if planned is not None:
+        return planned.plan.spec
+    return resolve_data_spec(dataset, records[:RECORDS_TO_DETECT_FORMAT], job.data_request)
 
 
 def _num_records(dataset: Dataset, read_bytes: int) -> int:
-    """Return how many records a dataset is likely to have: tables say it, of text the bytes read so far tell."""
+    """Return how many records a dataset is likely to have: tables know, for text it follows from the bytes read."""
     known = 0
     text_bytes = 0
     for file in dataset.files:

@@ -40,7 +40,7 @@ class Examination:
 
     @property
     def conclusion(self) -> str:
-        """Whether the run may start, in a sentence that keeps quiet about no warning."""
+        """Whether the run may start, in one sentence that repeats every warning."""
         if not self.is_go:
             failed = [finding.check for finding in self.findings if finding.verdict == "fail"]
             return f"Not yet: {', '.join(failed)} must be mended first."

@@ -119,7 +119,7 @@ def examine_batches(job: DoctorJob, seen: Seen) -> Finding | None:
 
 
 def _in_groups(extractor: Extractor, samples: Sequence[Sample], group: int) -> tuple[Vectors, list[Int32Array]]:
-    """Return the vectors of samples run so many at a time, in order, and each sample's token counts."""
+    """Return the vectors of samples run in groups of this size, in order, and each sample's token counts."""
     vectors: list[Vectors] = []
     num_tokens: list[Int32Array] = []
     for start in range(0, len(samples), group):

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener
@@ -78,6 +78,7 @@ class Work:
     stop: threading.Event
 
 
+@runtime_checkable
 class Engine(Protocol):
     """One way to run units."""
 

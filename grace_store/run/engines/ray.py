@@ -266,7 +266,7 @@ class _Run:
 
 
 def placed_options(options: RunOptions, amounts: Mapping[str, float]) -> RunOptions:
-    """Return the options of a worker that has so much of a node."""
+    """Return the options of a worker that was given these resources of a node."""
     if "GPU" in amounts:
         return options.model_copy(update={"device": "cuda"})
     return options.model_copy(update={"device": "cpu", "threads": int(amounts["CPU"])})

@@ -94,7 +94,7 @@ def _open_view(job: WorkerJob) -> SignalView:
 
 
 def run_units(job: WorkerJob, view: SignalView, dataset: Dataset, feed: Feed, listener: Listener) -> None:
-    """Load the model, tell how fast it is, and run the units of a feed. listener is called from several threads."""
+    """Load the model, time it on a few samples, and run the units of a feed. Several threads call the listener."""
     extractor = model_door(job.door).open_extractor(
         job.model, view.signal.spec, job.options, adapter=job.adapter, images=job.images
     )

@@ -1,0 +1,58 @@
+"""Columns of Parquet files that commands wrote: perhaps an older release's, perhaps a stranger's."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from grace_store.base.errors import DataError
+
+
+def read_header(path: Path, maker: str) -> pa.Schema:
+    """Return the schema of a file, with its metadata, or raise DataError; maker is the command that writes such."""
+    try:
+        return pq.read_schema(path)
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist; `grace-store {maker}` makes it.") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path} is not a Parquet file ({arrow_words(error)}).") from None
+
+
+def read_columns(path: Path, kinds: Mapping[str, pa.DataType], needed: Collection[str], maker: str) -> pa.Table:
+    """Return columns of a file with their own types, or raise DataError.
+
+    One that is not needed and not there, because the file is older than it, has nulls.
+    """
+    there = set(read_header(path, maker).names)
+    if missing := [name for name in kinds if name in needed and name not in there]:
+        raise not_made_by(path, maker, f"it has no column {', '.join(missing)}")
+    try:
+        table = pq.read_table(path, columns=[name for name in kinds if name in there])
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(
+            f"{path} is damaged ({arrow_words(error)}). Make it again with `grace-store {maker}`."
+        ) from None
+    try:
+        for name in kinds:
+            if name not in there:
+                table = table.append_column(name, pa.nulls(len(table), kinds[name]))
+        wanted = pa.schema(list(kinds.items()), metadata=table.schema.metadata)
+        table = table.select(wanted.names)
+        table = table if table.schema.equals(wanted) else table.cast(wanted)
+        table.validate(full=True)
+    except (pa.ArrowException, KeyError) as error:
+        raise not_made_by(path, maker, arrow_words(error)) from None
+    return table
+
+
+def arrow_words(error: Exception) -> str:
+    """Return what Arrow says of a file, for a sentence."""
+    return " ".join(str(error).split()).removesuffix(".")
+
+
+def not_made_by(path: Path, maker: str, why: str) -> DataError:
+    """Return the error for a file that is not what a command writes."""
+    return DataError(f"{path} is not a table that `grace-store {maker}` made: {why}.")

@@ -1,0 +1,157 @@
+"""From the samples of a unit to tokens and images, or to the reason why not. CPU work only; knows no devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from grace_store.base.errors import GraceStoreError, SettingError
+from grace_store.base.settings import ExtractSpec
+from grace_store.base.states import Reason, SetAside, Unusable
+from grace_store.data.image_files import ImageFolder
+from grace_store.data.sample import Sample
+from grace_store.model.failures import in_words, is_out_of_memory
+from grace_store.model.inputs.render import RenderedSample, Renderer
+from grace_store.model.inputs.tokens import SampleTokenizer, TokenizedSample
+from grace_store.model.inputs.vision import ImageInputs, SampleImages, VisionReader, image_mark, join_images
+from grace_store.model.load.processor import with_pixel_limits
+from grace_store.model.load.weights import LoadedModel
+
+UNIT_IMAGE_BYTES = 2**30
+"""What the pixels of a unit may take while it waits; those beyond are made again right before they are needed."""
+
+
+@dataclass(slots=True)
+class ReadUnit:
+    """What became of each sample, by its position in the unit: tokens (and images), or a reason."""
+
+    tokens: dict[int, TokenizedSample] = field(default_factory=dict)
+    images: dict[int, SampleImages] = field(default_factory=dict)
+    """Of a vision-language model, for every sample that has tokens."""
+    set_aside: dict[int, SetAside] = field(default_factory=dict)
+
+
+class SampleReader:
+    """Reads samples as one spec says. Safe to use from several threads."""
+
+    def __init__(
+        self, loaded: LoadedModel, spec: ExtractSpec, vocab_size: int, images: str | Path | None = None
+    ) -> None:
+        """Take images, the folder that image paths are in; by default the current one."""
+        max_length = loaded.longest(spec.max_length)
+        self._renderer = Renderer(
+            loaded.tokenizer,
+            spec.rendering,
+            system=spec.system,
+            text_only=spec.text_only,
+            include_eos=spec.include_eos,
+            image_mark=None if loaded.processor is None else image_mark(loaded.processor),
+        )
+        self._tokenizer = SampleTokenizer(
+            loaded.tokenizer,
+            add_special_tokens=self._renderer.adds_special_tokens,
+            include_eos=spec.include_eos,
+            max_length=max_length,
+            vocab_size=vocab_size,
+        )
+        if spec.include_eos and not self._tokenizer.has_marker(self._renderer.suffix):
+            raise SettingError(
+                "--include-eos has no meaning here: nothing that ends a turn is written after a response."
+            )
+        self._vision: VisionReader | None = None
+        if loaded.processor is not None:
+            self._vision = VisionReader(
+                with_pixel_limits(loaded.processor, spec.min_pixels, spec.max_pixels),
+                None if spec.text_only else ImageFolder(images or Path.cwd()),
+                add_special_tokens=self._renderer.adds_special_tokens,
+                max_length=max_length,
+                dtype=next(loaded.model.parameters()).dtype,
+            )
+
+    def read(self, samples: Sequence[Sample]) -> ReadUnit:
+        """Return what became of each sample."""
+        unit = ReadUnit()
+        rendered: dict[int, RenderedSample] = {}
+        for position, sample in enumerate(samples):
+            with _set_aside(unit, position):
+                rendered[position] = self._renderer.render(sample)
+        for position, made in zip(rendered, self._tokenize(list(rendered.values())), strict=True):
+            if isinstance(made, Unusable):
+                unit.set_aside[position] = made.why
+            else:
+                unit.tokens[position] = made
+        if self._vision is not None:
+            self._read_images(self._vision, samples, rendered, unit)
+        return unit
+
+    def _tokenize(self, rendered: Sequence[RenderedSample]) -> list[TokenizedSample | Unusable]:
+        try:
+            return self._tokenizer.tokenize(rendered)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            if len(rendered) == 1:
+                return [Unusable(Reason.BAD_TEXT, f"the tokenizer fails on it: {in_words(error)}")]
+        return [made for each in rendered for made in self._tokenize([each])]
+
+    def _read_images(
+        self, vision: VisionReader, samples: Sequence[Sample], rendered: dict[int, RenderedSample], unit: ReadUnit
+    ) -> None:
+        room = UNIT_IMAGE_BYTES
+        for position in list(unit.tokens):
+            tokens = unit.tokens.pop(position)
+            with _set_aside(unit, position):
+                unit.tokens[position], images = vision.read(samples[position], rendered[position], tokens)
+                room -= images.num_bytes
+                unit.images[position] = images if room >= 0 else replace(images, kept=None)
+
+
+@contextmanager
+def _set_aside(unit: ReadUnit, position: int) -> Iterator[None]:
+    """Set a sample aside whose reading fails, whatever the reason, unless that is none of its own."""
+    try:
+        yield
+    except Unusable as verdict:
+        unit.set_aside[position] = verdict.why
+    except GraceStoreError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        unit.set_aside[position] = SetAside(
+            Reason.BAD_TEXT, f"it cannot be read as the model is given it: {in_words(error)}"
+        )
+
+
+class ImageQueue:
+    """Hands out the images of one batch after the other, made and joined by other threads ahead of their turn."""
+
+    def __init__(self, images: dict[int, SampleImages], pool: ThreadPoolExecutor, *, pin: bool = False) -> None:
+        """Take pin as True if the images go to a device that copies page-locked memory on its own."""
+        self._images = images
+        self._pool = pool
+        self._pin = pin
+        self._coming: dict[tuple[int, ...], Future[ImageInputs]] = {}
+
+    def announce(self, members: Sequence[int]) -> None:
+        """Start on the images of a batch that will soon be asked for."""
+        batch = tuple(members)
+        several = [self._images[member] for member in batch if member in self._images]
+        if not several or batch in self._coming:
+            return
+        # The pool takes tasks in turn: whenever one that joins runs, those it waits for have been taken before it.
+        made = [images.kept if images.kept is not None else self._pool.submit(images.make) for images in several]
+        self._coming[batch] = self._pool.submit(self._join, made)
+
+    def take(self, members: Sequence[int]) -> ImageInputs:
+        """Return the images of a batch, joined in order; empty if it has none."""
+        self.announce(members)
+        coming = self._coming.pop(tuple(members), None)
+        return {} if coming is None else coming.result()
+
+    def _join(self, made: Sequence[ImageInputs | Future[ImageInputs]]) -> ImageInputs:
+        joined = join_images([each.result() if isinstance(each, Future) else each for each in made])
+        return {name: tensor.pin_memory() for name, tensor in joined.items()} if self._pin else joined

@@ -1,0 +1,288 @@
+"""What each kind of export writes, and that its reader reads it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from grace_store.artifacts.notes import SubsetNote
+from grace_store.artifacts.score_table import read_scores
+from grace_store.base.documents import read_document
+from grace_store.base.errors import DataError, DatasetChanged, SettingError
+from grace_store.curate.export import ExportRequest, export
+from grace_store.curate.exports import EXPORTS
+from grace_store.curate.exports.export_kind import Export
+from grace_store.curate.score import score
+from grace_store.curate.select import RankRequest, select
+from grace_store.data.dataset import Dataset
+from grace_store.run.extract import extract
+from grace_store.values.methods.heuristic_spec import HeuristicSpec
+from tests.exported import PNG, chosen_lines, everything, mmathcot, scored_store, traces_with_image
+from tests.jobs import make_job
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    return scored_store(tmp_path_factory.mktemp("scored"))
+
+
+# ---------------------------------------------------------------- what every export promises
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_says_in_a_line_what_it_writes(name):
+    kind = EXPORTS[name]
+    assert isinstance(kind, Export)
+    assert kind.about
+    assert "\n" not in kind.about
+    assert not kind.about.endswith(".")
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_writes_what_it_says_and_nothing_else(scored, tmp_path, name):
+    subset = select(scored / "scores.parquet", ratio="0.2")
+    exported = export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
+    wanted = {"out.jsonl", *EXPORTS[name].also_writes, "out.jsonl.spec.json"}
+    assert {path.name for path in tmp_path.iterdir()} == wanted
+    assert {path.name for path in exported.files} == wanted
+    assert exported.files[0] == exported.out == tmp_path / "out.jsonl"
+    assert (exported.as_format, exported.num_samples) == (name, 3)
+    assert read_document(tmp_path / "out.jsonl.spec.json", SubsetNote).as_format == name
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_without_the_dataset_is_refused_unless_it_needs_none(tmp_path, name):
+    folder = scored_store(tmp_path)
+    subset = select(folder / "scores.parquet", ratio="0.2")
+    (folder / "traces.jsonl").unlink()
+    if not EXPORTS[name].needs_dataset:
+        export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
+        return
+    with pytest.raises(DatasetChanged, match="no longer there"):
+        export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
+    assert not list(tmp_path.glob("*out.jsonl*"))
+
+
+def test_an_export_that_is_none_is_refused_with_those_there_are(scored, tmp_path):
+    with pytest.raises(SettingError, match=f"--as csv is none of {', '.join(EXPORTS)}"):
+        export(select(scored / "scores.parquet"), tmp_path / "a.csv", ExportRequest(as_format="csv"))
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_twice_is_the_same(scored, tmp_path, name):
+    subset = select(scored / "scores.parquet", ratio="0.2")
+    export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
+    before = everything(tmp_path)
+    export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
+    assert everything(tmp_path) == before
+
+
+# ---------------------------------------------------------------- one by one
+
+
+def test_the_original_records_come_back_byte_for_byte(scored, tmp_path):
+    subset = select(scored / "scores.parquet", ratio="0.2")
+    assert len(subset) == 3
+    export(subset, tmp_path / "a.jsonl")
+    assert (tmp_path / "a.jsonl").read_bytes().splitlines() == chosen_lines(scored, subset)
+    export(subset, tmp_path / "a.json")
+    assert json.loads((tmp_path / "a.json").read_bytes()) == [json.loads(line) for line in chosen_lines(scored, subset)]
+    assert all(line in (tmp_path / "a.json").read_bytes() for line in chosen_lines(scored, subset))
+
+
+def test_ms_swift_gets_its_images(scored, tmp_path):
+    subset = select(scored / "scores.parquet", ratio="0.2")
+    exported = export(subset, tmp_path / "a.jsonl", ExportRequest(as_format="ms-swift"))
+    assert exported.notes == ["3 samples with images"]
+    for line, row in zip((tmp_path / "a.jsonl").read_text().splitlines(), subset.row.tolist(), strict=True):
+        record = json.loads(line)
+        assert record["images"] == [str(scored / f"pics/{row}.png")]
+        user, assistant = record["messages"]
+        assert user == {"role": "user", "content": f"<image>What is {row}?"}
+        assert assistant == {"role": "assistant", "content": mmathcot(row)["output"]}
+    export(subset, tmp_path / "b.jsonl", ExportRequest(as_format="ms-swift", images="/elsewhere"))
+    assert json.loads((tmp_path / "b.jsonl").read_text().splitlines()[0])["images"][0].startswith("/elsewhere/pics/")
+
+
+def test_llama_factory_gets_its_dataset_info_beside_others(scored, tmp_path):
+    (tmp_path / "dataset_info.json").write_text('{"other": {"file_name": "other.json"}}')
+    subset = select(scored / "scores.parquet", ratio="0.2")
+    exported = export(subset, tmp_path / "best.jsonl", ExportRequest(as_format="llama-factory"))
+    info = json.loads((tmp_path / "dataset_info.json").read_text())
+    assert info["other"] == {"file_name": "other.json"}
+    assert info["best"]["file_name"] == "best.jsonl"
+    assert info["best"]["columns"] == {"messages": "messages", "images": "images"}
+    assert [path.name for path in exported.files] == ["best.jsonl", "dataset_info.json", "best.jsonl.spec.json"]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "\0", "[" * 100_000])
+def test_a_dataset_info_that_cannot_be_added_to_is_left_alone(scored, tmp_path, content):
+    (tmp_path / "dataset_info.json").write_text(content)
+    subset = select(scored / "scores.parquet", ratio="0.2")
+    with pytest.raises(DataError, match=r"dataset_info\.json .* cannot be added to it"):
+        export(subset, tmp_path / "best.jsonl", ExportRequest(as_format="llama-factory"))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"dataset_info.json": content}
+
+
+def test_a_datasets_folder_is_read_back(scored, tmp_path):
+    subset = select(scored / "scores.parquet", ratio="0.2")
+    export(subset, tmp_path / "hf", ExportRequest(as_format="datasets"))
+    written = sorted(path.name for path in (tmp_path / "hf").iterdir())
+    assert written == ["data-00000-of-00001.arrow", "dataset_info.json", "state.json"]
+    expected = [json.loads(line) for line in chosen_lines(scored, subset)]
+    with pa.OSFile(str(tmp_path / "hf/data-00000-of-00001.arrow")) as source:
+        assert pa.ipc.open_stream(source).read_all().to_pylist() == expected
+    with Dataset.open([tmp_path / "hf"]) as again:
+        assert [record.parse() for record in again.scan()] == expected
+    export(subset, tmp_path / "hf", ExportRequest(as_format="datasets"))  # replaces its own
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").touch()
+    with pytest.raises(SettingError, match="was not made by this command"):
+        export(subset, tmp_path / "mine", ExportRequest(as_format="datasets"))
+
+
+def test_step_scores_are_joined_to_the_records_with_their_places(scored, tmp_path):
+    table = read_scores(scored / "scores.parquet")
+    subset = select(scored / "scores.parquet", RankRequest(by="num_steps"), ratio="0.5")
+    export(subset, tmp_path / "a.jsonl", ExportRequest(as_format="steps"))
+    for line, row in zip((tmp_path / "a.jsonl").read_bytes().splitlines(), subset.row.tolist(), strict=True):
+        original = (scored / "traces.jsonl").read_bytes().splitlines()[row]
+        assert line.startswith(original[:-1])
+        record = json.loads(line)
+        added, response = record.pop("grace_store"), record["output"]
+        assert record == mmathcot(row)
+        assert added["value"] == table.value[row]
+        assert added["step_score"] == table.table["step_score"][row].as_py()
+        assert added["history_alignment"][0] is None
+        segments = [response[start:stop] for start, stop in [*added["step_span"], added["answer_span"]]]
+        assert "".join(segments) == response
+        assert [text.startswith(f"Step {j + 1}:") for j, text in enumerate(segments[:-1])] == [True] * len(
+            added["step_score"]
+        )
+
+
+def test_images_inside_records_are_written_out(tmp_path):
+    records = [
+        {
+            "id": f"r{i}",
+            "prompt": "<image> and <image>?",
+            "steps": ["a b", "c"],
+            "answer": "d",
+            "images": [{"bytes": PNG, "path": None}, {"bytes": PNG + bytes([i]), "path": None}],
+        }
+        for i in range(4)
+    ]
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "data.parquet")
+    extract(make_job(tmp_path, data=(str(tmp_path / "data.parquet"),)))
+    subset = select(score(tmp_path / "store.zarr"), count=2)
+    exported = export(subset, tmp_path / "out/a.jsonl", ExportRequest(as_format="ms-swift"))
+    record = json.loads((tmp_path / "out/a.jsonl").read_text().splitlines()[0])
+    assert record["messages"][0]["content"] == "<image> and <image>?"
+    first, second = record["images"]
+    assert Path(first).read_bytes() == PNG
+    assert first != second
+    assert first.endswith(".png")
+    assert "3 images from inside the records in a-images" in exported.notes
+    export(subset, tmp_path / "hf", ExportRequest(as_format="datasets"))
+    with pa.OSFile(str(tmp_path / "hf/data-00000-of-00001.arrow")) as source:
+        assert pa.ipc.open_stream(source).read_all()["images"][0][0].as_py()["bytes"] == PNG
+
+
+@pytest.mark.parametrize("as_format", ["ms-swift", "llama-factory"])
+@pytest.mark.parametrize("head", ["data:image/png;base64,", "DATA:image/png;BASE64,", "data:;base64,"])
+def test_images_in_data_urls_are_written_out_too(tmp_path, as_format, head):
+    subset = traces_with_image(tmp_path, head + base64.encodebytes(PNG).decode())
+    exported = export(subset, tmp_path / "a.jsonl", ExportRequest(as_format=as_format))
+    for line in (tmp_path / "a.jsonl").read_text().splitlines():
+        (image,) = json.loads(line)["images"]
+        assert Path(image).parent == tmp_path / "a-images"
+        assert Path(image).suffix == ".png"
+        assert Path(image).read_bytes() == PNG
+    assert exported.notes == ["2 samples with images", "1 image from inside the records in a-images"]
+
+
+@pytest.mark.parametrize(
+    ("url", "why"), [("data:image/png,abc", "it does not say ;base64"), ("data:image/png;base64,???", "base64")]
+)
+def test_a_data_url_that_is_no_image_is_refused(tmp_path, url, why):
+    subset = traces_with_image(tmp_path, url)
+    with pytest.raises(DataError, match=f"The image in the data URL data:image/png.* cannot be decoded: .*{why}"):
+        export(subset, tmp_path / "a.jsonl", ExportRequest(as_format="llama-factory"))
+    assert not list(tmp_path.glob("*a.jsonl*"))
+
+
+def test_a_pretty_printed_array_becomes_lines(tmp_path):
+    records = [{"id": f"r{i}", "prompt": "?", "steps": ["a\nb", "c"], "answer": "d"} for i in range(3)]
+    (tmp_path / "data.json").write_text(json.dumps(records, indent=2))
+    extract(make_job(tmp_path, data=(str(tmp_path / "data.json"),)))
+    subset = select(score(tmp_path / "store.zarr"), count=2)
+    export(subset, tmp_path / "a.jsonl")
+    assert [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()] == records[:2]
+
+
+def test_text_that_says_image_without_one_is_reported(tmp_path):
+    lines = [
+        json.dumps({"id": f"r{i}", "prompt": "?", "steps": ["the tag <image>", "b"], "answer": "c"}) for i in range(3)
+    ]
+    (tmp_path / "traces.jsonl").write_text("\n".join(lines))
+    extract(make_job(tmp_path))
+    subset = select(score(tmp_path / "store.zarr"), count=3)
+    exported = export(subset, tmp_path / "a.jsonl", ExportRequest(as_format="llama-factory"))
+    (refused,) = exported.notes
+    assert refused.startswith("3 samples with <image> in the text")
+    assert "LLaMA-Factory will refuse them" in refused
+    (said,) = export(subset, tmp_path / "b.jsonl", ExportRequest(as_format="ms-swift")).notes
+    assert said.startswith("3 samples with <image> in the text")
+    assert "refuse" not in said
+    assert "images" not in json.loads((tmp_path / "dataset_info.json").read_text())["a"]["columns"]
+
+
+def test_heuristics_have_no_steps_to_join(scored, tmp_path):
+    score(scored / "store.zarr", HeuristicSpec(method="longest"), out=tmp_path / "longest.parquet")
+    with pytest.raises(DataError, match="Scores by longest have no step scores"):
+        export(select(tmp_path / "longest.parquet"), tmp_path / "a.jsonl", ExportRequest(as_format="steps"))
+
+
+def test_records_that_fit_no_table_are_refused(tmp_path):
+    lines = [
+        json.dumps({"id": f"r{i}", "prompt": "?", "steps": ["a", "b"], "answer": "c", "x": [1, "one"][i % 2]})
+        for i in range(4)
+    ]
+    (tmp_path / "traces.jsonl").write_text("\n".join(lines))
+    extract(make_job(tmp_path))
+    subset = select(score(tmp_path / "store.zarr"), ratio=1)
+    with pytest.raises(DataError, match="The records do not fit one table"):
+        export(subset, tmp_path / "hf", ExportRequest(as_format="datasets"))
+    assert not list(tmp_path.glob("hf*"))
+
+
+def test_a_datasets_folder_of_someone_else_is_not_replaced(scored, tmp_path):
+    subset = select(scored / "scores.parquet", ratio="0.2")
+    export(subset, tmp_path / "hf", ExportRequest(as_format="datasets"))
+    export(subset, tmp_path / "ids", ExportRequest(as_format="ids"))
+    shutil.copytree(tmp_path / "hf", tmp_path / "theirs")
+    with pytest.raises(SettingError, match="theirs exists and was not made by this command"):
+        export(subset, tmp_path / "theirs", ExportRequest(as_format="datasets"))
+    (tmp_path / "theirs.spec.json").write_text('{"made_by": "hand"}')
+    with pytest.raises(SettingError, match="theirs exists and was not made by this command"):
+        export(subset, tmp_path / "theirs", ExportRequest(as_format="datasets"))
+    (tmp_path / "ids").unlink()  # its note stays, and says nothing of a folder
+    shutil.copytree(tmp_path / "hf", tmp_path / "ids")
+    with pytest.raises(SettingError, match="ids exists and was not made by this command"):
+        export(subset, tmp_path / "ids", ExportRequest(as_format="datasets"))
+    state = json.loads((tmp_path / "hf/state.json").read_text())
+    (tmp_path / "hf/state.json").write_text(json.dumps(state | {"_fingerprint": "saved by datasets"}))
+    before = everything(tmp_path)
+    with pytest.raises(SettingError, match="hf exists and was not made by this command"):
+        export(subset, tmp_path / "hf", ExportRequest(as_format="datasets"))
+    (tmp_path / "hf/state.json").write_text("{")
+    with pytest.raises(SettingError, match="hf exists and was not made by this command"):
+        export(subset, tmp_path / "hf", ExportRequest(as_format="datasets"))
+    (tmp_path / "hf/state.json").write_bytes(before[tmp_path / "hf/state.json"])
+    assert everything(tmp_path) == before

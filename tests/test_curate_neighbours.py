@@ -1,0 +1,97 @@
+"""The nearest samples, and the least aligned ones, against brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from grace_store.base.errors import DataError, SettingError, Unfinished, UnknownName
+from grace_store.base.events import Warned
+from grace_store.curate.neighbours import NeighboursRequest, neighbours, read_vectors
+from grace_store.curate.score import score
+from grace_store.read.descriptors import DescriptorSpec, describe_samples
+from grace_store.store.opened import Store
+from tests.duplicated_stores import duplicated_samples, duplicated_store
+from tests.vector_stores import vector_store
+
+
+@pytest.fixture(scope="module")
+def samples() -> list[np.ndarray]:
+    return duplicated_samples()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> Store:
+    return duplicated_store(tmp_path_factory.mktemp("d"))
+
+
+@pytest.mark.parametrize("descriptor", ["answer", "steps", "projected"])
+@pytest.mark.parametrize("least", [False, True])
+def test_neighbours_are_those_of_brute_force(store, descriptor, least):
+    vector = describe_samples(store, DescriptorSpec(descriptor=descriptor)).vector.astype(np.float64)
+    cosine = vector @ vector[7]
+    order = np.argsort(cosine if least else -cosine, kind="stable")
+    truth = [place for place in order.tolist() if place != 7 and vector[place].any()][:5]
+    found = neighbours(store, "s7", NeighboursRequest(count=5, least=least, descriptor=descriptor), threads=2)
+    assert [neighbour.row for neighbour in found.neighbours] == truth
+    np.testing.assert_allclose([neighbour.cosine for neighbour in found.neighbours], cosine[truth], atol=1e-6)
+    assert (found.sample_id, found.descriptor, found.least) == ("s7", descriptor, least)
+
+
+def test_neighbours_of_a_trace_that_is_not_there(store, samples, tmp_path):
+    np.save(tmp_path / "new.npy", samples[7].astype(np.float64))
+    found = neighbours(store, read_vectors(tmp_path / "new.npy"), NeighboursRequest(count=2))
+    assert found.sample_id is None
+    assert found.neighbours[0].sample_id == "s7"
+    assert found.neighbours[0].cosine == pytest.approx(1, abs=1e-6)
+    assert found.neighbours[1].sample_id == "s67"
+    weighted = neighbours(store, samples[7], NeighboursRequest(descriptor="weighted", scores=score(store), count=1))
+    assert weighted.neighbours[0].sample_id == "s7"
+
+
+@pytest.mark.parametrize(
+    ("vectors", "words"),
+    [
+        (np.ones((2, 5)), r"shape \(2, 5\).*has vectors \(K\+1, 48\), the answer's last"),
+        (np.ones((1, 48)), r"shape \(1, 48\)"),
+        (np.ones(48), r"shape \(48,\)"),
+        (np.full((2, 48), np.inf), "not finite"),
+        (np.zeros((2, 48)), "a descriptor of zeros"),
+    ],
+)
+def test_vectors_that_fit_no_sample_are_refused(store, vectors, words):
+    with pytest.raises(DataError, match=words):
+        neighbours(store, vectors.astype(np.float32))
+
+
+def test_files_that_hold_no_vectors_are_refused(tmp_path):
+    np.save(tmp_path / "objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    np.save(tmp_path / "words.npy", np.array(["a"]))
+    (tmp_path / "text.npy").write_text("1 2 3")
+    for name in ("objects", "text"):
+        with pytest.raises(
+            DataError, match=r"cannot be read as an array of numbers in the \.npy format; `numpy\.save`"
+        ):
+            read_vectors(tmp_path / f"{name}.npy")
+    with pytest.raises(DataError, match=r"missing\.npy is not there; --vectors takes an array"):
+        read_vectors(tmp_path / "missing.npy")
+    with pytest.raises(DataError, match="does not hold one array of numbers"):
+        read_vectors(tmp_path / "words.npy")
+
+
+def test_samples_without_neighbours_are_refused_with_the_reason(tmp_path, samples):
+    store = vector_store(tmp_path / "s.zarr", samples, samples_per_unit=16, units=[0, 5], set_aside=[3])
+    with pytest.raises(Unfinished, match="unit 1 of base, which is not done yet"):
+        neighbours(store, "s20", NeighboursRequest(partial=True))
+    with pytest.raises(DataError, match=r"it was set aside \(too_long\)"):
+        neighbours(store, "s3", NeighboursRequest(partial=True))
+    with pytest.raises(DataError, match="descriptor is zero"):
+        neighbours(store, "s85", NeighboursRequest(partial=True))
+    with pytest.raises(UnknownName, match="has no sample 'nobody'"):
+        neighbours(store, "nobody", NeighboursRequest(partial=True))
+    with pytest.raises(SettingError, match="count 0 is below 1"):
+        neighbours(store, "s1", NeighboursRequest(count=0))
+    told = []
+    found = neighbours(store, "s1", NeighboursRequest(count=99, partial=True), listener=told.append)
+    assert len(found.neighbours) == 14 + 9
+    assert told == [Warned("Only 23 other samples can be compared with.")]

@@ -1,0 +1,41 @@
+"""Scoring methods by name: each takes its own settings and refuses those that it would ignore."""
+
+from __future__ import annotations
+
+import pytest
+
+from grace_store.base.errors import SettingError
+from grace_store.values.methods import METHODS
+from grace_store.values.methods.heuristic_spec import HeuristicSpec
+from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.method_spec import parse_spec
+from grace_store.values.score_spec import ScoreSpec
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_every_method_has_settings_of_its_own_name(method):
+    assert parse_spec({"method": method}).method == method
+
+
+def test_settings_are_those_given():
+    assert parse_spec({"method": "grace", "alpha": 0.3, "history": "ema:0.8"}) == ScoreSpec(
+        alpha=0.3, history="ema:0.8"
+    )
+    assert parse_spec({"method": "random", "seed": 7}) == HeuristicSpec(method="random", seed=7)
+    assert parse_spec({"method": "icons", "vote_percent": 5}) == InfluenceSpec(method="icons", vote_percent=5)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        ("longest", {"alpha": 0.3, "without_answer": True}, "has no use for --alpha, --without-answer"),
+        ("grace", {"vote_percent": 5}, "has no use for --vote-percent"),
+        ("grace", {"seed": 1}, "--seed; it is for --method random or cadc"),
+        ("loss", {"seed": 1}, "no use for --seed"),
+        ("less", {"vote_percent": 5}, "no use for --vote-percent"),
+        ("nonsense", {}, "nonsense"),
+    ],
+)
+def test_what_a_method_would_ignore_is_refused(method, settings, message):
+    with pytest.raises(SettingError, match=message):
+        parse_spec({"method": method, **settings})
