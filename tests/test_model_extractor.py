@@ -15,7 +15,8 @@ from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.base.states import Reason
 from grace_store.data.sample import ImageRef, Sample, Turn
 from grace_store.model.door import ProxyExtractor, open_extractor, resolve_spec
-from tests.tiny_models import tiny_text_model
+from grace_store.model.inputs.tokens import SampleTokenizer
+from tests.tiny_models import CHATML, tiny_text_model
 
 OPTIONS = RunOptions(device="cpu", threads=1)
 
@@ -134,14 +135,78 @@ def test_one_sample_that_does_not_fit_ends_the_run(model, monkeypatch):
     assert "Lower --head-tokens, use a larger or less busy device, or begin a new --signal" in str(raised.value)
 
 
-def test_other_failures_are_not_taken_for_lack_of_memory(model, monkeypatch):
+FAILURES = [
+    IndexError("index 7 is out of range"),
+    RuntimeError("no shape at 0x7f31"),
+    AssertionError(),
+    KeyError(3),
+]
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("batch_tokens", [None, 1], ids=["together", "alone"])
+def test_a_sample_the_model_fails_on_is_set_aside_and_no_other(model, monkeypatch, error, batch_tokens):
+    extractor = make(model, OPTIONS.model_copy(update={"batch_tokens": batch_tokens}))
+    expected = extract(extractor)
+    culprit = torch.from_numpy(extractor.prepare(SAMPLES).tokens[3].ids)
+    actual = head_vjp.run_backbone
+
+    def failing(model, *, input_ids):
+        if any(torch.equal(row[: len(culprit)], culprit) for row in input_ids):
+            raise error
+        return actual(model, input_ids=input_ids)
+
+    monkeypatch.setattr(head_vjp, "run_backbone", failing)
+    first, second = extract(extractor), extract(extractor)
+    assert first.set_aside == second.set_aside
+    assert list(first.set_aside) == [3]
+    assert first.set_aside[3].reason == Reason.BAD_TEXT
+    assert first.set_aside[3].detail.startswith(f"the model fails on it: {type(error).__name__}")
+    assert "0x" not in first.set_aside[3].detail
+    np.testing.assert_array_equal(first.segment_vector, second.segment_vector)
+    others = [row for row in range(len(first.segment_vector)) if row // 3 != 3]
+    np.testing.assert_allclose(first.segment_vector[others], expected.segment_vector[others], rtol=1e-4, atol=1e-6)
+    assert not first.segment_vector[9:12].any()
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [("shape mismatch", ModelError), ("CUDA error: device-side assert triggered", RuntimeError)],
+    ids=["always", "device lost"],
+)
+def test_a_failure_that_is_no_samples_own_ends_the_run(model, monkeypatch, message, kind):
     def broken(*_args, **_kwargs):
-        raise RuntimeError("shape mismatch")
+        raise RuntimeError(message)
 
     extractor = make(model)
     monkeypatch.setattr(head_vjp, "run_backbone", broken)
-    with pytest.raises(RuntimeError, match="shape mismatch"):
+    with pytest.raises(kind, match=message):
         extract(extractor)
+
+
+@pytest.mark.parametrize("operation", ["1 / 0", "message.content.nothing.there", "[].pop()", "'%d' % 'x'"])
+def test_a_template_that_fails_on_one_record_sets_that_aside(tmp_path, operation):
+    guarded = "{% if 'poison' in message.content %}{{ " + operation + " }}{% endif %}{{ message.content }}"
+    path = str(tiny_text_model("qwen3", tmp_path / "m", chat_template=CHATML.replace("{{ message.content }}", guarded)))
+    signals = extract(make(path), [SAMPLES[0], sample(5, prompt="poison"), SAMPLES[1]])
+    assert list(signals.set_aside) == [1]
+    assert signals.segment_vector[[0, 1, 2, 6, 7, 8]].any(axis=1).all()
+
+
+def test_a_tokenizer_that_fails_on_one_record_sets_that_aside(model, monkeypatch):
+    extractor = make(model)
+    actual = SampleTokenizer.tokenize
+
+    def failing(self, rendered):
+        if any("poison" in each.text for each in rendered):
+            raise OverflowError("too many")
+        return actual(self, rendered)
+
+    monkeypatch.setattr(SampleTokenizer, "tokenize", failing)
+    signals = extract(extractor, [SAMPLES[0], sample(5, prompt="poison"), SAMPLES[1]])
+    assert {position: str(why) for position, why in signals.set_aside.items()} == {
+        1: "bad_text: the tokenizer fails on it: OverflowError: too many"
+    }
 
 
 def test_preparing_from_many_threads_gives_the_same_tokens(model):

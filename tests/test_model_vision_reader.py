@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import grace_store.model.inputs.reading as reading
 from grace_store.base.errors import DatasetChanged, ModelError, SettingError
@@ -22,11 +25,14 @@ from grace_store.model.door import ProxyExtractor, open_extractor, resolve_spec
 from grace_store.model.inputs.reading import ImageQueue
 from grace_store.model.inputs.vision import SampleImages
 from grace_store.model.load import trials
+from grace_store.model.load.weights import describe_model
 from tests.autograd import relative
+from tests.odd_vision_models import ODD_FAMILIES
 from tests.tiny_models import CHATML, tiny_text_model
 from tests.tiny_vision_models import picture, png, tiny_vision_model
 
 OPTIONS = RunOptions(device="cpu", threads=1)
+BAD_TEXT = Reason.BAD_TEXT
 RESPONSE = "We count the apples.\nIt is 3."
 BOUNDS = (0, 21, len(RESPONSE))
 
@@ -39,6 +45,13 @@ def qwen(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def llava(tmp_path_factory) -> Path:
     return tiny_vision_model("llava", tmp_path_factory.mktemp("model") / "llava")
+
+
+@pytest.fixture(scope="module")
+def odd_model(tmp_path_factory):
+    """Return a function from a family to its folder, made once."""
+    root = tmp_path_factory.mktemp("odd")
+    return cache(lambda family: tiny_vision_model(ODD_FAMILIES[family], root / family))
 
 
 def ask(*parts: str | bytes | ImageRef, response: str = RESPONSE) -> Sample:
@@ -255,3 +268,88 @@ def test_a_model_that_does_not_see_is_refused(qwen, monkeypatch):
     monkeypatch.setattr(trials, "_hidden", lambda _extractor, probes: torch.ones(len(probes), 4))
     with pytest.raises(ModelError, match="does not see the images"):
         make(qwen)
+
+
+# ---------------------------------------------------------------- words that mean images to the model alone
+
+
+@pytest.mark.parametrize(
+    ("family", "word"),
+    [
+        ("glm4v", "<|begin_of_video|>"),
+        ("glm4v", "<|end_of_video|>"),
+        ("glm4v", "<|begin_of_image|>"),
+        ("ovis2", "<IMG_ATOM>"),
+        ("ovis2", "<IMG_START>"),
+        ("ovis2", "<image>"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # within transformers' own processor
+def test_words_that_mean_images_set_their_sample_aside_and_no_other(odd_model, family, word):
+    extractor = make(odd_model(family))
+    good = [ask(SMALL, "How many?"), ask("What is known?")]
+    expected = extract(extractor, *good)
+    in_prompt = ask(SMALL, f"Is {word} here?")
+    in_response = ask(LARGE, "How many?", response=RESPONSE[:5] + word + RESPONSE[5:])
+    signals = extract(extractor, good[0], in_prompt, good[1], in_response)
+    assert {position: why.reason for position, why in signals.set_aside.items()} == {1: BAD_TEXT, 3: BAD_TEXT}
+    assert word in signals.set_aside[1].detail
+    assert relative(signals.segment_vector[[0, 1, 4, 5]], expected.segment_vector) < 1e-5
+
+
+def test_a_sample_the_processor_fails_on_is_set_aside(qwen, monkeypatch):
+    extractor = make(qwen)
+    reader = extractor._reader._vision
+    actual = reader._processor.__class__.__call__
+
+    def failing(self, *, text, **options):
+        if "poison" in text[0]:
+            raise LookupError("no such token")
+        return actual(self, text=text, **options)
+
+    monkeypatch.setattr(reader._processor.__class__, "__call__", failing)
+    signals = extract(extractor, ask("Fine?"), ask("poison"), ask(SMALL, "poison"))
+    assert {position: str(why) for position, why in signals.set_aside.items()} == {
+        1: "bad_text: it cannot be read as the model is given it: LookupError: no such token",
+        2: "image_unreadable: the image processor refuses it (30 x 40 pixels): LookupError: no such token",
+    }
+
+
+# ---------------------------------------------------------------- which processor a model gets
+
+
+def named_processor(folder: Path, source: Path, processor: str, images: str | None = None) -> Path:
+    """Copy a model, and have the copy name another processor."""
+    copied = shutil.copytree(source, folder)
+    for name in ("processor_config.json", "preprocessor_config.json"):
+        path = copied / name
+        settings = json.loads(path.read_text()) if path.is_file() else {}
+        if images:
+            settings.pop("image_processor", None)
+            settings["image_processor_type"] = images
+        path.write_text(json.dumps({**settings, "processor_class": processor}))
+    return copied
+
+
+def test_the_processor_that_a_folder_names_is_taken(llava, tmp_path):
+    assert type(describe_model(llava).processor).__name__ == "LlavaProcessor"
+    renamed = named_processor(tmp_path / "next", llava, "LlavaNextProcessor")
+    assert isinstance(describe_model(renamed).processor, transformers.LlavaNextProcessor)
+    unknown = named_processor(tmp_path / "unknown", llava, "WrittenByTheModelsOwnCode")
+    assert isinstance(describe_model(unknown).processor, transformers.LlavaProcessor)
+
+
+def test_a_processor_that_needs_torchvision_is_not_replaced_by_another(llava, tmp_path):
+    pixtral = named_processor(tmp_path / "pixtral", llava, "PixtralProcessor")
+    if importlib.util.find_spec("torchvision"):
+        assert isinstance(describe_model(pixtral).processor, transformers.PixtralProcessor)
+        return
+    with pytest.raises(ModelError, match=r"PixtralProcessor, .*cannot be imported without torchvision.*Install"):
+        describe_model(pixtral)
+
+
+@pytest.mark.parametrize("kind", ["Llama4ImageProcessor", "Cohere2VisionImageProcessor", "Kimi_K25ImageProcessor"])
+def test_installing_torchvision_is_not_advised_in_vain(llava, tmp_path, kind):
+    folder = named_processor(tmp_path / "model", llava, "LlavaProcessor", images=kind)
+    with pytest.raises(ModelError, match=f"{kind}, .*has no form that runs on PIL.*not used here, installed or not"):
+        describe_model(folder)

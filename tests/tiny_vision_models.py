@@ -46,7 +46,7 @@ GEMMA_TEMPLATE = (
     "<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
 )
 
-_TEXT: dict[str, Any] = {
+TEXT: dict[str, Any] = {
     "hidden_size": 48,
     "intermediate_size": 64,
     "num_hidden_layers": 2,
@@ -57,8 +57,8 @@ _TEXT: dict[str, Any] = {
     "eos_token_id": 0,
     "pad_token_id": 0,
 }
-_MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 2]}
-_CLIP: dict[str, Any] = {
+MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 2]}
+CLIP: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
@@ -90,7 +90,7 @@ def _qwen(name: str, vision: dict[str, Any], text: dict[str, Any]) -> Callable[[
             for key, token in zip(("vision_start", "vision_end", "image", "video"), _QWEN_TOKENS, strict=True)
         }
         return getattr(transformers, f"{name}Config")(
-            text_config={**_TEXT, "vocab_size": len(tokenizer), "rope_parameters": _MROPE, **text},
+            text_config={**TEXT, "vocab_size": len(tokenizer), "rope_parameters": MROPE, **text},
             vision_config={"patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, **vision},
             **ids,
         )
@@ -98,11 +98,11 @@ def _qwen(name: str, vision: dict[str, Any], text: dict[str, Any]) -> Callable[[
     return make
 
 
-def _save_qwen(_tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+def _save_qwen(kind: str) -> Callable[[PreTrainedTokenizerFast, Path], None]:
     # As Qwen's own folders have it: no word of the PIL backend, and a processor class that wants videos too.
     settings = {
         "image_processor_type": "Qwen2VLImageProcessorFast",
-        "processor_class": "Qwen3VLProcessor",
+        "processor_class": kind,
         "patch_size": 4,
         "merge_size": 2,
         "temporal_patch_size": 2,
@@ -110,13 +110,17 @@ def _save_qwen(_tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
         "image_mean": [0.5, 0.5, 0.5],
         "image_std": [0.5, 0.5, 0.5],
     }
-    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    return lambda _, folder: _write(folder / "preprocessor_config.json", settings)
+
+
+def _write(path: Path, settings: dict[str, Any]) -> None:
+    path.write_text(json.dumps(settings))
 
 
 def _llava_config(tokenizer: PreTrainedTokenizerFast) -> Any:
     return transformers.LlavaConfig(
-        vision_config=transformers.CLIPVisionConfig(**_CLIP),
-        text_config=transformers.LlamaConfig(**{**_TEXT, "vocab_size": len(tokenizer)}),
+        vision_config=transformers.CLIPVisionConfig(**CLIP),
+        text_config=transformers.LlamaConfig(**{**TEXT, "vocab_size": len(tokenizer)}),
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         vision_feature_select_strategy="default",
         vision_feature_layer=-2,
@@ -134,8 +138,8 @@ def _save_llava(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
 
 def _next_config(tokenizer: PreTrainedTokenizerFast) -> Any:
     return transformers.LlavaNextConfig(
-        vision_config=transformers.CLIPVisionConfig(**_CLIP),
-        text_config=transformers.LlamaConfig(**{**_TEXT, "vocab_size": len(tokenizer)}),
+        vision_config=transformers.CLIPVisionConfig(**CLIP),
+        text_config=transformers.LlamaConfig(**{**TEXT, "vocab_size": len(tokenizer)}),
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         image_grid_pinpoints=_PINPOINTS,
         vision_feature_select_strategy="default",
@@ -154,8 +158,8 @@ def _save_next(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
 
 def _intern_config(tokenizer: PreTrainedTokenizerFast) -> Any:
     return transformers.InternVLConfig(
-        vision_config={**_CLIP, "image_size": [32, 32], "patch_size": [8, 8]},
-        text_config=transformers.Qwen2Config(**{**_TEXT, "vocab_size": len(tokenizer)}),
+        vision_config={**CLIP, "image_size": [32, 32], "patch_size": [8, 8]},
+        text_config=transformers.Qwen2Config(**{**TEXT, "vocab_size": len(tokenizer)}),
         image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
         downsample_ratio=0.5,
     )
@@ -171,8 +175,8 @@ def _save_intern(_tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
 
 def _onevision_config(tokenizer: PreTrainedTokenizerFast) -> Any:
     return transformers.LlavaOnevisionConfig(
-        vision_config=transformers.SiglipVisionConfig(**_CLIP, vision_use_head=False),
-        text_config=transformers.Qwen2Config(**{**_TEXT, "vocab_size": len(tokenizer)}),
+        vision_config=transformers.SiglipVisionConfig(**CLIP, vision_use_head=False),
+        text_config=transformers.Qwen2Config(**{**TEXT, "vocab_size": len(tokenizer)}),
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         video_token_index=tokenizer.convert_tokens_to_ids("<video>"),
         image_grid_pinpoints=_PINPOINTS,
@@ -204,8 +208,8 @@ def _gemma_config(tokenizer: PreTrainedTokenizerFast) -> Any:
         )
     }
     return transformers.Gemma3Config(
-        text_config={**_TEXT, "vocab_size": len(tokenizer), "head_dim": 16, "sliding_window": 24},
-        vision_config={**_CLIP, "vision_use_head": False},
+        text_config={**TEXT, "vocab_size": len(tokenizer), "head_dim": 16, "sliding_window": 24},
+        vision_config={**CLIP, "vision_use_head": False},
         mm_tokens_per_image=4,
         **ids,
     )
@@ -236,10 +240,11 @@ _QWEN25_VISION: dict[str, Any] = {
 }
 _QWEN2_VISION: dict[str, Any] = {"depth": 2, "embed_dim": 32, "hidden_size": 48, "num_heads": 2, "mlp_ratio": 2}
 
+_QWEN3, _QWEN25, _QWEN2 = (_save_qwen(f"{name}Processor") for name in ("Qwen3VL", "Qwen2_5_VL", "Qwen2VL"))
 VISION_FAMILIES: dict[str, Family] = {
-    "qwen3_vl": Family(_QWEN_TOKENS, QWEN_TEMPLATE, _qwen("Qwen3VL", _QWEN3_VISION, {"head_dim": 12}), _save_qwen),
-    "qwen2_5_vl": Family(_QWEN_TOKENS, QWEN_TEMPLATE, _qwen("Qwen2_5_VL", _QWEN25_VISION, {}), _save_qwen),
-    "qwen2_vl": Family(_QWEN_TOKENS, QWEN_TEMPLATE, _qwen("Qwen2VL", _QWEN2_VISION, {}), _save_qwen),
+    "qwen3_vl": Family(_QWEN_TOKENS, QWEN_TEMPLATE, _qwen("Qwen3VL", _QWEN3_VISION, {"head_dim": 12}), _QWEN3),
+    "qwen2_5_vl": Family(_QWEN_TOKENS, QWEN_TEMPLATE, _qwen("Qwen2_5_VL", _QWEN25_VISION, {}), _QWEN25),
+    "qwen2_vl": Family(_QWEN_TOKENS, QWEN_TEMPLATE, _qwen("Qwen2VL", _QWEN2_VISION, {}), _QWEN2),
     "qwen3_vl_moe": Family(
         _QWEN_TOKENS,
         QWEN_TEMPLATE,
@@ -248,7 +253,7 @@ VISION_FAMILIES: dict[str, Family] = {
             _QWEN3_VISION,
             {"head_dim": 12, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
         ),
-        _save_qwen,
+        _QWEN3,
     ),
     "llava": Family(["<image>"], LLAVA_TEMPLATE, _llava_config, _save_llava, metaspace=True),
     "llava_next": Family(["<image>"], LLAVA_TEMPLATE, _next_config, _save_next, metaspace=True),
@@ -279,13 +284,13 @@ VISION_FAMILIES: dict[str, Family] = {
 }
 
 
-def tiny_vision_model(family: str, folder: Path, *, seed: int = 0, text: dict[str, Any] | None = None) -> Path:
+def tiny_vision_model(family: str | Family, folder: Path, *, seed: int = 0, text: dict[str, Any] | None = None) -> Path:
     """Save a tiny random vision-language model with its tokenizer, chat template and image processor.
 
     text is changed in the configuration of its language part.
     """
-    made = VISION_FAMILIES[family]
-    tokenizer = vision_tokenizer(family)
+    made = VISION_FAMILIES[family] if isinstance(family, str) else family
+    tokenizer = vision_tokenizer(made)
     config = made.config(tokenizer)
     for name, value in (text or {}).items():
         setattr(config.text_config, name, value)
@@ -299,8 +304,8 @@ def tiny_vision_model(family: str, folder: Path, *, seed: int = 0, text: dict[st
     return folder
 
 
-def vision_tokenizer(family: str) -> PreTrainedTokenizerFast:
-    made = VISION_FAMILIES[family]
+def vision_tokenizer(family: str | Family) -> PreTrainedTokenizerFast:
+    made = VISION_FAMILIES[family] if isinstance(family, str) else family
     tokenizer = tiny_tokenizer(chat_template=None, metaspace=made.metaspace)
     tokenizer.add_tokens([transformers.AddedToken(token, special=True) for token in made.tokens], special_tokens=True)
     if made.names:

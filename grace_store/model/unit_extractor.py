@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from grace_store.base.arrays import Float32Array
-from grace_store.base.errors import OutOfMemory
+from grace_store.base.errors import GraceStoreError, ModelError, OutOfMemory
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import UnitOutcome, UnitSignals
 from grace_store.data.sample import Sample
+from grace_store.model.failures import in_words, is_device_lost, is_out_of_memory
 from grace_store.model.head.choose_head import choose_head
 from grace_store.model.head.closed_form import OutputHead
 from grace_store.model.head.own_forward import response_states
@@ -33,7 +34,6 @@ from grace_store.model.inputs.tokens import TokenizedSample
 from grace_store.model.inputs.vision import ImageInputs, SampleImages
 from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import LoadedModel
-from grace_store.model.out_of_memory import is_out_of_memory
 
 _LOG = logging.getLogger(__name__)
 
@@ -177,11 +177,11 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         waiting = deque(prepared.batches)
         while waiting:
             batch = waiting.popleft()
-            result = self._try(batch, images, waiting[0].members if waiting else ())
-            if result is None:
-                waiting.extendleft(reversed(self._split(batch, prepared.tokens)))
+            made = self._try(batch, images, waiting[0].members if waiting else ())
+            if isinstance(made, Exception):
+                waiting.extendleft(reversed(self._smaller(batch, made, prepared)))
             else:
-                pending.results.append((batch, result))
+                pending.results.append((batch, made))
         self._finish()
         if self._device.type == "cuda":
             pending.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -192,21 +192,43 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         samples = [tokens[member] for member in members]
         return collate(members, samples, pin=self._device.type == "cuda", packed=self._packing)
 
-    def _try(self, batch: Batch, images: ImageQueue, upcoming: Sequence[int]) -> ResultT | None:
-        """Return what a batch makes, or None if memory ran out."""
+    def _try(self, batch: Batch, images: ImageQueue, upcoming: Sequence[int]) -> ResultT | Exception:
+        """Return what a batch makes, or why it failed."""
         try:
             image_inputs = images.take(batch.members)
             images.announce(upcoming)
             return self._run(batch, image_inputs)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
+        except GraceStoreError:
+            raise
+        except Exception as error:
+            if is_device_lost(error):
                 raise
+            failure = error.with_traceback(None)
         # Past the except clause, the failed call's tensors are gone with its traceback.
         self._forget()
         self.head.release()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-        return None
+        return failure
+
+    def _smaller(self, batch: Batch, failure: Exception, prepared: PreparedUnit) -> list[Batch]:
+        """Return the batches to run instead of one that failed; sets a sample aside that fails by itself."""
+        if is_out_of_memory(failure):
+            return self._split(batch, prepared.tokens)
+        if len(batch.members) > 1:
+            return [self._collate([member], prepared.tokens) for member in batch.members]
+        self._check_works(failure)
+        _LOG.warning("a sample is set aside, as the model fails on it: %s", in_words(failure))
+        prepared.set_aside[batch.members[0]] = SetAside(Reason.BAD_TEXT, f"the model fails on it: {in_words(failure)}")
+        return []
+
+    def _check_works(self, failure: Exception) -> None:
+        """Raise unless the model runs on a few tokens: else a failure says nothing about a sample."""
+        ids = np.arange(1, 5) % self.head.vocab_size
+        try:
+            self._run(collate([0], [TokenizedSample(ids, np.array([-1, -1, 0, 0]), 1)], pin=False), {})
+        except Exception as error:
+            raise ModelError(f"{type(self._model).__name__} fails on any sample. {in_words(failure)}") from error
 
     def hidden_states(self, batch: Batch, image_inputs: ImageInputs) -> Tensor:
         """Return what the head is given for each response token, (num_tokens, d), in the order of the segments."""

@@ -16,6 +16,7 @@ from grace_store.base.errors import OutOfMemory
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import SampleSignals, UnitOutcome
+from grace_store.model.failures import is_out_of_memory
 from grace_store.model.gradients.adam_step import AdamStep
 from grace_store.model.gradients.coordinates import coordinates_of, parameters_of, read_moments
 from grace_store.model.gradients.projected_rows import ProjectedRows
@@ -33,7 +34,6 @@ from grace_store.model.inputs.collate import Batch
 from grace_store.model.inputs.vision import ImageInputs
 from grace_store.model.load.adapters import Adapter, attach_adapter
 from grace_store.model.load.weights import LoadedModel
-from grace_store.model.out_of_memory import is_out_of_memory
 from grace_store.model.unit_extractor import (
     PendingSegments,
     PreparedUnit,

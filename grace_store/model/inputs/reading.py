@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from grace_store.base.errors import SettingError
+from grace_store.base.errors import GraceStoreError, SettingError
 from grace_store.base.settings import ExtractSpec
-from grace_store.base.states import SetAside, Unusable
+from grace_store.base.states import Reason, SetAside, Unusable
 from grace_store.data.image_files import ImageFolder
 from grace_store.data.sample import Sample
+from grace_store.model.failures import in_words, is_out_of_memory
 from grace_store.model.inputs.render import RenderedSample, Renderer
 from grace_store.model.inputs.tokens import SampleTokenizer, TokenizedSample
 from grace_store.model.inputs.vision import ImageInputs, SampleImages, VisionReader, image_mark, join_images
@@ -74,32 +76,54 @@ class SampleReader:
         unit = ReadUnit()
         rendered: dict[int, RenderedSample] = {}
         for position, sample in enumerate(samples):
-            try:
+            with _set_aside(unit, position):
                 rendered[position] = self._renderer.render(sample)
-            except Unusable as verdict:
-                unit.set_aside[position] = SetAside(verdict.reason, verdict.detail)
-        for position, made in zip(rendered, self._tokenizer.tokenize(list(rendered.values())), strict=True):
+        for position, made in zip(rendered, self._tokenize(list(rendered.values())), strict=True):
             if isinstance(made, Unusable):
-                unit.set_aside[position] = SetAside(made.reason, made.detail)
+                unit.set_aside[position] = made.why
             else:
                 unit.tokens[position] = made
         if self._vision is not None:
             self._read_images(self._vision, samples, rendered, unit)
         return unit
 
+    def _tokenize(self, rendered: Sequence[RenderedSample]) -> list[TokenizedSample | Unusable]:
+        try:
+            return self._tokenizer.tokenize(rendered)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            if len(rendered) == 1:
+                return [Unusable(Reason.BAD_TEXT, f"the tokenizer fails on it: {in_words(error)}")]
+        return [made for each in rendered for made in self._tokenize([each])]
+
     def _read_images(
         self, vision: VisionReader, samples: Sequence[Sample], rendered: dict[int, RenderedSample], unit: ReadUnit
     ) -> None:
         room = UNIT_IMAGE_BYTES
-        for position, tokens in list(unit.tokens.items()):
-            try:
+        for position in list(unit.tokens):
+            tokens = unit.tokens.pop(position)
+            with _set_aside(unit, position):
                 unit.tokens[position], images = vision.read(samples[position], rendered[position], tokens)
-            except Unusable as verdict:
-                del unit.tokens[position]
-                unit.set_aside[position] = SetAside(verdict.reason, verdict.detail)
-                continue
-            room -= images.num_bytes
-            unit.images[position] = images if room >= 0 else replace(images, kept=None)
+                room -= images.num_bytes
+                unit.images[position] = images if room >= 0 else replace(images, kept=None)
+
+
+@contextmanager
+def _set_aside(unit: ReadUnit, position: int) -> Iterator[None]:
+    """Set a sample aside whose reading fails, whatever the reason, unless that is none of its own."""
+    try:
+        yield
+    except Unusable as verdict:
+        unit.set_aside[position] = verdict.why
+    except GraceStoreError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        unit.set_aside[position] = SetAside(
+            Reason.BAD_TEXT, f"it cannot be read as the model is given it: {in_words(error)}"
+        )
 
 
 class ImageQueue:

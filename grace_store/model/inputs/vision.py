@@ -7,6 +7,7 @@ counted from the end, and its tokens are compared with those of the text as it w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,12 +22,14 @@ from grace_store.base.errors import DatasetChanged, ModelError
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.image_files import ImageFolder, Picture
 from grace_store.data.sample import ImageRef, Sample
+from grace_store.model.failures import in_words, is_out_of_memory
 from grace_store.model.inputs.render import RenderedSample
 from grace_store.model.inputs.tokens import NO_SEGMENT, TokenizedSample
 
 ImageInputs = dict[str, Tensor]
 """The model's arguments that belong to images, by name; the first dimension counts images or their patches."""
 
+_OF_IMAGES = re.compile(r"(?i)image|img|video|vision|(^|_)[be]oi_")
 _AROUND = (("<|vision_start|>", "<|vision_end|>"), ("<vision_start>", "<vision_end>"))
 
 
@@ -131,12 +134,12 @@ class VisionReader:
                     return_tensors="pt",
                 )
             )
-        except (ValueError, TypeError, ZeroDivisionError, OverflowError) as error:
-            if not pictures:
+        except Exception as error:
+            if not pictures or is_out_of_memory(error):
                 raise
             sizes = ", ".join(f"{picture.image.width} x {picture.image.height}" for picture in pictures)
             raise Unusable(
-                Reason.IMAGE_UNREADABLE, f"the image processor refuses it ({sizes} pixels): {error}"
+                Reason.IMAGE_UNREADABLE, f"the image processor refuses it ({sizes} pixels): {in_words(error)}"
             ) from None
         ids = made.pop("input_ids")[0].numpy()
         of_images = {*self._processor.image_processor.model_input_names}
@@ -190,8 +193,17 @@ def _counted_from_the_end(tokens: TokenizedSample, ids: IntArray) -> IntArray:
 
 
 def _reserved_words(processor: Any) -> tuple[str, ...]:
-    """Return the words that stand for images or videos, whole or in part."""
+    """Return the words that stand for images or videos, whole or in part, as the processor and its tokenizer name them.
+
+    Those that only mark their beginning, end or rows count too: some models look for them.
+    """
     tokenizer = processor.tokenizer
-    words = {getattr(owner, f"{kind}_token", None) for owner in (processor, tokenizer) for kind in ("image", "video")}
-    words |= {tokenizer.convert_ids_to_tokens(token) for token in processor.image_token_ids if token is not None}
+    named = {**vars(processor), **{name: getattr(tokenizer, name, None) for name in tokenizer.special_tokens_map}}
+    words = {value for name, value in named.items() if name.endswith("_token") and _OF_IMAGES.search(name)}
+    ids = {value for name, value in named.items() if name.endswith("_id") and _OF_IMAGES.search(name)}
+    ids |= {*processor.image_token_ids}
+    words |= {tokenizer.convert_ids_to_tokens(token) for token in ids if isinstance(token, int)}
+    added = (token for token in tokenizer.added_tokens_decoder.values() if token.special)
+    words |= {token.content for token in added if _OF_IMAGES.search(token.content)}
+    words -= {tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token, tokenizer.unk_token}
     return tuple(sorted(str(word) for word in words if word))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import itertools
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,33 +14,75 @@ from transformers import AutoImageProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processor_class_from_name
 
 from grace_store.base.errors import ModelError, SettingError
+from grace_store.model.load.model_folder import read_object
 
 BACKEND = "pil"
 """Pixels differ by up to 3e-2 between image backends, so there is one, and it is part of a model's identity."""
 _PARTS = ("image_processor", "tokenizer")
+_FOR_VIDEOS = ("num2words",)
+"""Packages that processors write the prompts of videos with."""
+_UNREADABLE = (ValueError, OSError, KeyError, TypeError, AttributeError)
 _IMAGES: Any = AutoImageProcessor
+_IMAGE_PROCESSOR = re.compile(r"\w+ImageProcessor\w*")
+_LONGEST = 300
 
 
 def read_processor(folder: Path, config: Any, tokenizer: Any) -> Any:
     """Return the processor of a vision-language model, around the tokenizer given; its chat template goes there too.
 
-    It is of the class that the model's family has, made without what only videos need.
+    It is of the class that the folder names, else of the one that the model's family has, made without what only
+    videos need.
     """
+    images = _read_images(folder)
     try:
-        images = _IMAGES.from_pretrained(folder, backend=BACKEND, local_files_only=True, trust_remote_code=False)
-        family = _processor_class(folder, config, images)
+        family = _processor_class(folder, config)
         settings, _ = family.get_processor_dict(folder, local_files_only=True)
-        processor = _without_videos(family).from_args_and_dict((images, tokenizer), settings)
-    except (ValueError, OSError, ImportError, KeyError, TypeError, AttributeError) as error:
-        reason = str(error).strip().split("\n", 1)[0].rstrip(".")
-        raise ModelError(
-            f"The image processor in {folder} cannot be used: {reason}. Expected preprocessor_config.json or "
-            "processor_config.json beside the model, as save_pretrained of its processor writes them."
-        ) from error
-    if getattr(images, "backend", BACKEND) != BACKEND:
-        raise ModelError(f"{type(images).__name__}, the image processor in {folder}, has no form that runs on PIL.")
+        processor = _without_videos(family).from_args_and_dict(_parts(family, images, tokenizer), settings)
+    except ImportError as error:
+        raise ModelError(_missing_package(folder, error)) from error
+    except _UNREADABLE as error:
+        raise _unreadable(folder, error) from error
     tokenizer.chat_template = processor.chat_template or tokenizer.chat_template
     return processor
+
+
+def _read_images(folder: Path) -> Any:
+    try:
+        images = _IMAGES.from_pretrained(folder, backend=BACKEND, local_files_only=True, trust_remote_code=False)
+        kind = type(images).__name__
+    except (ImportError, *_UNREADABLE) as error:
+        named = _IMAGE_PROCESSOR.search(str(error))
+        if named is None or "torchvision" not in str(error).lower():
+            raise _unreadable(folder, error) from error
+        images, kind = None, named[0]
+    if getattr(images, "backend", None) != BACKEND:
+        raise ModelError(
+            f"{kind}, the image processor in {folder}, has no form that runs on PIL: it makes its pixels with "
+            "torchvision alone, which is not used here, installed or not. The model cannot be used."
+        )
+    return images
+
+
+def _unreadable(folder: Path, error: Exception) -> ModelError:
+    return ModelError(
+        f"The image processor in {folder} cannot be used: {_first_line(error)}. Expected preprocessor_config.json or "
+        "processor_config.json beside the model, as save_pretrained of its processor writes them."
+    )
+
+
+def _missing_package(folder: Path, error: ImportError) -> str:
+    kind = _first_line(error).partition(" ")[0]
+    if "torchvision" in str(error).lower():
+        return (
+            f"{kind}, the processor that {folder} names, cannot be imported without torchvision, though images are "
+            "made with PIL. Install torchvision in the version that fits torch."
+        )
+    return f"The processor in {folder} cannot be used: {_first_line(error)}."
+
+
+def _first_line(error: Exception) -> str:
+    line = str(error).strip().split("\n", 1)[0].rstrip(".")
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
 def with_pixel_limits(processor: Any, min_pixels: int | None, max_pixels: int | None) -> Any:
@@ -60,23 +106,36 @@ def with_pixel_limits(processor: Any, min_pixels: int | None, max_pixels: int | 
     return limited
 
 
-def _processor_class(folder: Path, config: Any, images: Any) -> Any:
+def _processor_class(folder: Path, config: Any) -> Any:
+    """Return the class that the folder names, if transformers has it, else that of the model's family."""
+    for name in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
+        named = (read_object(folder / name) or {}).get("processor_class")
+        found = processor_class_from_name(named) if isinstance(named, str) else None
+        if found is not None:
+            return found
     if type(config) in PROCESSOR_MAPPING:
         return PROCESSOR_MAPPING[type(config)]
-    named = getattr(images, "_processor_class", None)
-    found = processor_class_from_name(named) if named else None
-    if found is None:
-        raise ValueError(f"{config.model_type} has no processor in transformers.")
-    return found
+    raise ValueError(f"{config.model_type} has no processor in transformers")
+
+
+def _parts(family: Any, images: Any, tokenizer: Any) -> list[Any]:
+    """Return what a processor is made of, in the order that it asks for."""
+    known = {"image_processor": images, "tokenizer": tokenizer, "video_processor": None}
+    names = [name for name in inspect.signature(family.__init__).parameters if name != "self"]
+    return [known[name] for name in itertools.takewhile(known.__contains__, names)]
 
 
 def _without_videos(family: Any) -> Any:
     """Return a class of the same name and behaviour whose only parts are a tokenizer and an image processor."""
     needed = [name for name in family.get_attributes() if name not in (*_PARTS, "video_processor")]
     if needed:
-        raise ValueError(f"{family.__name__} also needs {', '.join(needed)}.")
+        raise ValueError(f"{family.__name__} also needs {', '.join(needed)}")
+    module = sys.modules[family.__module__]
+    for name in _FOR_VIDEOS:
+        if getattr(module, name, name) is None:  # not installed, and asked for whether there are videos or not
+            setattr(module, name, str)
 
     def get_attributes(_cls: Any) -> list[str]:
         return list(_PARTS)
 
-    return type(family.__name__, (family,), {"get_attributes": classmethod(get_attributes)})
+    return type(family.__name__, (family,), {"get_attributes": classmethod(get_attributes), "video_processor": None})

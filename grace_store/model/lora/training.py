@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from grace_store.base.errors import ModelError, OutOfMemory
+from grace_store.model.failures import is_out_of_memory
 from grace_store.model.inputs.vision import ImageInputs
 from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import LoadedModel
@@ -26,7 +27,6 @@ from grace_store.model.lora.layers import adapter_config, attach_fresh_adapter, 
 from grace_store.model.lora.ranks import add_up
 from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupSpec
 from grace_store.model.lora.training_data import MicroBatch, TrainingSample, micro_batches, queue_images
-from grace_store.model.out_of_memory import is_out_of_memory
 
 _LOSS_TOKENS = 1024
 
