@@ -46,10 +46,26 @@ def test_the_bench_of_gradients_prints_what_each_kind_costs(repository, tmp_path
     warmup(job)
     (checkpoint,) = (tmp_path / "warmup").glob("checkpoint-*")
     printed = script(
-        repository, "gradient_cost.py", "--model", job.model, "--adapter", checkpoint, "--data", *job.data,
-        "--samples", 8, "--dimension", 64, "--device", "cpu", "--threads", 1,
-        "--kinds", "gradient per sample, Adam", "--json",
-    )  # fmt: skip
+        repository,
+        "gradient_cost.py",
+        "--model",
+        job.model,
+        "--adapter",
+        checkpoint,
+        "--data",
+        *job.data,
+        "--samples",
+        8,
+        "--dimension",
+        64,
+        "--device",
+        "cpu",
+        "--threads",
+        1,
+        "--kinds",
+        "gradient per sample, Adam",
+        "--json",
+    )
     proxy, gradient = json.loads(printed)
     assert (proxy["kind"], gradient["kind"]) == ("proxy", "gradient per sample, Adam")
     assert (proxy["num_samples"], proxy["num_tokens"]) == (8, gradient["num_tokens"])

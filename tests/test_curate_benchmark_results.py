@@ -26,9 +26,14 @@ CADC,44.6,84.4,73.1,1498.9,630.7,57.5,55.2,54.0,16.1,16.1
 GRACE,46.8,85.0,73.8,1512.3,682.9,58.5,56.3,54.2,21.7,17.2
 """
 PAPER = {
-    "Random": 101.353, "Longest": 101.642, "Stepmax": 101.529, "LESS": 101.783, "ICONS": 99.091, "CADC": 102.616,
+    "Random": 101.353,
+    "Longest": 101.642,
+    "Stepmax": 101.529,
+    "LESS": 101.783,
+    "ICONS": 99.091,
+    "CADC": 102.616,
     "GRACE": 108.768,
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -95,7 +100,7 @@ def folder(tmp_path: Path) -> Path:
         "m_MathVision_MINI_gpt-4o_score.csv": '"Subject","tot","hit","acc"\n"Overall","304","50","16.4"\n',
         "m_MathVision_gpt-4o_score.csv": '"Subject","tot","hit","acc"\n"Overall","3040","447","14.7"\n',
         "m_Unknown_score.csv": "a,b\n1,2\n",
-    }  # fmt: skip
+    }
     run = tmp_path / "full"
     for name, text in files.items():
         (run / name).parent.mkdir(parents=True, exist_ok=True)

@@ -116,8 +116,11 @@ def check_arrays(store: Store, storage: Storage, per: Per = "segment") -> None:
             assert isinstance(array, zarr.Array)
             dtype = "string" if array.dtype.kind in "TO" else str(array.dtype)
             found[f"{group}/{name}"] = (
-                array.metadata.dimension_names, array.shape, array.shards or array.chunks, dtype,
-            )  # fmt: skip
+                array.metadata.dimension_names,
+                array.shape,
+                array.shards or array.chunks,
+                dtype,
+            )
             assert array.fill_value == ("" if dtype == "string" else 0)
             assert array.attrs["about"]
     assert found == stated_arrays(store, storage, per)

@@ -203,10 +203,15 @@ def test_few_points_or_none(num):
 @pytest.mark.parametrize(
     ("num", "size", "gpus", "kind"),
     [
-        (1, 8, 0, "flat"), (22_000, 2048, 0, "flat"), (23_000, 2048, 0, "ivf"), (200_000, 64, 0, "ivf"),
-        (200_000, 2048, 0, "ivf-sq8"), (200_000, 2048, 1, "flat"), (5_000_000, 2048, 8, "ivf-sq8"),
+        (1, 8, 0, "flat"),
+        (22_000, 2048, 0, "flat"),
+        (23_000, 2048, 0, "ivf"),
+        (200_000, 64, 0, "ivf"),
+        (200_000, 2048, 0, "ivf-sq8"),
+        (200_000, 2048, 1, "flat"),
+        (5_000_000, 2048, 8, "ivf-sq8"),
     ],
-)  # fmt: skip
+)
 def test_the_index_goes_with_the_size(num, size, gpus, kind):
     plan = plan_index(num, size, num_gpus=gpus)
     assert plan.kind == kind
