@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -235,16 +231,3 @@ def test_gpus_are_used_when_there_are_some(vectors, found, monkeypatch):
     assert len(copied) == 1
     assert np.array_equal(with_gpus.forest.second, without.forest.second)
     assert np.array_equal(with_gpus.forest.similarity, without.forest.similarity)
-
-
-def test_the_bench_finds_what_it_plants(tmp_path, repository):
-    script = repository / "jobs/bench/search.py"
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "s.zarr"), "--samples", "64", "--size", "32", "--threads", "1"],
-        env=os.environ | {"PYTHONPATH": str(repository)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "planted 12  planted_found 12" in done.stdout
-    assert "nearest synthetic-15" in done.stdout

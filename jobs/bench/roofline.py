@@ -213,7 +213,8 @@ def shape_table() -> str:
         [
             "GPU",
             f"{MACHINE.flops / 1e12:.0f} TFLOP/s bfloat16, {MACHINE.float32_flops / 1e12:.1f} float32, "
-            f"{MACHINE.bandwidth / 1e12:.2f} TB/s: balance at {MACHINE.flops / MACHINE.bandwidth:.0f} operations a byte",
+            f"{MACHINE.bandwidth / 1e12:.2f} TB/s: balance at {MACHINE.flops / MACHINE.bandwidth:.0f} "
+            "operations a byte",
         ],
         [
             "usual",
