@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, field_validator
 
 from grace_store import __version__
 from grace_store.base.errors import DataError, SettingError
@@ -28,7 +28,11 @@ VERSION = "1.1"
 FIRST_VERSION = "1.0"
 """Of documents that were written before they said their version."""
 
-Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+Number = Annotated[
+    float,
+    BeforeValidator(lambda value: math.nan if value is None else value),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "null"}]}),
+]
 """A number that may be unknown: NaN here, null in JSON."""
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 """A number of things, or a place among them, that an array can hold."""
