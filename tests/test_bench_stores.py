@@ -76,7 +76,5 @@ def test_the_bench_of_gradients_prints_what_each_kind_costs(repository, tmp_path
 def test_the_bench_of_the_search_finds_what_it_plants(repository, tmp_path):
     size = ("--samples", 64, "--size", 32, "--threads", 1)
     printed = script(repository, "search.py", tmp_path / "s.zarr", *size)
-        repository, "search.py", tmp_path / "s.zarr", *["--samples", "64", "--size", "32", "--threads", "1"]
-    )
     assert "planted 12  planted_found 12" in printed
     assert "nearest synthetic-15" in printed
