@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace_store.artifacts.notes import (
-    CustomHistory,
     NamedSignal,
     ScoredSignal,
     ScoresNote,
@@ -260,11 +259,6 @@ def test_what_is_no_table_says_so(tmp_path):
 # ---------------------------------------------------------------- notes
 
 
-def test_a_note_is_the_same_after_a_trip_through_json():
-    for note in (NOTE, INFLUENCE, NOTE.model_copy(update={"custom_history": CustomHistory(weights=((0.0,), (1.0,)))})):
-        assert ScoresNote.model_validate_json(json.dumps(note.to_json())) == note
-
-
 @pytest.mark.parametrize("name", ["checkpoints", "weights_from", "targets", "influence_of"])
 def test_a_note_of_an_influence_method_is_whole(tmp_path, name):
     note = INFLUENCE.to_json()
@@ -289,10 +283,3 @@ def test_a_note_whose_checkpoints_are_no_signals_is_refused(tmp_path):
     pq.write_table(table, tmp_path / "s.parquet")
     with pytest.raises(DataError, match="'late' is not among the signals"):
         read_scores(tmp_path / "s.parquet")
-
-
-def test_a_spec_of_any_method_keeps_its_own_settings():
-    note = ScoresNote.model_validate_json(json.dumps(INFLUENCE.to_json()))
-    assert isinstance(note.spec, InfluenceSpec)
-    assert note.spec.join_cosine == 0.5
-    assert NOTE.to_json()["spec"]["history"] == "uniform"

@@ -8,7 +8,7 @@ from tests.torture.fuzz import fuzz
 from tests.torture.fuzz_inputs import mutate
 
 INPUTS_PER_TARGET = 40
-NUM_TARGETS = 19
+NUM_TARGETS = 20
 
 
 def test_no_input_hangs_crashes_or_ends_in_a_traceback(tmp_path):

@@ -24,7 +24,9 @@ import zstandard
 from click.testing import CliRunner
 from PIL import Image
 
-from grace_store.base.errors import GraceStoreError, UnknownFormat
+from grace_store.artifacts.schemas import NOTES
+from grace_store.base.documents import METADATA_KEY, parse_document
+from grace_store.base.errors import DataError, GraceStoreError, UnknownFormat
 from grace_store.base.settings import DataSpec, canonical_json
 from grace_store.base.states import Unusable
 from grace_store.cli import main
@@ -44,6 +46,7 @@ from grace_store.run.status import status
 from grace_store.run.verify import verify
 from grace_store.store.opened import Store
 from grace_store.store.sealed import BODY, SEAL
+from tests.example_notes import EXAMPLES as NOTE_EXAMPLES
 from tests.format_examples import EXAMPLES
 from tests.scored_stores import known_store
 from tests.stores import SIGNAL, extract_store
@@ -393,15 +396,15 @@ def _scores(data: bytes, folder: Path) -> str:
     return became
 
 
-def _made_bys(folder: Path) -> list[bytes]:
-    return [pq.read_schema(_table(folder)).metadata[b"grace_store"]]
+def _table_notes(folder: Path) -> list[bytes]:
+    return [pq.read_schema(_table(folder)).metadata[METADATA_KEY]]
 
 
-def _made_by(data: bytes, folder: Path) -> str:
+def _table_note(data: bytes, folder: Path) -> str:
     """A table of scores whose note of what made it is a stranger's."""
     table = pq.read_table(_table(folder))
     path = folder / "noted.parquet"
-    pq.write_table(table.replace_schema_metadata({b"grace_store": data}), path)
+    pq.write_table(table.replace_schema_metadata({METADATA_KEY: data}), path)
     became = _command("select", path, "--ratio", "0.5", "--out", folder / "ids.txt", "--as", "ids")
     _command("audit", path)
     return became
@@ -416,6 +419,20 @@ def _sidecar(data: bytes, folder: Path) -> str:
     (folder / "other.txt").write_bytes(b"")
     (folder / "other.txt.spec.json").write_bytes(data)
     return _command("compare", folder / "other.txt", _table(folder))
+
+
+def _note(data: bytes, _: Path) -> str:
+    """Bytes as a note of every kind: what is accepted can be written and read again."""
+    became = "refused"
+    for model in NOTES:
+        try:
+            found = parse_document(data, model, "note")
+        except DataError:
+            continue
+        became = "accepted"
+        again = parse_document(json.dumps(found.to_json()).encode(), model, "note")
+        assert again.to_json() == found.to_json()
+    return became
 
 
 def _model_configs(_: Path) -> list[bytes]:
@@ -473,7 +490,10 @@ TARGETS: dict[str, Target] = {
     "grids": Target(_grid, _grids),
     "store documents": Target(_document, _documents),
     "score tables": Target(_scores, _tables),
-    "notes in tables": Target(_made_by, _made_bys),
+    "notes in tables": Target(_table_note, _table_notes),
     "notes of subsets": Target(_sidecar, _sidecars),
+    "notes of all kinds": Target(
+        _note, lambda _: [json.dumps(each.to_json()).encode() for each in NOTE_EXAMPLES.values()]
+    ),
     "model folders": Target(_model_folder, _model_configs),
 }
