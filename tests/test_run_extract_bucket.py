@@ -90,9 +90,9 @@ def use(patch: pytest.MonkeyPatch, port: int) -> None:
 def objects(url: str) -> dict[str, str]:
     """Return {key: digest} of everything in a bucket's store but the logs of its runs."""
     place = open_backend(url)
-    keys = [key for key in place.walk() if not key.startswith(keys.RUNS)]
-    values = place.read_all(keys)
-    return {key: hashlib.sha256(value or b"").hexdigest() for key, value in zip(keys, values, strict=True)}
+    kept = [key for key in place.walk() if not key.startswith(keys.RUNS)]
+    values = place.read_all(kept)
+    return {key: hashlib.sha256(value or b"").hexdigest() for key, value in zip(kept, values, strict=True)}
 
 
 def run(*words: object) -> Result:
@@ -213,7 +213,7 @@ def test_scores_are_those_of_the_folder(stored: str, folder: Path, direct: None,
         tables.append(read_scores(out))
     assert tables[0].sample_id == tables[1].sample_id
     assert tables[0].value.tolist() == tables[1].value.tolist()
-    assert tables[0].made_by["store"] == stored
+    assert tables[0].note.store == stored
     result = run("select", tmp_path / "bucket.parquet", "--ratio", "0.5", "--out", tmp_path / "subset.jsonl")
     assert result.exit_code == 0, result.output
     assert len((tmp_path / "subset.jsonl").read_text().splitlines()) == NUM_USABLE // 2

@@ -12,8 +12,9 @@ from grace_store.base.events import Event, Scanned
 from grace_store.base.settings import DataRequest
 from grace_store.run.plan import plan
 from grace_store.run.status import set_aside_rows, status
-from grace_store.store.backend import open_backend
+from grace_store.store.backend import Backend, open_backend
 from grace_store.store.opened import Store
+from grace_store.store.plan_writer import check_claimable
 from tests.jobs import NUM_RECORDS, NUM_UNITS, NUM_USABLE, content, record, write_dataset
 
 REQUEST = DataRequest(min_steps=2)
@@ -114,6 +115,20 @@ def test_a_folder_of_somebody_else_keeps_its_empty_folders_when_planning_fails(t
     with pytest.raises(NotAStore, match="not empty and not a grace-store store"):
         plan([odd], project)
     assert [path.name for path in sorted(project.rglob("*"))] == [".git", "refs"]
+
+
+def test_a_plan_that_another_process_finishes_meanwhile_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_for_strangers = check_claimable
+
+    def after_the_other(backend: Backend) -> None:
+        monkeypatch.setattr("grace_store.run.plan.check_claimable", looked_for_strangers)
+        planned(tmp_path)
+        looked_for_strangers(backend)
+
+    monkeypatch.setattr("grace_store.run.plan.check_claimable", after_the_other)
+    assert planned(tmp_path).plan.num_samples == NUM_USABLE
 
 
 def test_progress_is_told(tmp_path: Path) -> None:

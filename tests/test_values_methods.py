@@ -139,7 +139,7 @@ def test_what_is_no_method_is_refused_with_a_sentence(name):
         ({"method": "less", "join_cosine": 0.2}, "less has no use for --join-cosine, so 0.2 would be ignored"),
         ({"method": "icons", "seed": 3}, "icons has no use for --seed, so 3 would be ignored"),
         ({"method": "cadc", "vote_percent": 10}, "cadc has no use for --vote-percent"),
-        ({"method": "longest", "depth": 3}, "depth 3: there is no such setting"),
+        ({"method": "longest", "depth": 3}, "--method longest has no use for --depth"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(given_settings, message):

@@ -10,6 +10,7 @@ from pathlib import Path
 from grace_store import __version__
 from grace_store.base.errors import (
     GraceStoreError,
+    NotAStore,
     NothingUsable,
     ResumeMismatch,
     SettingError,
@@ -28,7 +29,7 @@ from grace_store.data.understand import check_spec, detect_format
 from grace_store.read.records import check_files
 from grace_store.run.scan import RecordOutcome, Understanding, Understood, processes_for, understood
 from grace_store.run.seen_ids import SeenIds
-from grace_store.store.backend import is_url, open_backend
+from grace_store.store.backend import Backend, is_url, open_backend
 from grace_store.store.keys import SAMPLES_GROUP
 from grace_store.store.lock import Lease, hold
 from grace_store.store.opened import Store
@@ -62,8 +63,7 @@ def plan(
     check_store_path(store)
     with Dataset.open(data) as dataset:
         if backend.read("zarr.json") is None:
-            # Before the lock, too: nothing, not even a lock, is written into somebody else's folder.
-            check_claimable(backend)
+            _check_unclaimed(backend)
             try:
                 with hold(backend, "plan", wait_seconds=PLAN_WAIT_SECONDS) as lease:
                     if backend.read("zarr.json") is None:
@@ -86,6 +86,15 @@ def open_planned(store: str, request: DataRequest, samples_per_unit: int | None 
     planned = Store.open(store)
     check_request(planned, request, samples_per_unit)
     return planned
+
+
+def _check_unclaimed(backend: Backend) -> None:
+    """Refuse somebody else's folder before the lock, too: nothing, not even a lock, is written into one."""
+    try:
+        check_claimable(backend)
+    except NotAStore:
+        if backend.read("zarr.json") is None:  # and not a plan that another process has finished meanwhile
+            raise
 
 
 def check_store_path(store: str | Path) -> None:
