@@ -49,13 +49,9 @@ def say_left_out(model: Any) -> str | None:
     Embeddings and the head do not count, nor does what is no matrix.
     """
     targets = {id(model.get_submodule(name).weight) for name in target_names(model)}
-    ends = {
-        id(parameter)
-        for end in (model.get_input_embeddings(), model.get_output_embeddings())
-        if end is not None
-        for parameter in end.parameters()
-    }
-    inside = {id(parameter) for parameter in language_part(model).parameters()} - ends
+    ends = [each for each in model.modules() if isinstance(each, nn.Embedding) or each is model.get_output_embeddings()]
+    inside = {id(parameter) for parameter in language_part(model).parameters()}
+    inside -= {id(parameter) for end in ends for parameter in end.parameters()}
     sizes = {
         name: parameter.numel()
         for name, parameter in model.named_parameters()
