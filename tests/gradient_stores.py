@@ -57,9 +57,14 @@ def gradient_spec(storage: Storage = "float32", **changes: Any) -> ExtractSpec:
 
 
 def add_gradients(
-    store: Store, name: str, gradients: np.ndarray, spec: ExtractSpec | None = None, *,
-    set_aside: Sequence[int] = (), units: Sequence[int] | None = None,
-) -> None:  # fmt: skip
+    store: Store,
+    name: str,
+    gradients: np.ndarray,
+    spec: ExtractSpec | None = None,
+    *,
+    set_aside: Sequence[int] = (),
+    units: Sequence[int] | None = None,
+) -> None:
     """Add a signal with these gradients, normalised as its spec says; without all its units it is not complete."""
     spec = spec or gradient_spec(dimension=gradients.shape[1])
     assert spec.gradient is not None

@@ -32,8 +32,11 @@ def trace(i: int, max_steps: int = 7) -> dict[str, Any]:
     steps = [f"Step {j + 1}: look at part {j * i % 7} of number {i}." for j in range(2 + i % (max_steps - 1))]
     known = {"kind": "even" if i % 2 == 0 else SCRIPT, "about": {"number": i}}
     return known | {
-        "id": f"trace-{i:04}", "prompt": f"What about number {i}?", "steps": steps, "answer": f"It is {i * 3}."
-    }  # fmt: skip
+        "id": f"trace-{i:04}",
+        "prompt": f"What about number {i}?",
+        "steps": steps,
+        "answer": f"It is {i * 3}.",
+    }
 
 
 def hostile_traces() -> list[dict[str, Any]]:

@@ -122,9 +122,14 @@ def make_spec(storage: Storage, vector_size: int, per: Per | None = None, *, nor
 
 
 def add_signal(
-    store: Store, storage: Storage, vector_size: int, name: str = SIGNAL, per: Per | None = None,
-    *, normalise: bool = True,
-) -> SignalView:  # fmt: skip
+    store: Store,
+    storage: Storage,
+    vector_size: int,
+    name: str = SIGNAL,
+    per: Per | None = None,
+    *,
+    normalise: bool = True,
+) -> SignalView:
     """Add an empty signal to a store."""
     spec = make_spec(storage, vector_size, per, normalise=normalise)
     return create_signal(store, Signal(name=name, spec=spec, plan_sha256=store.plan.digest()))

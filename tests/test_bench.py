@@ -159,17 +159,24 @@ def test_the_roofline_counts_the_weights_that_the_real_architecture_has():
     model = roofline.MODEL
     config = Qwen3VLConfig(
         text_config={
-            "hidden_size": model.hidden, "num_hidden_layers": model.layers, "intermediate_size": model.intermediate,
-            "num_attention_heads": model.heads, "num_key_value_heads": model.kv_heads, "head_dim": model.head_size,
+            "hidden_size": model.hidden,
+            "num_hidden_layers": model.layers,
+            "intermediate_size": model.intermediate,
+            "num_attention_heads": model.heads,
+            "num_key_value_heads": model.kv_heads,
+            "head_dim": model.head_size,
             "vocab_size": model.vocabulary,
             "rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20]},
         },
         vision_config={
-            "hidden_size": model.vision_hidden, "depth": model.vision_layers, "out_hidden_size": model.hidden,
-            "intermediate_size": model.vision_intermediate, "deepstack_visual_indexes": [5, 11, 17],
+            "hidden_size": model.vision_hidden,
+            "depth": model.vision_layers,
+            "out_hidden_size": model.hidden,
+            "intermediate_size": model.vision_intermediate,
+            "deepstack_visual_indexes": [5, 11, 17],
         },
         tie_word_embeddings=True,
-    )  # fmt: skip
+    )
     with torch.device("meta"):
         built = Qwen3VLForConditionalGeneration(config)
 

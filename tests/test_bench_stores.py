@@ -46,12 +46,35 @@ def test_the_bench_of_gradients_prints_what_each_kind_costs(repository, tmp_path
     warmup(job)
     (checkpoint,) = (tmp_path / "warmup").glob("checkpoint-*")
     printed = script(
-        repository, "gradient_cost.py", "--model", job.model, "--adapter", checkpoint, "--data", *job.data,
-        "--samples", 8, "--dimension", 64, "--device", "cpu", "--threads", 1,
-        "--kinds", "gradient per sample, Adam", "--json",
-    )  # fmt: skip
+        repository,
+        "gradient_cost.py",
+        "--model",
+        job.model,
+        "--adapter",
+        checkpoint,
+        "--data",
+        *job.data,
+        "--samples",
+        8,
+        "--dimension",
+        64,
+        "--device",
+        "cpu",
+        "--threads",
+        1,
+        "--kinds",
+        "gradient per sample, Adam",
+        "--json",
+    )
     proxy, gradient = json.loads(printed)
     assert (proxy["kind"], gradient["kind"]) == ("proxy", "gradient per sample, Adam")
     assert (proxy["num_samples"], proxy["num_tokens"]) == (8, gradient["num_tokens"])
     assert (proxy["vector_size"], gradient["vector_size"]) == (48, 64)
     assert all(row["cpu_seconds"] > 0 and row["bytes"] > 0 for row in (proxy, gradient))
+
+
+def test_the_bench_of_the_search_finds_what_it_plants(repository, tmp_path):
+    size = ("--samples", 64, "--size", 32, "--threads", 1)
+    printed = script(repository, "search.py", tmp_path / "s.zarr", *size)
+    assert "planted 12  planted_found 12" in printed
+    assert "nearest synthetic-15" in printed

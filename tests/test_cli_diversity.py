@@ -44,8 +44,21 @@ def test_select_measure_and_draw(planted, tmp_path):
     shown = run("diversity", found.store.location, *subsets, *common).stdout
     assert "240 samples in 30 clusters" in shown
     assert "at random" in shown
-    arguments = ("diversity", found.store.location, "--scores", folder / "scores.parquet", *common, "--out",
-                 tmp_path / "d.json", "--curve", tmp_path / "c.svg", "--method", "mmr", "--weight", 0.5)  # fmt: skip
+    arguments = (
+        "diversity",
+        found.store.location,
+        "--scores",
+        folder / "scores.parquet",
+        *common,
+        "--out",
+        tmp_path / "d.json",
+        "--curve",
+        tmp_path / "c.svg",
+        "--method",
+        "mmr",
+        "--weight",
+        0.5,
+    )
     assert "What diversity costs, for 48 samples" in run(*arguments).stdout
     said = json.loads(run(*arguments, "--json").stdout)
     assert said == json.loads((tmp_path / "d.json").read_text())
@@ -58,8 +71,18 @@ def test_select_measure_and_draw(planted, tmp_path):
 def test_a_curve_over_samples_that_are_alike_is_drawn_with_nothing_to_trade(tmp_path, num_samples):
     found = planted_store(tmp_path, num_clusters=1, per_cluster=num_samples, noise=0)
     score(found.store, out=tmp_path / "scores.parquet")
-    shown = run("diversity", found.store.location, "--scores", tmp_path / "scores.parquet", "--curve",
-                tmp_path / "c.svg", "--descriptor", "answer", "--clusters", 1).stdout  # fmt: skip
+    shown = run(
+        "diversity",
+        found.store.location,
+        "--scores",
+        tmp_path / "scores.parquet",
+        "--curve",
+        tmp_path / "c.svg",
+        "--descriptor",
+        "answer",
+        "--clusters",
+        1,
+    ).stdout
     assert "What diversity costs, for 1 sample " in shown
     assert "there is nothing to trade value for" in shown
     texts = [each.text for each in ElementTree.parse(tmp_path / "c.svg").iter() if each.tag.endswith("text")]

@@ -7,30 +7,46 @@ import json
 import click
 import pytest
 from click.testing import CliRunner, Result
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from grace_store.base.settings import Storage
-from grace_store.cli.options import choice, given, said, setting, wish
+from grace_store.base.settings import Frozen, Storage
+from grace_store.cli.options import As, choice, given, options_of, said
 
 
-class Model(BaseModel):
+class Spec(Frozen):
     rank: int = Field(default=8, ge=1)
+    """Rank of it."""
     rate: float = 1e-4
-    seconds: float = 2.5
+    """Rate of it, which is
+    described on two lines."""
     storage: Storage = "int8"
+    """Storage of it."""
     limit: int | None = Field(default=None, ge=1)
+    """Limit of it."""
     deep: bool = False
+    """Depth of it."""
+    origin: str = "here"
+
+
+class Request(Frozen):
+    rank: int | None = None
+    rate: float | None = None
+    storage: Storage | None = None
+    limit: int | None = None
+    deep: bool | None = None
+
+
+class Speed(Frozen):
+    seconds: float = 2.5
+    """Seconds that it takes."""
+    workers: int = 2
 
 
 def run(*words: str) -> Result:
     @click.command()
     @click.argument("store", required=False)
-    @wish(Model, "--rank", "Rank of it.")
-    @wish(Model, "--rate", "Rate of it.")
-    @wish(Model, "--storage", "Storage of it.")
-    @wish(Model, "--limit", "Limit of it.", default="no limit")
-    @wish(Model, "--deep", "Depth of it.")
-    @setting(Model, "--seconds", "Seconds that it takes.")
+    @options_of(Request, Spec, differing={"limit": As("--at-most", default="no limit")})
+    @options_of(Speed, but=["workers"], has_defaults=True)
     def command(**values: object) -> None:
         click.echo(json.dumps([said(values), given(but=("rate",))]))
 
@@ -46,9 +62,12 @@ def test_an_option_says_its_fields_default_and_leaves_it_to_the_library():
         "[default: no limit]",
         "[default: no-deep]",
         "[default: 2.5]",
+        "Rate of it, which is described on two lines.",
     ):
         assert text in shown
     assert "float32|float16|int8|int4" in shown
+    assert "--origin" not in shown
+    assert "--workers" not in shown
     assert json.loads(run().stdout) == [{"seconds": 2.5}, []]
 
 
@@ -58,7 +77,7 @@ def test_what_was_given_is_told_from_defaults():
     assert names == ["STORE", "--rank", "--deep"]
 
 
-@pytest.mark.parametrize("words", [("--rank", "0"), ("--limit", "0"), ("--storage", "int2"), ("--rank", "some")])
+@pytest.mark.parametrize("words", [("--rank", "0"), ("--at-most", "0"), ("--storage", "int2"), ("--rank", "some")])
 def test_a_value_that_the_field_would_not_take_is_a_usage_error(words):
     assert run(*words).exit_code == 2
 

@@ -46,8 +46,18 @@ def test_subtasks_of_one_sample_each_are_said_and_shown_on_one_line(tmp_path):
     targets = plan_store(tmp_path, "targets", {"all.jsonl": records}, samples_per_unit=8)
     add_gradients(pool, "ck1", random_gradients(0, NUM_POOL))
     add_gradients(targets, "ck1", random_gradients(1, 14))
-    result = run("score", pool.location, "--method", "less", "--targets", targets.location, "--subtasks",
-                 "about.subject", "--out", tmp_path / "t.parquet")  # fmt: skip
+    result = run(
+        "score",
+        pool.location,
+        "--method",
+        "less",
+        "--targets",
+        targets.location,
+        "--subtasks",
+        "about.subject",
+        "--out",
+        tmp_path / "t.parquet",
+    )
     assert "every target sample is a subtask of its own, by 'about.subject'" in result.stderr
     line = next(line for line in result.stdout.splitlines() if "subtasks:" in line)
     assert line.startswith("  subtasks: line one of subject 0 xxx")
@@ -58,20 +68,61 @@ def test_the_commands(tmp_path, cadc_table):
     note = read_scores(cadc_table).note
     pool, targets = note.store, note.targets.store
     out = tmp_path / "less.parquet"
-    result = run("score", pool, "--method", "less", "--targets", targets, "--signal", "ck1=3e-5", "--signal",
-                 "ck2=1e-5", "--out", out)  # fmt: skip
+    result = run(
+        "score",
+        pool,
+        "--method",
+        "less",
+        "--targets",
+        targets,
+        "--signal",
+        "ck1=3e-5",
+        "--signal",
+        "ck2=1e-5",
+        "--out",
+        out,
+    )
     assert "checkpoints: ck1 0.75, ck2 0.25 (weights as given)" in result.output
     assert "subtasks: algebra (5), counting (2), geometry (9)" in result.output
     assert pq.read_schema(out).names[-1] == "influence"
-    result = run("score", pool, "--method", "cadc", "--targets", targets, "--signal", "ck1", "--signal", "ck2",
-                 "--join-cosine", "-1", "--out", tmp_path / "cadc.parquet")  # fmt: skip
+    result = run(
+        "score",
+        pool,
+        "--method",
+        "cadc",
+        "--targets",
+        targets,
+        "--signal",
+        "ck1",
+        "--signal",
+        "ck2",
+        "--join-cosine",
+        "-1",
+        "--out",
+        tmp_path / "cadc.parquet",
+    )
     assert "method: cadc (reconstruction)" in result.output
     assert "capability 0: algebra, counting, geometry" in result.output
     assert "joined from -1 on" in result.output
     icons = json.loads(
-        run("score", pool, "--method", "icons", "--targets", targets, "--signal", "ck1", "--vote-percent", "30",
-            "--subtasks", "about.subject", "--out", tmp_path / "icons.parquet", "--json").stdout
-    )  # fmt: skip
+        run(
+            "score",
+            pool,
+            "--method",
+            "icons",
+            "--targets",
+            targets,
+            "--signal",
+            "ck1",
+            "--vote-percent",
+            "30",
+            "--subtasks",
+            "about.subject",
+            "--out",
+            tmp_path / "icons.parquet",
+            "--json",
+        ).stdout
+    )
     assert icons["spec"]["vote_percent"] == 30
     assert icons["weights_from"] == "equal"
     run("score", "--replay", tmp_path / "icons.parquet", "--out", tmp_path / "again.parquet", "--targets", targets)
@@ -115,6 +166,16 @@ def test_options_that_make_no_sense_are_refused_in_words(tmp_path, folder, optio
 
 
 def test_replaying_takes_no_other_settings(tmp_path, folder, cadc_table):
-    refused = run("score", "--replay", cadc_table, "--out", tmp_path / "x.parquet", "--targets", folder, "--subtasks",
-                  "a", exit_code=1)  # fmt: skip
+    refused = run(
+        "score",
+        "--replay",
+        cadc_table,
+        "--out",
+        tmp_path / "x.parquet",
+        "--targets",
+        folder,
+        "--subtasks",
+        "a",
+        exit_code=1,
+    )
     assert "leave the other settings out" in refused.stderr

@@ -24,9 +24,15 @@ def test_sweep_prints_a_table_or_json(scored, tmp_path):
     assert [row["alpha"] for row in said["summary"]] == [0.1, 0.5, 0.9]
     assert pq.read_table(tmp_path / "sweep/values.parquet").num_rows == 3 * NUM_USABLE
     assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == [
-        "overlap-0.1.svg", "overlap-0.3.svg", "overlap.parquet", "rank_correlation.svg", "samples.parquet",
-        "summary.parquet", "sweep.json", "values.parquet",
-    ]  # fmt: skip
+        "overlap-0.1.svg",
+        "overlap-0.3.svg",
+        "overlap.parquet",
+        "rank_correlation.svg",
+        "samples.parquet",
+        "summary.parquet",
+        "sweep.json",
+        "values.parquet",
+    ]
 
 
 def test_signals_for_a_grid_and_only_those_with_steps(tmp_path):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from grace_store.base.errors import SettingError, UnknownName
-from grace_store.cli import main
 from grace_store.curate.stability import StabilityRequest, stability
 from grace_store.values.ranking import budget, top
 from grace_store.values.score_spec import ScoreSpec
@@ -62,14 +59,3 @@ def test_bad_wishes_get_a_sentence(tmp_path: Path) -> None:
         stability(store, StabilityRequest(ratio="2"))
     with pytest.raises(SettingError, match="draws 0 is not at least 1"):
         stability(store, StabilityRequest(draws=0))
-
-
-def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
-    store = known_store(tmp_path, ("base", "later")).store.location
-    arguments = ["stability", store, "--signal", "base", "--ratio", "0.4", "--draws", "5", "--alpha", "1"]
-    shown = CliRunner().invoke(main, arguments)
-    assert shown.exit_code == 0, shown.output
-    assert "signal later" in shown.stdout
-    assert "from vectors as int4" in shown.stdout
-    machine = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)
-    assert machine["storages"]["float32"]["jaccard"] == 1.0

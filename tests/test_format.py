@@ -18,13 +18,15 @@ import pytest
 import xarray
 import zarr
 
+from grace_store.artifacts import schemas
 from grace_store.base.metadata import FORMAT_VERSION, Commit, Completion, Plan, Signal
 from grace_store.base.settings import DataSpec, ExtractSpec, GradientSpec, Per, Storage
 from grace_store.base.states import STATE_CODES, Reason
-from grace_store.store import keys, layout, schemas
+from grace_store.store import keys, layout
 from grace_store.store.opened import Store
 from grace_store.store.rotation import Rotation
 from grace_store.store.unit_writer import UnitWriter, complete_signal
+from tests.format_page import SCHEMAS, TEXT, names_in, table, tables
 from tests.stores import (
     NUM_SAMPLES,
     SIGNAL,
@@ -38,23 +40,6 @@ from tests.stores import (
     write_plan,
     write_store,
 )
-
-SCHEMAS = Path(__file__).parent.parent / "schemas"
-TEXT = (SCHEMAS / "FORMAT.md").read_text(encoding="utf-8")
-
-
-def tables() -> list[list[dict[str, str]]]:
-    """Return every table of FORMAT.md, each row as {heading: cell}."""
-    found = []
-    for block in re.findall(r"(?:^\|.*\|\n)+", TEXT, re.MULTILINE):
-        lines = [[cell.strip() for cell in line.strip().strip("|").split(" | ")] for line in block.splitlines()]
-        found.append([dict(zip(lines[0], cells, strict=True)) for cells in lines[2:]])
-    return found
-
-
-def table(heading: str) -> list[dict[str, str]]:
-    return next(rows for rows in tables() if rows and heading in rows[0])
-
 
 ARRAYS = [row for rows in tables() for row in rows if "path" in row]
 
@@ -131,8 +116,11 @@ def check_arrays(store: Store, storage: Storage, per: Per = "segment") -> None:
             assert isinstance(array, zarr.Array)
             dtype = "string" if array.dtype.kind in "TO" else str(array.dtype)
             found[f"{group}/{name}"] = (
-                array.metadata.dimension_names, array.shape, array.shards or array.chunks, dtype,
-            )  # fmt: skip
+                array.metadata.dimension_names,
+                array.shape,
+                array.shards or array.chunks,
+                dtype,
+            )
             assert array.fill_value == ("" if dtype == "string" else 0)
             assert array.attrs["about"]
     assert found == stated_arrays(store, storage, per)
@@ -226,14 +214,14 @@ def test_the_version_is_that_of_the_code() -> None:
     ],
 )
 def test_every_field_of_a_document_is_in_its_table(heading: str, model: type[Plan]) -> None:
-    stated = [name for row in table(heading) for name in re.findall(r"`(\w+)`", row[heading])]
+    stated = [name for row in table(heading) for name in names_in(row[heading])]
     assert sorted(stated) == sorted(model.model_fields)
 
 
 def test_the_schema_files_are_those_of_the_models() -> None:
     files = {path.name: path.read_text(encoding="utf-8") for path in SCHEMAS.glob("*.json")}
-    assert files == schemas.schema_documents(), "run `python -m grace_store.store.schemas schemas`"
-    assert {row["schema"].strip("`") for row in table("schema")} == set(files)
+    assert files == schemas.schema_documents(), "run `make schemas`"
+    assert {row["schema"].strip("`") for rows in tables() for row in rows if "schema" in row} == set(files)
     for text in files.values():
         jsonschema.Draft202012Validator.check_schema(json.loads(text))
 
@@ -246,9 +234,9 @@ def test_schemas_name_every_setting_that_changes_numbers() -> None:
         assert set(spec["properties"]) == set(model.model_fields)
 
 
-def test_documents_have_no_floating_point_numbers() -> None:
+def test_documents_of_a_store_have_no_floating_point_numbers() -> None:
     """So that their canonical JSON is the same in every language."""
-    assert '"number"' not in "".join(schemas.schema_documents().values())
+    assert '"number"' not in "".join(schemas.store_schemas().values())
 
 
 def test_schemas_are_written_by_the_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,7 +244,7 @@ def test_schemas_are_written_by_the_module(tmp_path: Path, capsys: pytest.Captur
     written = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "out").iterdir()}
     assert written == schemas.schema_documents()
     assert schemas.main([]) == 2
-    assert "usage: python -m grace_store.store.schemas FOLDER" in capsys.readouterr().err
+    assert "usage: python -m grace_store.artifacts.schemas FOLDER" in capsys.readouterr().err
 
 
 def schema_of(key: str) -> dict[str, Any] | None:

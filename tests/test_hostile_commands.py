@@ -51,7 +51,7 @@ def changed(scores: Path, folder: Path, position: int, name: str, column: Any) -
         (1, "row", lambda n: pa.nulls(n, pa.int64()), "row is empty in some rows"),
         (0, "sample_id", lambda n: pa.nulls(n, pa.string()), "sample_id is empty in some rows"),
         (1, "row", lambda n: pa.array([-1] * n), "row is negative in some rows"),
-        (2, "num_steps", lambda n: pa.array([10**6] * n, pa.int32()), "step_score has other than num_steps"),
+        (2, "num_steps", lambda n: pa.array([10**6] * n, pa.int32()), "step_score"),
         (4, "value", lambda n: pa.array([[1.0]] * n), "is not a table that `grace-store score` made"),
         (4, "value", lambda n: pa.array(["high"] * n), "is not a table that `grace-store score` made"),
     ],
@@ -80,9 +80,12 @@ def test_a_subset_with_a_strangers_note_is_refused(scores, tmp_path, change):
     assert run("select", scores, "--ratio", "0.5", "--out", tmp_path / "s.txt", "--as", "ids").exit_code == 0
     sidecar = tmp_path / "s.txt.spec.json"
     sidecar.write_text(json.dumps(json.loads(sidecar.read_text()) | change))
-    assert f"{sidecar.name} is not what `grace-store select` wrote" in refused("compare", tmp_path / "s.txt", scores)
+    told = refused("compare", tmp_path / "s.txt", scores)
+    assert sidecar.name in told
+    assert next(iter(change)) in told
+    assert "Make it again with `grace-store select`" in told
     sidecar.write_bytes(b"{" * 100_000)
-    assert f"{sidecar.name} is not what `grace-store select` wrote" in refused("compare", tmp_path / "s.txt", scores)
+    assert f"{sidecar.name} carries a damaged note" in refused("compare", tmp_path / "s.txt", scores)
 
 
 @pytest.mark.parametrize("place", ["", "/", "..", "a\x00b", "no such table"])

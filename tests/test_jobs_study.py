@@ -48,21 +48,47 @@ SMALL = {
     "seeds": [0, 1],
     "threads": 1,
     "data": {
-        "seed": 5, "num_lessons": 60, "most_lesson_steps": 2, "num_pool": 100, "num_targets": 2, "num_heldout": 4,
-        "fewest_steps": 3, "most_steps": 4, "copies": 2,
-        "shares": {"clean": 0.4, "wrong_step": 0.15, "wrong_answer": 0.15, "filler": 0.1, "long": 0.1,
-                   "duplicated": 0.1},
+        "seed": 5,
+        "num_lessons": 60,
+        "most_lesson_steps": 2,
+        "num_pool": 100,
+        "num_targets": 2,
+        "num_heldout": 4,
+        "fewest_steps": 3,
+        "most_steps": 4,
+        "copies": 2,
+        "shares": {
+            "clean": 0.4,
+            "wrong_step": 0.15,
+            "wrong_answer": 0.15,
+            "filler": 0.1,
+            "long": 0.1,
+            "duplicated": 0.1,
+        },
     },
     "model": {"hidden_size": 16, "intermediate_size": 32, "num_layers": 2, "num_heads": 2, "max_length": 128},
     "base": {"num_updates": 10, "batch_size": 8, "learning_rate": 3e-3, "warmup_share": 0.1, "weight_decay": 0.1},
     "tune": {"num_updates": 3, "batch_size": 4, "learning_rate": 1e-3, "warmup_share": 0.1, "weight_decay": 0.1},
-    "warmup": {"ratio": "0.2", "checkpoints": ["0.5", "1"], "num_epochs": 1, "batch_size": 8, "learning_rate": 2e-3,
-               "rank": 2, "alpha": 8, "seeds": [0]},
-    "score": {"projection_dimension": 32, "ratios": ["0.1", "0.2"], "main_ratio": "0.2",
-              "methods": ["random", "less", "icons", "cadc", "grace"],
-              "ablations": ["grace-without-answer", "grace-projected"], "unit_samples": 64},
+    "warmup": {
+        "ratio": "0.2",
+        "checkpoints": ["0.5", "1"],
+        "num_epochs": 1,
+        "batch_size": 8,
+        "learning_rate": 2e-3,
+        "rank": 2,
+        "alpha": 8,
+        "seeds": [0],
+    },
+    "score": {
+        "projection_dimension": 32,
+        "ratios": ["0.1", "0.2"],
+        "main_ratio": "0.2",
+        "methods": ["random", "less", "icons", "cadc", "grace"],
+        "ablations": ["grace-without-answer", "grace-projected"],
+        "unit_samples": 64,
+    },
     "evaluation": {"max_new_tokens": 8, "batch_size": 20, "draws": 100, "fidelity_samples": 8},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -376,9 +402,20 @@ def test_settings_without_meaning_are_refused(tmp_path, place, value, message):
 
 def made_run(method: str, ratio: str, seed: int, right: dict[str, str]) -> Run:
     return Run(
-        settings_sha256="s", method=method, ratio=ratio, seed=seed, subset_sha256="x", num_traces=1, num_updates=1,
-        num_traces_seen=1, num_tokens_learnt=1, last_loss=0.5, heldout_loss=0.5, right=right, seconds=1.0,
-    )  # fmt: skip
+        settings_sha256="s",
+        method=method,
+        ratio=ratio,
+        seed=seed,
+        subset_sha256="x",
+        num_traces=1,
+        num_updates=1,
+        num_traces_seen=1,
+        num_tokens_learnt=1,
+        last_loss=0.5,
+        heldout_loss=0.5,
+        right=right,
+        seconds=1.0,
+    )
 
 
 def test_a_line_cut_off_is_dropped_and_others_kept(tmp_path):
@@ -561,8 +598,10 @@ def test_corruptions_spoil_one_thing_each():
     assert corruptions.usable(SOLUTION)
     assert corruptions.joined(steps, final) == SOLUTION["answer"]
     for seed in range(20):
-        made = {name: corruptions.split(spoil(steps, final, Random(seed))) for name, spoil in
-                corruptions.CORRUPTIONS.items()}  # fmt: skip
+        made = {
+            name: corruptions.split(spoil(steps, final, Random(seed)))
+            for name, spoil in corruptions.CORRUPTIONS.items()
+        }
         wrong, answer = made["wrong_step"]
         (at,) = [place for place, (one, other) in enumerate(zip(steps, wrong, strict=True)) if one != other]
         noted = re.search(r"<<(.*)=(\d+)>>(\d+)", wrong[at])

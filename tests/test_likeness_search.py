@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -203,10 +199,15 @@ def test_few_points_or_none(num):
 @pytest.mark.parametrize(
     ("num", "size", "gpus", "kind"),
     [
-        (1, 8, 0, "flat"), (22_000, 2048, 0, "flat"), (23_000, 2048, 0, "ivf"), (200_000, 64, 0, "ivf"),
-        (200_000, 2048, 0, "ivf-sq8"), (200_000, 2048, 1, "flat"), (5_000_000, 2048, 8, "ivf-sq8"),
+        (1, 8, 0, "flat"),
+        (22_000, 2048, 0, "flat"),
+        (23_000, 2048, 0, "ivf"),
+        (200_000, 64, 0, "ivf"),
+        (200_000, 2048, 0, "ivf-sq8"),
+        (200_000, 2048, 1, "flat"),
+        (5_000_000, 2048, 8, "ivf-sq8"),
     ],
-)  # fmt: skip
+)
 def test_the_index_goes_with_the_size(num, size, gpus, kind):
     plan = plan_index(num, size, num_gpus=gpus)
     assert plan.kind == kind
@@ -230,16 +231,3 @@ def test_gpus_are_used_when_there_are_some(vectors, found, monkeypatch):
     assert len(copied) == 1
     assert np.array_equal(with_gpus.forest.second, without.forest.second)
     assert np.array_equal(with_gpus.forest.similarity, without.forest.similarity)
-
-
-def test_the_bench_finds_what_it_plants(tmp_path, repository):
-    script = repository / "jobs/bench/search.py"
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "s.zarr"), "--samples", "64", "--size", "32", "--threads", "1"],
-        env=os.environ | {"PYTHONPATH": str(repository)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "planted 12  planted_found 12" in done.stdout
-    assert "nearest synthetic-15" in done.stdout

@@ -100,8 +100,9 @@ def test_every_storage_gives_the_descriptors_of_its_vectors(tmp_path, samples, s
 
 def test_weights_are_step_scores_and_those_below_zero_are_none(samples):
     scores = np.array([0.5, -0.2, np.nan, -1.0, 0.1, 0.3])
-    found = describe(np.concatenate([samples[0], samples[5], samples[6]]), np.array([3, 1, 2]), "weighted",
-                     step_score=scores)  # fmt: skip
+    found = describe(
+        np.concatenate([samples[0], samples[5], samples[6]]), np.array([3, 1, 2]), "weighted", step_score=scores
+    )
     np.testing.assert_allclose(found.vector[0], unit(samples[0][0]), rtol=0, atol=1e-6)
     np.testing.assert_allclose(found.vector[1], unit(samples[5][0]), rtol=0, atol=1e-6)
     np.testing.assert_allclose(found.vector[2], expected(samples[6], "weighted", scores[4:]), rtol=0, atol=1e-6)

@@ -416,13 +416,13 @@ def test_a_file_that_is_no_part_of_the_format_is_a_stray(tmp_path: Path, key: st
     assert found(store, deep=False) == [Problem(None, None, key, text, "delete")]
 
 
-@pytest.mark.parametrize("keys", [["signals/base/zarr.json"], ["signals/base"]])
+@pytest.mark.parametrize("lost", [["signals/base/zarr.json"], ["signals/base"]])
 def test_a_signal_that_lost_its_metadata_is_one_problem_and_its_chunks_no_strays(
-    tmp_path: Path, keys: list[str]
+    tmp_path: Path, lost: list[str]
 ) -> None:
     """Strays are deleted by a repair; vectors of a whole signal must not be."""
     store = finished_store(tmp_path)
-    for key in keys:
+    for key in lost:
         store.backend.delete_tree(key)
         (Path(store.location) / key).unlink(missing_ok=True)
     text = "the signal's own metadata is gone, though units of it were committed"

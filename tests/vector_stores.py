@@ -54,9 +54,15 @@ def traces(num_steps: Sequence[int], size: int = 8, seed: int = 0) -> list[np.nd
 
 
 def vector_store(
-    location: Path, samples: Sequence[np.ndarray], storage: Storage = "float32", *, samples_per_unit: int = 4,
-    set_aside: Sequence[int] = (), units: Sequence[int] | None = None, num_tokens: Sequence[int] | None = None,
-) -> Store:  # fmt: skip
+    location: Path,
+    samples: Sequence[np.ndarray],
+    storage: Storage = "float32",
+    *,
+    samples_per_unit: int = 4,
+    set_aside: Sequence[int] = (),
+    units: Sequence[int] | None = None,
+    num_tokens: Sequence[int] | None = None,
+) -> Store:
     """Write samples' vectors, (K+1, d) each; without some units the store is not finished."""
     write_plan(location, [len(sample) - 1 for sample in samples], samples_per_unit)
     store = Store.open(location)

@@ -131,7 +131,7 @@ class DuplicateTable:
             )
         check_thresholds(threshold, self.floor)
         spec = GroupSpec(threshold=threshold, floor=self.floor, keep=keep or self.note.spec.keep)
-        note = self.note.model_copy(update={"spec": spec, "version": DuplicatesNote.model_fields["version"].default})
+        note = self.note.renewed(spec=spec)
         return replace(self, value=self.value if value is None else value, note=note, path=None)
 
     def counts(self, thresholds: Sequence[float] | None = None) -> list[ThresholdCount]:

@@ -11,22 +11,28 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, field_validator
 
 from grace_store import __version__
-from grace_store.base.errors import DataError
+from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import write_text
 from grace_store.base.settings import Frozen, one_sentence
 from grace_store.base.text import without_nan
 
 METADATA_KEY = b"grace_store"
 """Where a Parquet file of ours carries its document."""
+VERSION = "1.1"
+"""Of documents that are written today: a new field makes a new minor version, another meaning a new major one."""
 FIRST_VERSION = "1.0"
 """Of documents that were written before they said their version."""
 
-Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+Number = Annotated[
+    float,
+    BeforeValidator(lambda value: math.nan if value is None else value),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "null"}]}),
+]
 """A number that may be unknown: NaN here, null in JSON."""
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 """A number of things, or a place among them, that an array can hold."""
@@ -41,8 +47,21 @@ class Document(Frozen):
     """The command that writes it."""
 
     kind: str
-    version: str = "1.1"
+    version: str = VERSION
     made_by: str = Field(default=f"grace-store {__version__}", pattern="^grace-store ")
+
+    @field_validator("version")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        """Refuse a version that is none or newer, also of a document inside another."""
+        if not _is_readable(value):
+            raise SettingError(f"version {value[:40]!r} of the note of {cls.words} is none that this release reads")
+        return value
+
+    def renewed(self, **changes: Any) -> Self:
+        """Return a document of today's release, made from this one, which may be older."""
+        today = {name: Document.model_fields[name].default for name in ("version", "made_by")}
+        return self.model_copy(update=today | changes)
 
     def to_json(self) -> dict[str, Any]:
         """Return the document as JSON has it: null, or nothing, for what is unknown."""
@@ -107,7 +126,7 @@ def parse_document(raw: bytes, model: type[DocumentT], where: str) -> DocumentT:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise DataError(
-            f"{where} carries a wrong note of what made it: {one_sentence(error)}. {_remedy(model)}"
+            f"{where} carries a wrong note of what made it: {one_sentence(error, 'field')}. {_remedy(model)}"
         ) from None
 
 
@@ -131,15 +150,26 @@ def _check_kind(content: Mapping[str, Any], model: type[Document], where: str) -
 
 
 def _check_version(content: Mapping[str, Any], model: type[Document], where: str) -> None:
-    ours, found = model.model_fields["version"].default, content.get("version")
-    if not isinstance(found, str) or not re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,9}", found):
+    found = content.get("version")
+    if not isinstance(found, str) or not _is_version(found):
         raise DataError(f"{where} says version {str(found)[:40]!r}, which is no version. {_remedy(model)}")
-    (major, minor), (our_major, our_minor) = (map(int, each.split(".")) for each in (found, ours))
-    if major != our_major or minor > our_minor:
+    if not _is_readable(found):
         raise DataError(
             f"{where} was written by another release of grace-store ({str(content.get('made_by'))[:40]}): its note has "
-            f"version {found}, and this release reads {our_major}.0 to {ours}. Use that release, or a newer one."
+            f"version {found}, and this release reads {FIRST_VERSION} to {VERSION}. Use that release, or a newer one."
         )
+
+
+def _is_version(text: str) -> bool:
+    return re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,9}", text) is not None
+
+
+def _is_readable(version: str) -> bool:
+    """Return whether a version is one of those that this release reads: from the first to today's."""
+    if not _is_version(version):
+        return False
+    first, found, last = (tuple(map(int, each.split("."))) for each in (FIRST_VERSION, version, VERSION))
+    return first <= found <= last
 
 
 def _remedy(model: type[Document]) -> str:

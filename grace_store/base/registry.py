@@ -10,12 +10,13 @@ ThingT = TypeVar("ThingT", covariant=True)
 
 
 class Registry(Mapping[str, ThingT]):
-    """Each thing is an attribute, always of the same name, of a module of its own, imported when it is first asked for.
+    """Each thing is an attribute of a module of its own, imported when it is first asked for.
 
-    The names are known without importing any: a command line can list them at once.
+    The attribute has the same name in all modules, or, if that is None, the module's. The names are known
+    without importing any: a command line can list them at once.
     """
 
-    def __init__(self, package: str, attribute: str, names: Sequence[str]) -> None:
+    def __init__(self, package: str, attribute: str | None, names: Sequence[str]) -> None:
         self._package = package
         self._attribute = attribute
         self._names = tuple(names)
@@ -23,7 +24,8 @@ class Registry(Mapping[str, ThingT]):
     def __getitem__(self, name: str) -> ThingT:
         if name not in self._names:
             raise KeyError(name)
-        thing: ThingT = getattr(import_module(f"{self._package}.{name.replace('-', '_')}"), self._attribute)
+        module = name.replace("-", "_")
+        thing: ThingT = getattr(import_module(f"{self._package}.{module}"), self._attribute or module)
         return thing
 
     def __iter__(self) -> Iterator[str]:

@@ -48,8 +48,8 @@ _WANTED = {
 """What pydantic calls the types of settings, by the beginning of its names for errors."""
 
 
-def one_sentence(error: ValidationError) -> str:
-    """Return all of pydantic's complaints as one sentence, in our words."""
+def one_sentence(error: ValidationError, thing: str = "setting") -> str:
+    """Return all of pydantic's complaints as one sentence, in our words; thing is what a field is called."""
     complaints = []
     for problem in error.errors(include_url=False, include_context=False):
         message = problem["msg"].removeprefix("Value error, ")
@@ -61,8 +61,8 @@ def one_sentence(error: ValidationError) -> str:
         if kind == "missing":
             complaints.append(f"{place} is missing")
             continue
-        if kind == "extra_forbidden":
-            message = "there is no such setting"
+        if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+            message = f"there is no such {thing}"
         elif kind.partition("_")[0] in _WANTED:
             message = f"{_WANTED[kind.partition('_')[0]]} is wanted"
         shown = repr(problem["input"])
@@ -104,11 +104,15 @@ class DataSpec(Frozen):
     format: str
     """Name of the record format."""
     splitter: str = "format"
-    """How a response becomes steps: "format" (the format's own way), "lines", "paragraphs" or "marker:REGEX"."""
+    r"""Where steps begin: as the format has it (format), at lines, at paragraphs, or at lines that match a regular
+    expression (marker:REGEX, such as 'marker:^Step \d+:')."""
     answer: str = "format"
-    """How the answer is found: "format", "last" (the last step), "boxed" or "marker:REGEX"."""
+    r"""Where the answer begins: as the format has it (format), at the last step (last), at the last \boxed{} (boxed),
+    or at the last match of a regular expression (marker:REGEX, such as 'marker:^Final answer:')."""
     min_steps: int = Field(default=8, ge=1)
+    """Set traces with fewer steps aside."""
     max_steps: int = Field(default=512, ge=1)
+    """Set traces with more steps aside."""
 
 
 class ModelIdentity(Frozen):
@@ -135,19 +139,22 @@ class GradientSpec(Frozen):
     """Which projected gradients a signal holds."""
 
     per: Per = "sample"
-    """One vector for a sample, of its mean loss over all segments' tokens, or one for each segment."""
+    """Store one gradient for each sample, of its mean loss over all segments' tokens, or one for each segment."""
     preconditioner: Preconditioner = "none"
-    """The plain gradient, or the step that Adam would take from the checkpoint's moments."""
+    """Store plain gradients (none), or the steps that Adam would take from the checkpoint's moments (adam)."""
     bias_correction: bool = False
-    """Whether Adam's moments are divided by 1 - beta^(step + 1)."""
+    """With the preconditioner adam, divide the moments by 1 - beta^(step + 1) to correct their bias; LESS does not."""
     moments: str | None = None
     """Digest of the checkpoint's moments, and of the betas, epsilon and step that they belong to."""
     projection: Projection = "rademacher"
+    """Random projection of gradients: signs everywhere (rademacher), or four for each parameter (sparse), which is
+    faster."""
     dimension: int = Field(default=8192, ge=1)
-    """Length of a projected vector."""
+    """Length of a projected gradient."""
     seed: int = Field(default=0, ge=0, lt=2**53)
+    """Seed of the random projection."""
     normalise: bool
-    """Whether each vector is divided by its length, after the projection."""
+    """Scale every projected gradient to length 1."""
     parameters: str
     """Digest over names and shapes of the parameters that the gradient is taken of, in their order."""
     learning_rate: DecimalText | None = None
@@ -168,29 +175,32 @@ class ExtractSpec(Frozen):
     """What a signal's vectors are vectors of."""
 
     kind: Kind = "proxy"
+    """What vectors are: GRACE's proxy, or projected gradients over the adapter's parameters."""
     gradient: GradientSpec | None = Field(default=None, exclude_if=lambda value: value is None)
     """There exactly if the kind is gradient. Left out of documents if not, so that those of version 1.0 stay as
     they were."""
     model: ModelIdentity
     rendering: Rendering
-    """How the conversation becomes text: the chat template with the response inside; the template's generation
-    prompt and the response as it stands; or the turns' plain text."""
+    """How a conversation becomes text: the chat template with the response in it, the template's generation prompt
+    followed by the response as it stands (verbatim), or the turns' plain text."""
     system: str | None = None
-    """A system prompt put before every sample that has none."""
+    """System prompt for samples that have none."""
     include_eos: bool = False
-    """Whether the end-of-turn token counts as part of the answer."""
+    """Count the end-of-turn token as part of the answer."""
     max_length: int = Field(default=4096, ge=2)
-    """Longest conversation in tokens; a longer sample is set aside."""
+    """Set conversations with more tokens aside."""
     text_only: bool = False
-    """Leave the images out instead of setting the sample aside."""
+    """Leave images out and use the text alone; without this, a text model sets samples with images aside."""
     min_pixels: int | None = Field(default=None, ge=1)
-    """Images with fewer pixels are enlarged to about so many; None leaves it to the model's processor."""
+    """Enlarge images with fewer pixels to about this number."""
     max_pixels: int | None = Field(default=None, ge=1)
-    """Images with more pixels are shrunk to about so many; None leaves it to the model's processor."""
+    """Shrink images with more pixels to about this number."""
     dtype: Dtype = "float32"
+    """Number format that the model runs in."""
     attention: Attention = "sdpa"
+    """Attention kernel of the model."""
     storage: Storage = "int8"
-    """How vectors are kept. Grams, and so scores, are exact in all of them."""
+    """How vectors are stored. Grams, and so scores, are exact in all of these."""
 
     @model_validator(mode="after")
     def _gradient_if_so_called(self) -> ExtractSpec:
@@ -291,17 +301,18 @@ class RunOptions(Frozen):
     """How fast, on what. May differ from run to run."""
 
     batch_tokens: int | None = Field(default=None, ge=1)
-    """Padded tokens in one pass; None: as many as the kind of signal usually has memory for."""
+    """Tokens in one forward pass, padding included."""
     head_tokens: int = Field(default=512, ge=1)
-    """Tokens whose logits are held at a time."""
+    """Tokens whose logits are held in memory at a time."""
     packing: bool = False
-    """Run samples end to end without padding, if the model gives the same for it. Pays with flash attention."""
+    """Run samples end to end without padding, if the model gives the same numbers so; faster with the attention kernel
+    flash_attention_2."""
     device: str = "auto"
-    """"auto", "cpu", "cuda", "cuda:1"..."""
+    """Device to compute on: auto (a GPU if there is one), cpu, cuda, cuda:N or mps."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of each worker."""
     loader_threads: int = Field(default=2, ge=1)
-    """Threads that read and tokenise ahead of the device."""
+    """Threads that read and tokenise samples ahead of the model."""
     queue_units: int = Field(default=2, ge=1)
     """Units that may wait before the device, and behind it."""
 

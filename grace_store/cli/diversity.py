@@ -6,26 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
-from grace_store.cli.console import harmless, print_json
+from grace_store.cli import shared
+from grace_store.cli.console import harmless, print_result
 from grace_store.cli.console import out as console
-from grace_store.cli.options import (
-    OUT_FILE,
-    as_json,
-    choice,
-    cluster_options,
-    partial_option,
-    said,
-    scores_option,
-    store_argument,
-    threads_option,
-)
+from grace_store.cli.options import COUNT, FILE, NATURAL, OUT_FILE, PATH, TEXT, choice, command, option, said
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.diversity_spec import Traded
 
@@ -33,88 +23,35 @@ if TYPE_CHECKING:
     from grace_store.artifacts.diversity_document import ClusterShare, Diversity, SubsetDiversity, TradeCurve
     from grace_store.likeness.coverage import RandomInterval
 
-EPILOG = """\b
-Examples:
-  grace-store diversity traces.zarr --subset plain.jsonl --subset diverse.jsonl
-  grace-store diversity traces.zarr --scores scores.parquet --ratio 0.05 --ratio 0.2 --out diversity.json
-  grace-store diversity traces.zarr --scores scores.parquet --ratio 0.2 --curve curve.svg
-"""
 
-
-@click.command(epilog=EPILOG)
-@store_argument
-@click.option(
-    "--subset",
-    "subsets",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Subset that `select` wrote, or a table of scores for its best 0.2; may be repeated. [default: none]",
+@command(
+    "grace-store diversity traces.zarr --subset plain.jsonl --subset diverse.jsonl",
+    "grace-store diversity traces.zarr --scores scores.parquet --ratio 0.05 --ratio 0.2 --out diversity.json",
+    "grace-store diversity traces.zarr --scores scores.parquet --ratio 0.2 --curve curve.svg",
 )
-@scores_option("Table of scores: its best samples are measured, too, and its values are the pool's. [default: none]")
-@click.option(
-    "--ratio", multiple=True, help="Share of the samples that are the best of --scores; may be repeated. [default: 0.2]"
+@shared.store
+@option(
+    "--subset", PATH, "Subset that `select` wrote, or scores for their best 0.2. [default: none]", "subsets", many=True
 )
-@cluster_options
-@click.option(
-    "--random",
-    "num_random",
-    type=click.IntRange(1),
-    default=200,
-    show_default=True,
-    help="Number of random subsets to compare with.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Seed of the clusters and of the random subsets.",
-)
-@click.option(
+@shared.scores("Table of scores: its best samples are measured, too, and its values are the pool's. [default: none]")
+@option("--ratio", TEXT, "Share of the samples that are the best of --scores. [default: 0.2]", many=True)
+@shared.clusters
+@option("--random", COUNT, "Number of random subsets to compare with.", "num_random", default=200)
+@option("--seed", NATURAL, "Seed of the clusters and of the random subsets.", default=0)
+@option(
     "--curve",
-    type=click.Path(dir_okay=False, path_type=Path),
+    FILE,
+    "Draw and list what coverage costs in value, at the first --ratio. [default: not drawn]",
     metavar="FILE.svg",
-    help="Draw and list how much value each step of coverage costs, at the first --ratio. [default: not drawn]",
 )
-@click.option(
-    "--method",
-    "methods",
-    multiple=True,
-    type=choice(Traded),
-    help="Method of diverse selection in --curve; may be repeated. [default: all]",
-)
-@click.option(
-    "--weight",
-    "weights",
-    multiple=True,
-    type=float,
-    help="Weight of diversity in --curve, 0 to 1; may be repeated. [default: seven weights from 0 to 1]",
-)
-@click.option(
-    "--show",
-    type=click.IntRange(0),
-    default=3,
-    show_default=True,
-    help="Number of clusters to list that a subset has too much of, and of those it has too little of.",
-)
-@click.option(
-    "--out", type=OUT_FILE, help="JSON file for all numbers, as `report --diversity` takes it. [default: none]"
-)
-@partial_option
-@threads_option
-@as_json
+@option("--method", choice(Traded), "Method of diverse selection in --curve. [default: all]", "methods", many=True)
+@option("--weight", float, "Weight of diversity in --curve, 0 to 1. [default: seven from 0 to 1]", "weights", many=True)
+@option("--show", NATURAL, "Number of clusters to list that a subset has too much of, and too little of.", default=3)
+@option("--out", OUT_FILE, "JSON file for all numbers, as `report --diversity` takes it. [default: none]")
+@shared.partial
+@shared.threads
 def diversity(
-    store: str,
-    subsets: tuple[Path, ...],
-    scores: Path | None,
-    curve: Path | None,
-    methods: tuple[str, ...],
-    weights: tuple[float, ...],
-    show: int,
-    out: Path | None,
-    *,
-    as_json: bool,
-    **settings: Any,
+    store: str, scores: Path | None, curve: Path | None, show: int, out: Path | None, *, as_json: bool, **settings: Any
 ) -> None:
     """Measure how diverse subsets are, and what diversity costs.
 
@@ -122,29 +59,24 @@ def diversity(
     clusters of the samples' vectors.
     """
     from grace_store.artifacts.outputs import check_results
-    from grace_store.curate.diversity import DiversityRequest, write_diversity
-    from grace_store.curate.diversity import diversity as run
+    from grace_store.curate import diversity as job
     from grace_store.curate.trade_curve import TradeSpec
 
-    asked = said({"methods": methods, "weights": weights})
+    asked = said({name: settings.pop(name) for name in ("methods", "weights")})
     if asked and curve is None:
         raise SettingError("--method and --weight are for the curve: give --curve, too")
     spec = None if curve is None else TradeSpec.parse(seed=settings["seed"], **asked)
-    check_results(store, [out, curve], [scores, *subsets])
+    check_results(store, [out, curve], [scores, *settings["subsets"]])
     with ProgressDisplay(quiet=as_json) as display:
         threads = settings.pop("threads")
-        request = DiversityRequest(subsets=subsets, scores=scores, curve=spec, **settings)
-        found = run(store, request, threads=threads, listener=display)
-    write_diversity(found, out, curve)
-    if as_json:
-        print_json(found.to_json())
-        return
-    _print(found, show)
-    for path in filter(None, (out, curve)):
-        console.print(f"{path} written", markup=False)
+        request = job.DiversityRequest(scores=scores, curve=spec, **settings)
+        found = job.diversity(store, request, threads=threads, listener=display)
+    job.write_diversity(found, out, curve)
+    written = [path for path in (out, curve) if path is not None]
+    print_result(found.to_json(), _print, found, show, written, as_json=as_json)
 
 
-def _print(found: Diversity, show: int) -> None:
+def _print(found: Diversity, show: int, written: list[Path]) -> None:
     title = f"{counted(found.pool.num_samples, 'sample')} in {counted(len(found.clusters), 'cluster')}"
     table = Table(title=title, title_justify="left", box=SIMPLE, padding=0)
     table.add_column("subset", overflow="fold")
@@ -173,6 +105,8 @@ def _print(found: Diversity, show: int) -> None:
         _print_curve(found.curve)
     if found.partial:
         console.print("partial: the store is not finished.")
+    for path in written:
+        console.print(f"{path} written", markup=False)
 
 
 def _add_row(table: Table, each: SubsetDiversity) -> None:
@@ -210,6 +144,3 @@ def _print_curve(curve: TradeCurve) -> None:
     console.print("value lost: share of what choosing by value gains over choosing at random.")
     if all(point.entropy != point.entropy for point in curve.points):
         console.print("The samples lie in one cluster: there is nothing to trade value for.")
-
-
-COMMAND = diversity

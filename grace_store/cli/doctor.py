@@ -7,47 +7,30 @@ from typing import Any
 
 import click
 
+from grace_store.cli import shared
 from grace_store.cli.config_files import config_option
 from grace_store.cli.console import harmless, out, print_json
-from grace_store.cli.extract_options import data_options, spec_options, speed_options
-from grace_store.cli.options import as_json, images_option, pick
+from grace_store.cli.options import COUNT, PLACE, command, option, pick
 from grace_store.cli.progress import ProgressDisplay
-
-EPILOG = """\b
-Examples:
-  grace-store doctor --model ./model --data traces.jsonl --store traces.zarr
-  grace-store doctor --model ./model --data traces.jsonl --dtype bfloat16 --attention flash_attention_2
-"""
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-@click.command(epilog=EPILOG)
-@click.option("--model", required=True, type=click.Path(), help="Model: a folder with safetensors, or a .gguf file.")
-@click.option(
-    "--data", required=True, multiple=True, type=click.Path(), help="Dataset file or folder; may be repeated."
+@command(
+    "grace-store doctor --model ./model --data traces.jsonl --store traces.zarr",
+    "grace-store doctor --model ./model --data traces.jsonl --dtype bfloat16 --attention flash_attention_2",
 )
-@click.option(
-    "--adapter", type=click.Path(), help="LoRA adapter to merge into the model. [default: the model as it is]"
-)
-@click.option("--store", type=click.Path(), help="Where the store is or will be. [default: disk space is not checked]")
-@images_option
-@data_options
-@spec_options
-@speed_options
-@click.option("--workers", type=click.IntRange(1), help="Worker processes that the run will have. [default: one a GPU]")
+@option("--model", PLACE, "Model: a folder with safetensors, or a .gguf file.", required=True)
+@option("--data", PLACE, "Dataset file or folder.", many=True, required=True)
+@option("--adapter", PLACE, "LoRA adapter to merge into the model. [default: the model as it is]")
+@option("--store", PLACE, "Where the store is or will be. [default: disk space is not checked]")
+@shared.images
+@shared.data_spec
+@shared.extract_spec
+@shared.speed
+@option("--workers", COUNT, "Worker processes that the run will have. [default: one a GPU]")
 @config_option
-@as_json
-def doctor(
-    model: str,
-    data: tuple[str, ...],
-    adapter: str | None,
-    store: str | None,
-    workers: int | None,
-    *,
-    as_json: bool,
-    **wishes: Any,
-) -> None:
+def doctor(*, as_json: bool, **wishes: Any) -> None:
     """Check model, data and machine before a long run.
 
     Runs on a few of the data's own samples and ends with exit code 1 unless everything needed works. Vectors are
@@ -59,13 +42,9 @@ def doctor(
     from grace_store.run.doctor.findings import DoctorJob, finding_lines
     from grace_store.run.engines.choice import choose_engine
 
-    chosen = choose_engine(RunOptions(**pick(wishes, RunOptions)), workers, None)
+    chosen = choose_engine(RunOptions(**pick(wishes, RunOptions)), wishes["workers"], None)
     job = DoctorJob(
-        model=model,
-        data=data,
-        adapter=adapter,
-        store=store,
-        images=wishes["images"],
+        **{name: wishes[name] for name in ("model", "data", "adapter", "store", "images")},
         data_request=DataRequest(**pick(wishes, DataRequest)),
         request=ExtractRequest(**pick(wishes, ExtractRequest)),
         options=chosen.options,
@@ -81,6 +60,3 @@ def doctor(
         click.echo(found.conclusion)
     if not found.is_go:
         raise click.exceptions.Exit(1)
-
-
-COMMAND = doctor

@@ -10,18 +10,9 @@ import click
 
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
-from grace_store.cli.console import print_json
-from grace_store.cli.options import (
-    FILE,
-    OUT_FILE,
-    as_json,
-    engine_options,
-    given,
-    said,
-    scores_option,
-    search_options,
-    spread,
-)
+from grace_store.cli import shared
+from grace_store.cli.console import print_result
+from grace_store.cli.options import FILE, NATURAL, OUT_FILE, PATH, PLACE, command, given, option, said
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS
 
@@ -29,66 +20,40 @@ if TYPE_CHECKING:
     from grace_store.artifacts.duplicate_table import DuplicateTable
     from grace_store.artifacts.notes import RecallNote
 
-EPILOG = """\b
-Examples:
-  grace-store duplicates traces.zarr --out duplicates.parquet
-  grace-store duplicates traces.zarr --out duplicates.parquet --scores scores.parquet --threshold 0.97
-  grace-store duplicates traces.zarr --out duplicates.parquet --subset subset.jsonl --keep shortest
-  grace-store duplicates --from duplicates.parquet --threshold 0.98 --out stricter.parquet   # no new search
-  grace-store duplicates s3://bucket/traces.zarr --out duplicates.parquet --engine ray --address auto
-"""
 
 BESIDE_FROM = ("source", "out", "threshold", "keep", "scores", "as_json")
 """What --from has a use for."""
 KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"}
 
 
-@click.command(epilog=EPILOG)
+@command(
+    "grace-store duplicates traces.zarr --out duplicates.parquet",
+    "grace-store duplicates traces.zarr --out duplicates.parquet --scores scores.parquet --threshold 0.97",
+    "grace-store duplicates traces.zarr --out duplicates.parquet --subset subset.jsonl --keep shortest",
+    "grace-store duplicates --from duplicates.parquet --threshold 0.98 --out stricter.parquet   # no new search",
+    "grace-store duplicates s3://bucket/traces.zarr --out duplicates.parquet --engine ray --address auto",
+)
 @click.argument("store", type=click.Path(), required=False)
-@click.option("--out", required=True, type=OUT_FILE, help="Parquet file to write.")
-@click.option("--threshold", type=float, help=f"Cosine from which samples are alike. [default: {DEFAULT_THRESHOLD}]")
-@click.option(
-    "--floor",
-    type=float,
-    help="Cosine down to which pairs are searched for, so that --from can lower the threshold later. "
-    f"[default: {DEFAULT_FLOOR}]",
-)
-@click.option(
+@option("--out", OUT_FILE, "Parquet file to write.", required=True)
+@option("--threshold", float, f"Cosine from which samples are alike. [default: {DEFAULT_THRESHOLD}]")
+@option("--floor", float, f"Cosine down to which --from may lower the threshold later. [default: {DEFAULT_FLOOR}]")
+@option(
     "--keep",
-    type=click.Choice(KEEPS),
-    help="Which sample of a group is kept: that with the highest value, the shortest or the earliest. [default: value "
-    "with --scores, else earliest]",
+    click.Choice(KEEPS),
+    "Which sample of a group is kept: that with the highest value, the shortest or the earliest. [default: value with "
+    "--scores, else earliest]",
 )
-@scores_option("Table of scores, for --keep value and for --descriptor weighted. [default: none]")
-@click.option(
-    "--subset",
-    type=click.Path(path_type=Path),
-    help="Search only among these: a subset, a table of scores, or a file of ids. [default: all samples]",
+@shared.scores("Table of scores, for --keep value and for --descriptor weighted. [default: none]")
+@option(
+    "--subset", PATH, "Search only among these: a subset, a table of scores, or a file of ids. [default: all samples]"
 )
-@search_options
-@click.option("--seed", type=click.IntRange(0), help="Seed of the search and of a projection. [default: 0]")
-@engine_options
-@click.option(
-    "--data",
-    multiple=True,
-    type=click.Path(),
-    help="Dataset file or folder, if it has moved: texts are compared, too; may be repeated. [default: the files that "
-    "were planned]",
-)
-@click.option(
-    "--from", "source", type=FILE, help="Table of duplicates to group again, without a search. [default: search STORE]"
-)
-@as_json
+@shared.search
+@option("--seed", NATURAL, "Seed of the search and of a projection. [default: 0]")
+@shared.engine
+@option("--data", PLACE, "Dataset, if it has moved: texts are compared, too. [default: the files planned]", many=True)
+@option("--from", FILE, "Table of duplicates to group again, without a search. [default: search STORE]", "source")
 def duplicates(
-    store: str | None,
-    out: Path,
-    source: Path | None,
-    scores: Path | None,
-    engine: str,
-    address: str | None,
-    *,
-    as_json: bool,
-    **settings: Any,
+    store: str | None, out: Path, source: Path | None, scores: Path | None, *, as_json: bool, **settings: Any
 ) -> None:
     """Find samples that are alike, and choose one of each group.
 
@@ -99,25 +64,21 @@ def duplicates(
     With --engine ray the cluster reads and decodes the vectors; they are searched where the command runs.
     """
     from grace_store.artifacts.outputs import check_results
-    from grace_store.curate.duplicates import DuplicatesRequest, regroup
-    from grace_store.curate.duplicates import duplicates as run
+    from grace_store.curate import duplicates as job
 
     check_results(store, [out], [scores, source, settings["subset"]])
     if source is not None:
         if ignored := given(but=BESIDE_FROM):
             raise SettingError(f"--from does not search again and has no use for {', '.join(ignored)}")
-        found = regroup(source, threshold=settings["threshold"], keep=settings["keep"], scores=scores)
+        found = job.regroup(source, threshold=settings["threshold"], keep=settings["keep"], scores=scores)
     elif store is None:
         raise click.UsageError("Missing argument 'STORE' (only --from works without it).")
     else:
-        threads = settings.pop("threads")
-        with ProgressDisplay(quiet=as_json) as display, spread(engine, address, threads, display) as pool:
-            found = run(store, DuplicatesRequest(scores=scores, **said(settings)), threads=pool, listener=display)
+        with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
+            request = job.DuplicatesRequest(scores=scores, **said(settings))
+            found = job.duplicates(store, request, threads=pool, listener=display)
     found.write(out)
-    if as_json:
-        print_json(_result(found, out))
-        return
-    _print(found, out)
+    print_result(_result(found, out), _print, found, out, as_json=as_json)
 
 
 def _result(found: DuplicateTable, out: Path) -> dict[str, Any]:
@@ -164,6 +125,3 @@ def _search_in_words(recall: RecallNote | None) -> str:
         f"searched by cells: recall {recall.share:.4f} ({recall.num_found} of {recall.num_true} pairs of "
         f"{recall.num_queries} random samples)"
     )
-
-
-COMMAND = duplicates

@@ -8,34 +8,25 @@ from typing import TYPE_CHECKING
 import click
 
 from grace_store.base.errors import SettingError
-from grace_store.cli.console import harmless, print_json
-from grace_store.cli.options import as_json
+from grace_store.cli.console import harmless, print_result
+from grace_store.cli.options import NATURAL, TEXT, command, option
 
 if TYPE_CHECKING:
     from grace_store.curate.evaluate import Evaluation
 
-EPILOG = """\b
-Examples:
-  grace-store evaluate results.csv --full Full
-  grace-store evaluate outputs/random outputs/grace --full outputs/full --items MathVision-MINI=304
-"""
 
-
-@click.command(epilog=EPILOG)
+@command(
+    "grace-store evaluate results.csv --full Full",
+    "grace-store evaluate outputs/random outputs/grace --full outputs/full --items MathVision-MINI=304",
+)
 @click.argument("results", nargs=-1, required=True, type=click.Path())
-@click.option(
-    "--full", required=True, help="Run that was trained on the full data: its folder, or its row's name in a table."
+@option(
+    "--full", TEXT, "Run that was trained on the full data: its folder, or its row's name in a table.", required=True
 )
-@click.option(
-    "--items",
-    multiple=True,
-    metavar="ENTRY=N",
-    help="Number of questions of a benchmark; may be repeated. [default: as the results say]",
+@option(
+    "--items", TEXT, "Number of questions of a benchmark. [default: as the results say]", many=True, metavar="ENTRY=N"
 )
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the draws behind the intervals."
-)
-@as_json
+@option("--seed", NATURAL, "Seed of the draws behind the intervals.", default=0)
 def evaluate(results: tuple[str, ...], full: str, items: tuple[str, ...], seed: int, *, as_json: bool) -> None:
     """Compare trained models with the one trained on the full data.
 
@@ -46,11 +37,8 @@ def evaluate(results: tuple[str, ...], full: str, items: tuple[str, ...], seed: 
     from grace_store.curate.evaluate import evaluate as compare_with_full
 
     found = compare_with_full(results, full, num_items=_counts(items), seed=seed)
-    if as_json:
-        print_json({"full": asdict(found.full), "runs": [asdict(each) for each in found.averages]})
-        return
-    _print_table(found)
-    _print_remarks(found)
+    result = {"full": asdict(found.full), "runs": [asdict(each) for each in found.averages]}
+    print_result(result, _print, found, as_json=as_json)
 
 
 def _counts(items: tuple[str, ...]) -> dict[str, int]:
@@ -63,7 +51,7 @@ def _counts(items: tuple[str, ...]) -> dict[str, int]:
     return counts
 
 
-def _print_table(found: Evaluation) -> None:
+def _print(found: Evaluation) -> None:
     """Print a row for each entry and a column for each run: its score, and that relative to the full data's."""
     full, averages = found.full, found.averages
     columns = [harmless(run.name) for run in (full, *found.runs)]
@@ -86,6 +74,7 @@ def _print_table(found: Evaluation) -> None:
         spans = ["", *(f"{i.low:.1f} to {i.high:.1f}" if (i := each.interval) else "-" for each in averages)]
         line("95 %", spans)
         click.echo("The interval is what the number of questions leaves open, not what another training would give.")
+    _print_remarks(found)
 
 
 def _print_remarks(found: Evaluation) -> None:
@@ -106,6 +95,3 @@ def _print_remarks(found: Evaluation) -> None:
     if moves := found.averages[0].one_question:
         most = max(moves, key=lambda name: moves[name])
         click.echo(f"One more right answer in {most} moves the average by {moves[most]:.2f}.")
-
-
-COMMAND = evaluate

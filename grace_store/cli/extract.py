@@ -7,27 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from grace_store.base.text import counted, size
+from grace_store.cli import shared
 from grace_store.cli.config_files import config_option
 from grace_store.cli.console import print_json, stoppable
-from grace_store.cli.extract_options import data_options, gradient_options, model_option, spec_options, speed_options
-from grace_store.cli.options import as_json, engine_options, images_option, is_local, pick, stacked
+from grace_store.cli.options import COUNT, PLACE, TEXT, command, flag, option, pick, stacked
 from grace_store.cli.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from grace_store.run.extract_signals import EngineRequest
     from grace_store.store.opened import SignalView
-
-EPILOG = """\b
-Examples:
-  grace-store extract --store traces.zarr --data traces.jsonl --model ./SmolLM2-135M-Instruct
-  grace-store extract --store traces.zarr                       # go on after any interruption
-  grace-store extract --store traces.zarr --shard 3/16 ...      # one of 16 independent jobs
-  grace-store extract --store traces.zarr --model M --engine ray --address auto    # the GPUs of a Ray cluster
-  grace-store extract --store traces.zarr --model M --adapter warmup/checkpoint-100 --signal warmup-100
-  grace-store extract --store traces.zarr --model M --adapter warmup    # a signal for each checkpoint in it
-  grace-store extract --store traces.zarr --model M --adapter warmup --kind gradient --preconditioner adam
-  grace-store extract --store traces.zarr --model M --adapter warmup --kind gradient --per segment
-"""
 
 
 class ShardType(click.ParamType[tuple[int, int]]):
@@ -43,59 +31,51 @@ class ShardType(click.ParamType[tuple[int, int]]):
 
 
 worker_options = stacked(
-    engine_options,
-    click.option(
-        "--workers",
-        type=click.IntRange(1),
-        help="Number of worker processes. [default: one for each GPU that is visible, or that the Ray cluster has]",
-    ),
-    click.option(
+    shared.engine,
+    option("--workers", COUNT, "Number of worker processes. [default: one for each GPU here or in the Ray cluster]"),
+    option(
         "--wait-minutes",
-        type=click.FloatRange(min=0),
+        click.FloatRange(0),
+        "Minutes that --engine ray waits for a node. [default: no limit]",
         metavar="M",
-        help="With --engine ray, minutes to wait for a node when there is none. [default: until stopped]",
     ),
-    click.option(
-        "--shard",
-        type=ShardType(),
-        help="Do only every n-th unit, starting with unit i. [default: from torchrun or srun, else all]",
+    option(
+        "--shard", ShardType(), "Do only every n-th unit, from unit i on. [default: from torchrun or srun, else all]"
     ),
-    click.option("--break-lock", is_flag=True, help="Take the store from a run that you know to be dead."),
+    flag("--break-lock", "Take the store from a run that you know to be dead."),
 )
 
 
-@click.command(epilog=EPILOG)
-@click.option(
-    "--store", required=True, type=click.Path(), help="Path or bucket URL of the store; planned first if it is new."
+@command(
+    "grace-store extract --store traces.zarr --data traces.jsonl --model ./SmolLM2-135M-Instruct",
+    "grace-store extract --store traces.zarr                       # go on after any interruption",
+    "grace-store extract --store traces.zarr --shard 3/16 ...      # one of 16 independent jobs",
+    "grace-store extract --store traces.zarr --model M --engine ray --address auto    # the GPUs of a Ray cluster",
+    "grace-store extract --store traces.zarr --model M --adapter warmup/checkpoint-100 --signal warmup-100",
+    "grace-store extract --store traces.zarr --model M --adapter warmup    # a signal for each checkpoint in it",
+    "grace-store extract --store traces.zarr --model M --adapter warmup --kind gradient --preconditioner adam",
+    "grace-store extract --store traces.zarr --model M --adapter warmup --kind gradient --per segment",
 )
-@model_option
-@click.option(
-    "--data",
-    multiple=True,
-    type=click.Path(),
-    help="Dataset file or folder; may be repeated. [default: the files that were planned]",
+@option("--store", PLACE, "Path or bucket URL of the store; planned first if it is new.", required=True)
+@shared.model
+@option("--data", PLACE, "Dataset file or folder. [default: the files that were planned]", many=True)
+@shared.images
+@option(
+    "--adapter", PLACE, "LoRA adapter to merge, or a folder of checkpoints, each a signal. [default: none]", many=True
 )
-@images_option
-@click.option(
-    "--adapter",
-    multiple=True,
-    type=click.Path(),
-    help="LoRA adapter to merge into the model, or a training's folder of checkpoints, each one a signal; may be "
-    "repeated. [default: the model as it is]",
-)
-@click.option(
+@option(
     "--signal",
-    multiple=True,
+    TEXT,
+    "Name of each adapter's signal. [default: the adapter's folder, or base]",
+    many=True,
     metavar="NAME",
-    help="Name of the signal to write; may be repeated, one for each adapter. [default: the adapter's folder, or base]",
 )
-@data_options
-@spec_options
-@gradient_options
-@speed_options
+@shared.data_spec
+@shared.extract_spec
+@shared.gradient_spec
+@shared.speed
 @worker_options
 @config_option
-@as_json
 def extract(
     store: str, adapter: tuple[str, ...], signal: tuple[str, ...], break_lock: bool, *, as_json: bool, **wishes: Any
 ) -> None:
@@ -120,9 +100,7 @@ def extract(
     gradient = GradientRequest(**pick(wishes, GradientRequest))
     job = ExtractJob(
         store=store,
-        model=wishes["model"],
-        data=wishes["data"],
-        images=wishes["images"],
+        **{name: wishes[name] for name in ("model", "data", "images")},
         data_request=DataRequest(**pick(wishes, DataRequest)),
         request=ExtractRequest(**pick(wishes, ExtractRequest), gradient=gradient if wishes_in(gradient) else None),
         options=RunOptions(**pick(wishes, RunOptions)),
@@ -130,25 +108,20 @@ def extract(
         break_lock=break_lock,
     )
     with ProgressDisplay() as display, stoppable() as stop:
-        views = extract_signals(job, signal, adapter, _engine(**wishes), display, stop)
+        views = extract_signals(job, signal, adapter, _engine(wishes), display, stop)
     _print(store, views, as_json=as_json)
 
 
-def _engine(
-    engine: str,
-    address: str | None,
-    workers: int | None,
-    wait_minutes: float | None,
-    shard: tuple[int, int] | None,
-    **_: Any,
-) -> EngineRequest:
+def _engine(wishes: dict[str, Any]) -> EngineRequest:
     from grace_store.run.engines.engine import EngineOptions
     from grace_store.run.extract_signals import EngineRequest
 
+    engine, address, workers, shard = (wishes[name] for name in ("engine", "address", "workers", "shard"))
+    wait_minutes = wishes["wait_minutes"]
     if wait_minutes is not None and engine != "ray":
         raise click.UsageError("--wait-minutes is for --engine ray.")
     wait_seconds = None if wait_minutes is None else 60 * wait_minutes
-    if is_local(engine, address):
+    if shared.is_local(engine, address):
         return EngineRequest(workers, shard)
     elsewhere = EngineOptions(engine, address=address, workers=workers, wait_seconds=wait_seconds)
     return EngineRequest(workers, shard, elsewhere)
@@ -170,6 +143,3 @@ def _print(store: str, views: list[SignalView], *, as_json: bool) -> None:
         )
         for reason, count in counts.set_aside.items():
             click.echo(f"  {count} set aside: {reason}")
-
-
-COMMAND = extract

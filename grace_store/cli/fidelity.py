@@ -8,87 +8,36 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from grace_store.base.text import counted
-from grace_store.cli.console import print_json
-from grace_store.cli.options import (
-    OUT_FILE,
-    as_json,
-    device_option,
-    grace_options,
-    images_option,
-    moved_data_option,
-    ratio_option,
-    score_spec,
-    store_argument,
-)
+from grace_store.cli import shared
+from grace_store.cli.console import print_result
+from grace_store.cli.options import COUNT, FILE, NATURAL, OUT_FILE, PLACE, TEXT, command, option
 from grace_store.cli.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from grace_store.artifacts.fidelity_document import FidelityDocument
 
-EPILOG = """\b
-Examples:
-  grace-store fidelity traces.zarr --samples 64
-  grace-store fidelity traces.zarr --model ./model --signal checkpoint-100 --layers 4 --figure fidelity.svg
-"""
 
-
-@click.command(epilog=EPILOG)
-@store_argument
-@click.option("--model", type=click.Path(), help="Model of the signal, if it has moved. [default: where it was]")
-@click.option("--adapter", type=click.Path(), help="Adapter of the signal, if it has moved. [default: where it was]")
-@click.option("--signal", help="Signal to measure, of kind proxy. [default: the only one]")
-@click.option(
-    "--samples",
-    "num_samples",
-    type=click.IntRange(1),
-    default=64,
-    show_default=True,
-    help="Number of random samples whose gradients are computed.",
+@command(
+    "grace-store fidelity traces.zarr --samples 64",
+    "grace-store fidelity traces.zarr --model ./model --signal checkpoint-100 --layers 4 --figure fidelity.svg",
 )
-@ratio_option
-@grace_options
-@click.option(
-    "--layers",
-    type=click.IntRange(1),
-    help="Measure each of this many groups of layers by itself, too. [default: all layers together]",
-)
-@click.option(
-    "--lora/--no-lora",
-    default=True,
-    show_default=True,
-    help="Measure over the adapter's own parameters, too, if there is one.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Seed that draws the samples and the intervals.",
-)
-@moved_data_option
-@images_option
-@device_option
-@click.option("--threads", type=click.IntRange(1), help="CPU threads of the model. [default: cores, at most 8]")
-@click.option("--out", type=OUT_FILE, help="JSON file for every number behind the result. [default: not written]")
-@click.option(
-    "--figure",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="SVG file for a picture of the result. [default: not drawn]",
-)
-@as_json
-def fidelity(
-    store: str,
-    model: str | None,
-    layers: int | None,
-    data: tuple[str, ...],
-    device: str,
-    threads: int | None,
-    out: Path | None,
-    figure: Path | None,
-    *,
-    as_json: bool,
-    **settings: Any,
-) -> None:
+@shared.store
+@option("--model", PLACE, "Model of the signal, if it has moved. [default: where it was]")
+@option("--adapter", PLACE, "Adapter of the signal, if it has moved. [default: where it was]")
+@option("--signal", TEXT, "Signal to measure, of kind proxy. [default: the only one]")
+@option("--samples", COUNT, "Number of random samples whose gradients are computed.", "num_samples", default=64)
+@shared.ratio
+@shared.grace
+@option("--layers", COUNT, "Measure each of this many groups of layers by itself, too. [default: all layers together]")
+@option("--lora/--no-lora", bool, "Measure over the adapter's own parameters, too, if there is one.", default=True)
+@option("--seed", NATURAL, "Seed that draws the samples and the intervals.", default=0)
+@shared.moved_data
+@shared.images
+@shared.device
+@option("--threads", COUNT, "CPU threads of the model. [default: cores, at most 8]")
+@option("--out", OUT_FILE, "JSON file for every number behind the result. [default: not written]")
+@option("--figure", FILE, "SVG file for a picture of the result. [default: not drawn]")
+def fidelity(store: str, out: Path | None, figure: Path | None, *, as_json: bool, **settings: Any) -> None:
     """Measure how well GRACE's proxy follows whole gradients.
 
     Every segment of a few samples takes a backward pass. The alignments of steps with answer and history are computed
@@ -97,32 +46,22 @@ def fidelity(
     """
     from grace_store.artifacts.outputs import check_results
     from grace_store.base.settings import RunOptions
-    from grace_store.curate.fidelity import FidelityRequest
-    from grace_store.curate.fidelity import fidelity as run
+    from grace_store.curate import fidelity as job
     from grace_store.pages.fidelity_picture import write_fidelity
 
-    spec = score_spec(settings)
+    spec = shared.take_score_spec(settings)
     check_results(store, [out, figure])
     with ProgressDisplay(quiet=as_json) as display:
-        request = FidelityRequest(
-            spec=spec,
-            model=model,
-            num_layer_groups=layers or 0,
-            data=data or None,
-            options=RunOptions(device=device, threads=threads),
-            **settings,
-        )
-        found = run(store, request, listener=display)
+        options = RunOptions(device=settings.pop("device"), threads=settings.pop("threads"))
+        layers, data = settings.pop("layers") or 0, settings.pop("data") or None
+        request = job.FidelityRequest(spec=spec, num_layer_groups=layers, data=data, options=options, **settings)
+        found = job.fidelity(store, request, listener=display)
     write_fidelity(found, out, figure)
-    if as_json:
-        print_json(found.document.to_json())
-        return
-    _print(store, found.document)
-    for path in filter(None, (out, figure)):
-        click.echo(f"  written: {path}")
+    written = [path for path in (out, figure) if path is not None]
+    print_result(found.document.to_json(), _print, store, found.document, written, as_json=as_json)
 
 
-def _print(store: str, found: FidelityDocument) -> None:
+def _print(store: str, found: FidelityDocument, written: list[Path]) -> None:
     amount = f"{counted(found.num_samples, 'sample')}, {counted(found.num_steps, 'step')}"
     click.echo(f"{store}: the proxy of signal {found.signal} against gradients, {amount}")
     width = max(len("over parameters"), *map(len, found.spaces)) + 2
@@ -136,6 +75,5 @@ def _print(store: str, found: FidelityDocument) -> None:
     click.echo(
         f"  Rank correlations with 95 % intervals over samples; two random choices would share {found.by_chance:.2f}."
     )
-
-
-COMMAND = fidelity
+    for path in written:
+        click.echo(f"  written: {path}")

@@ -7,36 +7,25 @@ from typing import TYPE_CHECKING
 import click
 
 from grace_store.base.text import counted, size
-from grace_store.cli.console import print_json
-from grace_store.cli.options import as_json, store_argument
+from grace_store.cli import shared
+from grace_store.cli.console import print_result
+from grace_store.cli.options import command
 
 if TYPE_CHECKING:
     from grace_store.base.metadata import Plan, Signal
 
-EPILOG = """\b
-Examples:
-  grace-store info traces.zarr
-  grace-store info traces.zarr --json
-"""
 
-
-@click.command(epilog=EPILOG)
-@store_argument
-@as_json
+@command("grace-store info traces.zarr", "grace-store info traces.zarr --json")
+@shared.store
 def info(store: str, *, as_json: bool) -> None:
     """Show what a store was made from: files, settings, models, sizes."""
     from grace_store.run.info import info as run
 
     found = run(store)
-    if as_json:
-        print_json(found.model_dump(mode="json"))
-        return
-    _print_plan(store, found.plan)
-    for name, signal in found.signals.items():
-        _print_signal(name, signal)
+    print_result(found.model_dump(mode="json"), _print, store, found.plan, found.signals, as_json=as_json)
 
 
-def _print_plan(store: str, plan: Plan) -> None:
+def _print(store: str, plan: Plan, signals: dict[str, Signal]) -> None:
     click.echo(f"{store}: format {plan.format_version}, made by {plan.created_by}")
     for file in plan.files:
         amount = f"{counted(file.num_records, 'record')}, {size(file.num_bytes)}"
@@ -44,6 +33,8 @@ def _print_plan(store: str, plan: Plan) -> None:
     click.echo("  " + ", ".join(f"{name} {value}" for name, value in plan.spec.model_dump().items()))
     units = f"{counted(plan.num_units, 'unit')} of {plan.samples_per_unit}"
     click.echo(f"  {counted(plan.num_samples, 'sample')} in {units}")
+    for name, signal in signals.items():
+        _print_signal(name, signal)
 
 
 def _print_signal(name: str, signal: Signal) -> None:
@@ -59,6 +50,3 @@ def _print_signal(name: str, signal: Signal) -> None:
     if spec.gradient is not None:
         settings |= spec.gradient.model_dump(exclude_none=True)
     click.echo("    " + ", ".join(f"{key} {short(value)}" for key, value in settings.items()))
-
-
-COMMAND = info

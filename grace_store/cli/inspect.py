@@ -8,14 +8,9 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
+from grace_store.cli import shared
 from grace_store.cli.console import harmless, number, out, print_json
-from grace_store.cli.options import as_json, moved_data_option, store_argument
-
-EPILOG = """\b
-Examples:
-  grace-store inspect traces.zarr triangle-03
-  grace-store inspect traces.zarr '#17'                         # the record in row 17 of the dataset
-"""
+from grace_store.cli.options import TEXT, command, option
 
 COLUMNS = {
     "tokens": "num_tokens",
@@ -30,12 +25,14 @@ COLUMNS = {
 """What is printed of a segment, and under which heading."""
 
 
-@click.command(epilog=EPILOG)
-@store_argument
+@command(
+    "grace-store inspect traces.zarr triangle-03",
+    "grace-store inspect traces.zarr '#17'                         # the record in row 17 of the dataset",
+)
+@shared.store
 @click.argument("sample")
-@click.option("--signal", help="Signal to show. [default: the only one]")
-@moved_data_option
-@as_json
+@option("--signal", TEXT, "Signal to show. [default: the only one]")
+@shared.moved_data
 def inspect(store: str, sample: str, signal: str | None, data: tuple[str, ...], *, as_json: bool) -> None:
     """Show one sample, segment by segment, with losses and scores.
 
@@ -83,6 +80,3 @@ def _print_numbers(segment: dict[str, Any]) -> None:
         cells.append(f"{'' if value is None else value if isinstance(value, int) else number(value):>8}")
     score = segment["step_score"]
     out.print("".join(cells), style=None if score is None else "green" if score > 0 else "red", markup=False)
-
-
-COMMAND = inspect

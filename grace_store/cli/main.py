@@ -38,17 +38,13 @@ GROUPS: dict[str, dict[str, str]] = {
         "fidelity": "Measure how well GRACE's proxy follows whole gradients.",
         "report": "Write one HTML page of plots, and of traces step by step.",
     },
-    "Afterwards": {
-        "evaluate": "Compare trained models with the one trained on the full data.",
-    },
-    "Try it": {
-        "demo": "Run all of it on traces that ship with grace-store.",
-    },
+    "Afterwards": {"evaluate": "Compare trained models with the one trained on the full data."},
+    "Try it": {"demo": "Run all of it on traces that ship with grace-store."},
 }
 """Every command by what it is for, with the first line of its help, which must not take an import to show."""
 
 COMMANDS: Registry[click.Command] = Registry(
-    "grace_store.cli", "COMMAND", [name for lines in GROUPS.values() for name in lines]
+    "grace_store.cli", None, [name for lines in GROUPS.values() for name in lines]
 )
 
 

@@ -4,48 +4,34 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from grace_store.cli.console import harmless, print_json
-from grace_store.cli.options import FILE, as_json, said, scores_option, search_options, store_argument
+from grace_store.cli import shared
+from grace_store.cli.console import harmless, print_result
+from grace_store.cli.options import COUNT, FILE, NATURAL, command, flag, option, said
 from grace_store.cli.progress import ProgressDisplay
 
-EPILOG = """\b
-Examples:
-  grace-store neighbours traces.zarr trace-17 --count 5
-  grace-store neighbours traces.zarr '#3' --least
-  grace-store neighbours traces.zarr --vectors new.npy
-"""
+if TYPE_CHECKING:
+    from grace_store.curate.neighbours import Neighbours
 
 
-@click.command(epilog=EPILOG)
-@store_argument
+@command(
+    "grace-store neighbours traces.zarr trace-17 --count 5",
+    "grace-store neighbours traces.zarr '#3' --least",
+    "grace-store neighbours traces.zarr --vectors new.npy",
+)
+@shared.store
 @click.argument("sample", required=False)
-@click.option(
-    "--vectors",
-    type=FILE,
-    help="Vectors of a new trace to compare instead of SAMPLE: a .npy file of shape (K+1, d), the answer last. "
-    "[default: those of SAMPLE]",
-)
-@click.option("--count", type=click.IntRange(1), default=10, show_default=True, help="Number of neighbours to list.")
-@click.option("--least", is_flag=True, help="List the least aligned samples instead of the nearest.")
-@scores_option("Table of scores whose step scores weight the steps, with --descriptor weighted. [default: none]")
-@search_options
-@click.option(
-    "--seed", type=click.IntRange(0), help="Seed of the projection, with --descriptor projected. [default: 0]"
-)
-@as_json
+@option("--vectors", FILE, "A new trace's vectors: a .npy file of shape (K+1, d), the answer last. [default: SAMPLE's]")
+@option("--count", COUNT, "Number of neighbours to list.", default=10)
+@flag("--least", "List the least aligned samples instead of the nearest.")
+@shared.scores("Table of scores whose step scores weight the steps, with --descriptor weighted. [default: none]")
+@shared.search
+@option("--seed", NATURAL, "Seed of the projection, with --descriptor projected. [default: 0]")
 def neighbours(
-    store: str,
-    sample: str | None,
-    vectors: Path | None,
-    scores: Path | None,
-    *,
-    least: bool,
-    as_json: bool,
-    **settings: Any,
+    store: str, sample: str | None, vectors: Path | None, scores: Path | None, *, as_json: bool, **settings: Any
 ) -> None:
     """List the samples nearest to one, or least aligned with it.
 
@@ -53,24 +39,21 @@ def neighbours(
     listed by cosine.
     """
     from grace_store.artifacts.score_table import read_scores
-    from grace_store.curate.neighbours import NeighboursRequest, read_vectors
-    from grace_store.curate.neighbours import neighbours as run
+    from grace_store.curate import neighbours as job
 
     if (sample is None) == (vectors is None):
         raise click.UsageError("Give a SAMPLE or --vectors, and not both.")
-    query = sample if sample is not None else read_vectors(str(vectors))
+    query = sample if sample is not None else job.read_vectors(str(vectors))
     weights = None if scores is None else read_scores(scores)
     with ProgressDisplay(quiet=as_json) as display:
         threads = settings.pop("threads")
-        request = NeighboursRequest(least=least, scores=weights, **said(settings))
-        found = run(store, query, request, threads=threads, listener=display)
-    if as_json:
-        print_json(asdict(found))
-        return
+        request = job.NeighboursRequest(scores=weights, **said(settings))
+        found = job.neighbours(store, query, request, threads=threads, listener=display)
+    print_result(asdict(found), _print, found, vectors, settings["least"], as_json=as_json)
+
+
+def _print(found: Neighbours, vectors: Path | None, least: bool) -> None:
     of = vectors if found.sample_id is None else harmless(found.sample_id)
     click.echo(f"{'Least aligned with' if least else 'Nearest to'} {of}, by {found.descriptor} of {found.signal}:")
     for each in found.neighbours:
         click.echo(f"  {each.cosine:>7.4f}  {harmless(each.sample_id)}  row {each.row}")
-
-
-COMMAND = neighbours

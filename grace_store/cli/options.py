@@ -1,26 +1,18 @@
-"""Options that several commands share, each written once. Those that decide how a store is written: extract_options."""
+"""How a command and its options are made, each in a line or two, and what of them was given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, get_origin
+from types import MappingProxyType, NoneType
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args, get_origin
 
 import click
 from annotated_types import Ge
 from click.core import ParameterSource
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-
-from grace_store.base.settings import MAX_DEFAULT_THREADS
-from grace_store.likeness.points import DEFAULT_DESCRIPTOR, DESCRIPTORS, PROJECTED_SIZE
-from grace_store.run.engines import ENGINES, LOCAL_ENGINES
-from grace_store.values.score_spec import ScoreSpec
-
-if TYPE_CHECKING:
-    from grace_store.base.events import Listener
-    from grace_store.read.parallel import Threads
+from pydantic_core import PydanticUndefined
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -29,10 +21,6 @@ class Decorator(Protocol):
     """What an option is to a command's function."""
 
     def __call__(self, function: FunctionT, /) -> FunctionT: ...
-
-
-FILE = click.Path(dir_okay=False, path_type=Path)
-FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 class LocalPath(click.Path):
@@ -44,11 +32,64 @@ class LocalPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+TEXT = click.STRING
+COUNT = click.IntRange(1)
+NATURAL = click.IntRange(0)
+PLACE = click.Path()
+"""A path or a bucket's URL."""
+PATH = click.Path(path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+OUT_PATH = LocalPath(path_type=Path)
 OUT_FILE = LocalPath(dir_okay=False, path_type=Path)
 OUT_FOLDER = LocalPath(file_okay=False, path_type=Path)
 
 
-# ---------------------------------------------------------------- making options
+# ---------------------------------------------------------------- making commands and options
+
+
+def command(*examples: str, about: str = "") -> Callable[[Callable[..., None]], click.Command]:
+    """Return a decorator that makes a command: examples stand below its help, and --json is its last option."""
+    title = "Examples" if len(examples) > 1 else "Example"
+    epilog = "\n".join([about + f"\b\n{title}:", *(f"  {each}" for each in examples)])
+
+    def make(function: Callable[..., None]) -> click.Command:
+        made = click.command(epilog=epilog)(function)
+        made.params.append(
+            click.Option(["--json", "as_json"], is_flag=True, help="Print the result as JSON on stdout.")
+        )
+        return made
+
+    return make
+
+
+def option(name: str, kind: Any, help: str, field: str | None = None, *, many: bool = False, **rest: Any) -> Decorator:
+    """Return an option whose help says its default and whether it may be repeated.
+
+    field is the parameter's name, if it is not the option's.
+    """
+    names = (name,) if field is None else (name, field)
+    shown = rest.get("default") is not None
+    if many and "callback" not in rest:
+        does, dot, default = help.partition(". [default")
+        help = f"{does.removesuffix('.')}; may be repeated{dot or '.'}{default}"
+    return click.option(*names, type=kind, multiple=many, show_default=shown, help=help, **rest)
+
+
+def flag(name: str, help: str, field: str | None = None) -> Decorator:
+    """Return an option that takes no value."""
+    return click.option(*((name,) if field is None else (name, field)), is_flag=True, help=help)
+
+
+def stacked(*options: Decorator) -> Decorator:
+    """Return one decorator for several options, shown in the order given."""
+
+    def apply(function: FunctionT) -> FunctionT:
+        for each in reversed(options):
+            function = each(function)
+        return function
+
+    return apply
 
 
 def choice(literal: Any) -> click.Choice[str]:
@@ -56,51 +97,69 @@ def choice(literal: Any) -> click.Choice[str]:
     return click.Choice(get_args(literal))
 
 
-def wish(
-    model: type[BaseModel], option: str, help: str, *, field: str | None = None, default: str | None = None
+# ---------------------------------------------------------------- options from models
+
+
+class As(NamedTuple):
+    """In what an option differs from what its field says."""
+
+    name: str | None = None
+    help: str | None = None
+    default: str | None = None
+    kind: Any = None
+    is_flag: bool = False
+    """It has no --no- to undo it."""
+
+
+def options_of(
+    *models: type[BaseModel],
+    only: Collection[str] | None = None,
+    but: Collection[str] = (),
+    has_defaults: bool = False,
+    differing: Mapping[str, As] = MappingProxyType({}),
 ) -> Decorator:
-    """Return an option that leaves a field of a model to the library unless it is given.
+    """Return an option for each field of the first model, in its order; only those, or all but those.
 
-    Its type, its choices and the default that its help names are the field's; default says it in other words.
+    Help, type and default are those of the first model that has them. An option that is not given is None and the
+    library decides, by the default that the help names; with has_defaults it is that default.
     """
-    name, found = _field(model, option, field)
-    if found.annotation is bool:
-        flag = option.removeprefix("--")
-        shown = default or (flag if found.default else f"no-{flag}")
-        return click.option(f"{option}/--no-{flag}", name, default=None, help=f"{help} [default: {shown}]")
-    shown = default or (f"{found.default:g}" if isinstance(found.default, float) else str(found.default))
-    return click.option(option, name, type=_type(found), help=f"{help} [default: {shown}]")
+    made = []
+    for name in models[0].model_fields:
+        if name not in but and (only is None or name in only):
+            fields = [model.model_fields[name] for model in models if name in model.model_fields]
+            made.append(_option_of(name, fields, differing.get(name, As()), has_defaults=has_defaults))
+    return stacked(*made)
 
 
-def setting(model: type[BaseModel], option: str, help: str) -> Decorator:
-    """Return an option for a field of a model that has the field's default."""
-    name, found = _field(model, option, None)
-    option = f"{option}/--no-{option.removeprefix('--')}" if found.annotation is bool else option
-    return click.option(option, name, type=_type(found), default=found.default, show_default=True, help=help)
+def _option_of(name: str, fields: list[FieldInfo], differing: As, *, has_defaults: bool) -> Decorator:
+    texts = (field.description for field in fields if field.description)
+    help = differing.help or " ".join(next(texts).split())
+    default = next((field.default for field in fields if field.default not in (None, PydanticUndefined)), None)
+    plain = differing.name or f"--{name.replace('_', '-')}"
+    kind = differing.kind or _type(fields)
+    option = f"{plain}/--no-{plain.removeprefix('--')}" if kind is bool else plain
+    if differing.is_flag:
+        return click.option(plain, name, is_flag=True, default=None, help=help)
+    if has_defaults and default is not None:
+        return click.option(option, name, type=kind, default=default, show_default=True, help=help)
+    shown = differing.default or _shown(plain, default)
+    return click.option(option, name, type=kind, default=None, help=f"{help} [default: {shown}]")
 
 
-def _field(model: type[BaseModel], option: str, field: str | None) -> tuple[str, FieldInfo]:
-    name = field or option.removeprefix("--").replace("-", "_")
-    return name, model.model_fields[name]
+def _shown(option: str, default: Any) -> str:
+    if isinstance(default, bool):
+        return option.removeprefix("--") if default else f"no-{option.removeprefix('--')}"
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def _type(field: FieldInfo) -> Any:
-    kind = next((each for each in get_args(field.annotation) if each in (int, float, str)), field.annotation)
+def _type(fields: list[FieldInfo]) -> Any:
+    kind: Any = fields[0].annotation
+    if NoneType in get_args(kind):
+        kind = next(each for each in get_args(kind) if each is not NoneType)
     if get_origin(kind) is Literal:
         return choice(kind)
-    least = next((int(str(each.ge)) for each in field.metadata if isinstance(each, Ge)), None)
-    return click.IntRange(least) if kind is int else kind
-
-
-def stacked(*options: Decorator) -> Decorator:
-    """Return one decorator for several options, shown in the order given."""
-
-    def apply(function: FunctionT) -> FunctionT:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return apply
+    bounds = (each.ge for field in fields for each in field.metadata if isinstance(each, Ge))
+    return click.IntRange(next((int(str(each)) for each in bounds), None)) if kind is int else kind
 
 
 # ---------------------------------------------------------------- reading what was given
@@ -132,152 +191,3 @@ def said(settings: dict[str, Any]) -> dict[str, Any]:
 def pick(values: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
     """Return the part of a command's parameters that belongs to one model."""
     return {name: values[name] for name in model.model_fields if name in values}
-
-
-# ---------------------------------------------------------------- stores, data, results
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
-
-store_argument = click.argument("store", type=click.Path())
-
-moved_data_option = click.option(
-    "--data",
-    multiple=True,
-    type=click.Path(),
-    help="Dataset file or folder, if it has moved; may be repeated. [default: the files that were planned]",
-)
-
-images_option = click.option(
-    "--images",
-    type=click.Path(file_okay=False),
-    help="Folder that relative image paths start from; no image outside of it is opened. [default: the folder that "
-    "the signal was begun with, or else the one that holds all files of the dataset]",
-)
-
-partial_option = click.option(
-    "--partial", is_flag=True, help="Accept an unfinished signal and use the units that are done."
-)
-
-threads_option = click.option(
-    "--threads",
-    type=click.IntRange(1),
-    help=f"Threads that read the store. [default: one a core, at most {MAX_DEFAULT_THREADS}]",
-)
-
-device_option = click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    help="Device to compute on: auto (a GPU if there is one), cpu, cuda, cuda:N or mps.",
-)
-
-ratio_option = click.option("--ratio", default="0.2", show_default=True, help="Share of the samples that is chosen.")
-
-
-def scores_option(help: str) -> Decorator:
-    """Return --scores for one table; a second one is refused."""
-    return click.option("--scores", multiple=True, callback=given_once, type=FILE, help=help)
-
-
-# ---------------------------------------------------------------- how Grams become values
-
-grace_options = stacked(
-    wish(ScoreSpec, "--alpha", "Weight of the alignment with the answer, 0 to 1; history has the rest."),
-    wish(
-        ScoreSpec,
-        "--history",
-        "Weights of the earlier steps: uniform, window:W (the last W steps) or ema:B (decaying by B a step).",
-    ),
-    wish(ScoreSpec, "--target", "What steps are aligned with: the answer, the whole trace, or all after the step."),
-    click.option("--without-answer", is_flag=True, default=None, help="Score by the alignment with history alone."),
-    wish(
-        ScoreSpec,
-        "--aggregation",
-        "How step scores become a value: mean, min, last, length_weighted or quantile:Q.",
-    ),
-)
-
-
-def score_spec(settings: dict[str, Any]) -> ScoreSpec:
-    """Return the spec of the grace options, taking them out of the settings."""
-    names = [name for name in ScoreSpec.model_fields if name in settings]
-    return ScoreSpec.parse(**said({name: settings.pop(name) for name in names}))
-
-
-# ---------------------------------------------------------------- samples as points
-
-signal_of_vectors_option = click.option(
-    "--signal", help="Signal whose vectors are compared. [default: the one scored, or the only one]"
-)
-
-descriptor_option = click.option(
-    "--descriptor",
-    type=click.Choice(DESCRIPTORS),
-    help="What stands for a sample when samples are compared: the vector of its answer, the mean of its steps' "
-    "vectors, that mean weighted by step scores, or a random projection of answer and steps. "
-    f"[default: {DEFAULT_DESCRIPTOR}]",
-)
-
-search_options = stacked(
-    signal_of_vectors_option,
-    descriptor_option,
-    click.option(
-        "--dimension",
-        type=click.IntRange(1),
-        help=f"Length of a descriptor, with --descriptor projected. [default: {PROJECTED_SIZE}]",
-    ),
-    partial_option,
-    threads_option,
-)
-
-cluster_options = stacked(
-    signal_of_vectors_option,
-    descriptor_option,
-    click.option(
-        "--clusters",
-        "num_clusters",
-        type=click.IntRange(1),
-        help="Number of clusters. [default: 2 sqrt(N) for N samples, at least 8 samples each]",
-    ),
-)
-
-
-# ---------------------------------------------------------------- where the work is done
-
-LOCAL = "local"
-"""That of the LOCAL_ENGINES which the machine's devices call for."""
-ENGINE_NAMES = [LOCAL, *(name for name in ENGINES if name not in LOCAL_ENGINES)]
-
-engine_options = stacked(
-    click.option(
-        "--engine",
-        type=click.Choice(ENGINE_NAMES),
-        default=LOCAL,
-        show_default=True,
-        help="Where the work is done: on this machine, or on a Ray cluster (needs grace-store[ray]).",
-    ),
-    click.option(
-        "--address",
-        metavar="auto|HOST:PORT",
-        help="Address of the Ray cluster. [default: one is started on this machine and ends with the command]",
-    ),
-)
-
-
-def is_local(engine: str, address: str | None) -> bool:
-    """Return whether the work is for this machine; only a Ray cluster has an address."""
-    if address is not None and engine != "ray":
-        raise click.UsageError("--address names a Ray cluster: give --engine ray with it.")
-    return engine == LOCAL
-
-
-@contextmanager
-def spread(engine: str, address: str | None, threads: int | None, listener: Listener) -> Iterator[Threads]:
-    """Yield what works on the blocks of a store: threads of this process, or the tasks of a Ray cluster."""
-    if is_local(engine, address):
-        yield threads
-        return
-    from grace_store.run.engines.engine import EngineOptions
-
-    with ENGINES[engine].tasks(EngineOptions(engine, address=address), threads, listener) as tasks:
-        yield tasks

@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from grace_store.base.text import counted
+from grace_store.cli import shared
 from grace_store.cli.config_files import config_option
-from grace_store.cli.console import log, print_json
-from grace_store.cli.extract_options import data_options
-from grace_store.cli.options import as_json, pick
+from grace_store.cli.console import log, print_result
+from grace_store.cli.options import COUNT, PLACE, command, option, pick
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.data.formats import FORMATS
 
+if TYPE_CHECKING:
+    from grace_store.base.metadata import Plan
 
-def _epilog() -> str:
-    formats = "\n".join(f"  {name}: {known.description}" for name, known in FORMATS.items())
-    return f"""\b
-Formats:
-{formats}
-
-\b
-Examples:
-  grace-store plan traces.jsonl --store traces.zarr
-  grace-store plan traces/ --store traces.zarr --splitter lines --answer 'marker:^Final answer:'
-"""
+FORMAT_LIST = "\n".join(["\b\nFormats:", *(f"  {name}: {known.description}" for name, known in FORMATS.items())])
 
 
-@click.command(epilog=_epilog())
+@command(
+    "grace-store plan traces.jsonl --store traces.zarr",
+    "grace-store plan traces/ --store traces.zarr --splitter lines --answer 'marker:^Final answer:'",
+    about=FORMAT_LIST + "\n\n",
+)
 @click.argument("data", nargs=-1, required=True, type=click.Path())
-@click.option("--store", required=True, type=click.Path(), help="Path or bucket URL of the new store.")
-@click.option(
-    "--images",
-    type=click.Path(),
-    help="Folder that relative image paths start from: report the images that are missing from it. "
-    "[default: images are not looked for]",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    help="Processes that read records. [default: by the number of cores and the size of DATA]",
-)
-@data_options
+@option("--store", PLACE, "Path or bucket URL of the new store.", required=True)
+@option("--images", PLACE, "Folder in which images are looked for, to report missing ones. [default: they are not]")
+@option("--workers", COUNT, "Processes that read records. [default: by the number of cores and the size of DATA]")
+@shared.data_spec
 @config_option
-@as_json
-def plan(
-    data: tuple[str, ...], store: str, unit_samples: int | None, workers: int | None, *, as_json: bool, **wishes: Any
-) -> None:
+def plan(data: tuple[str, ...], store: str, *, as_json: bool, **wishes: Any) -> None:
     """Read a dataset and freeze what is to be done in a new store.
 
     DATA are files or folders. This command is optional: extract plans by itself. Records that cannot be used are set
@@ -58,24 +42,15 @@ def plan(
     from grace_store.run.status import status
 
     with ProgressDisplay() as display:
-        planned = make_plan(
-            data,
-            store,
-            DataRequest(**pick(wishes, DataRequest)),
-            samples_per_unit=unit_samples,
-            images=wishes["images"],
-            workers=workers,
-            listener=display,
-        )
-    if as_json:
-        print_json(status(planned).model_dump(mode="json"))
-        return
-    frozen = planned.plan
+        request = DataRequest(**pick(wishes, DataRequest))
+        sizes = {"workers": wishes["workers"], "samples_per_unit": wishes["unit_samples"]}
+        planned = make_plan(data, store, request, images=wishes["images"], **sizes, listener=display)
+    print_result(status(planned).model_dump(mode="json"), _print, store, planned.plan, as_json=as_json)
+
+
+def _print(store: str, frozen: Plan) -> None:
     log.print(f"Read as {frozen.spec.format}.", markup=False)
     units = counted(frozen.num_units, "unit")
     click.echo(f"{store}: {frozen.num_samples} of {counted(frozen.num_records, 'record')} planned in {units}.")
     for reason, count in frozen.set_aside.items():
         click.echo(f"  {count} set aside: {reason}")
-
-
-COMMAND = plan

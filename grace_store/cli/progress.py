@@ -7,21 +7,8 @@ import time
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from grace_store.base.events import (
-    CheckpointWritten,
-    Event,
-    Finished,
-    HeldOutMeasured,
-    Note,
-    Rated,
-    SamplesCompared,
-    SamplesScored,
-    Scanned,
-    Started,
-    StepTaken,
-    UnitCommitted,
-    Warned,
-)
+from grace_store.base import events
+from grace_store.base.events import Event, Rated, Started, StepTaken, UnitCommitted
 from grace_store.base.text import counted, duration, size
 from grace_store.cli import console
 from grace_store.cli.console import harmless
@@ -49,22 +36,22 @@ class ProgressDisplay:
         self._end_bar()
 
     def __call__(self, event: Event) -> None:
-        if self._quiet and not isinstance(event, Warned):
+        if self._quiet and not isinstance(event, events.Warned):
             return
         with self._lock:
             self._show(event)
 
     def _show(self, event: Event) -> None:
         match event:
-            case Note(text=text):
+            case events.Note(text=text):
                 console.log.print(harmless(text), markup=False)
-            case Warned(text=text):
+            case events.Warned(text=text):
                 console.log.print(f"Warning: {harmless(text)}", style="yellow", markup=False)
-            case Scanned():
+            case events.Scanned():
                 self._say_now_and_then(f"Planning: {event.num_records} records read.")
-            case SamplesScored():
+            case events.SamplesScored():
                 self._say_now_and_then(f"Scoring: {event.num_samples} of {event.total_samples} samples.")
-            case SamplesCompared():
+            case events.SamplesCompared():
                 self._say_now_and_then(f"Searching: {event.num_samples} of {event.total_samples} samples compared.")
             case Started():
                 self._start(event)
@@ -74,11 +61,11 @@ class ProgressDisplay:
                 self._committed(event)
             case StepTaken():
                 self._step_taken(event)
-            case HeldOutMeasured(step=step, loss=loss):
+            case events.HeldOutMeasured(step=step, loss=loss):
                 console.log.print(f"Held-out loss after step {step}: {loss:.4f}.")
-            case CheckpointWritten(path=path):
+            case events.CheckpointWritten(path=path):
                 console.log.print(f"Wrote {path}.", markup=False)
-            case Finished(num_units=num_units, seconds=seconds):
+            case events.Finished(num_units=num_units, seconds=seconds):
                 self._end_bar()
                 console.log.print(f"Wrote {counted(num_units, 'unit')}, {size(self._bytes)}, in {duration(seconds)}.")
 

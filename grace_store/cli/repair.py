@@ -7,19 +7,18 @@ from typing import Any
 import click
 
 from grace_store.base.text import counted
+from grace_store.cli import shared
 from grace_store.cli.console import print_json, stoppable
-from grace_store.cli.extract_options import speed_options
-from grace_store.cli.options import as_json, images_option, moved_data_option, pick, store_argument
+from grace_store.cli.options import PLACE, command, option, pick
 from grace_store.cli.progress import ProgressDisplay
 
 
-@click.command(epilog="\b\nExample:\n  grace-store repair traces.zarr --model ./model")
-@store_argument
-@click.option("--model", type=click.Path(), help="Model folder or .gguf file, if it has moved. [default: where it was]")
-@moved_data_option
-@images_option
-@speed_options
-@as_json
+@command("grace-store repair traces.zarr --model ./model")
+@shared.store
+@option("--model", PLACE, "Model folder or .gguf file, if it has moved. [default: where it was]")
+@shared.moved_data
+@shared.images
+@shared.speed
 def repair(store: str, model: str | None, data: tuple[str, ...], *, as_json: bool, **speed: Any) -> None:
     """Redo exactly what a deep verify finds broken.
 
@@ -37,6 +36,3 @@ def repair(store: str, model: str | None, data: tuple[str, ...], *, as_json: boo
         print_json({"store": store, "mended": [problem.to_json() for problem in mended]})
     else:
         click.echo(f"{store}: {counted(len(mended), 'problem')} mended." if mended else f"{store}: nothing to mend.")
-
-
-COMMAND = repair

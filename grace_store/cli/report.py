@@ -3,89 +3,44 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from grace_store.base.text import counted, size
-from grace_store.cli.console import print_json
-from grace_store.cli.options import (
-    FILE,
-    FOLDER,
-    OUT_FILE,
-    as_json,
-    images_option,
-    moved_data_option,
-    partial_option,
-    store_argument,
-)
+from grace_store.cli import shared
+from grace_store.cli.console import fields_of, print_result
+from grace_store.cli.options import COUNT, FILE, FOLDER, OUT_FILE, PATH, TEXT, command, option
 from grace_store.cli.progress import ProgressDisplay
 
-EPILOG = """\b
-Examples:
-  grace-store report traces.zarr --out report.html
-  grace-store report traces.zarr --out report.html --scores scores.parquet --subset subset.jsonl
-  grace-store report traces.zarr --out report.html --scores grace.parquet --scores random.parquet
-  grace-store report traces.zarr --out report.html --sweep sweep --figures figures
-  grace-store report traces.zarr --out report.html --by is_correct --by source
-"""
+if TYPE_CHECKING:
+    from grace_store.pages.report import Report
 
 
-@click.command(epilog=EPILOG)
-@store_argument
-@click.option("--out", required=True, type=OUT_FILE, help="HTML file to write.")
-@click.option(
-    "--signal",
-    "signals",
-    multiple=True,
-    metavar="NAME[=WEIGHT]",
-    help="Signal to report on, with its weight; may be repeated. [default: the only one]",
+@command(
+    "grace-store report traces.zarr --out report.html",
+    "grace-store report traces.zarr --out report.html --scores scores.parquet --subset subset.jsonl",
+    "grace-store report traces.zarr --out report.html --scores grace.parquet --scores random.parquet",
+    "grace-store report traces.zarr --out report.html --sweep sweep --figures figures",
+    "grace-store report traces.zarr --out report.html --by is_correct --by source",
 )
-@click.option(
-    "--scores",
-    multiple=True,
-    type=FILE,
-    help="Table of scores; may be repeated, to compare methods. [default: scored now, by GRACE's defaults]",
+@shared.store
+@option("--out", OUT_FILE, "HTML file to write.", required=True)
+@option("--signal", TEXT, "Signal to report on. [default: the only one]", "signals", many=True, metavar="NAME[=WEIGHT]")
+@option("--scores", FILE, "Table of scores, to compare methods. [default: scored now, by GRACE's defaults]", many=True)
+@option("--sweep", FOLDER, "Folder that `sweep` wrote. [default: a small sweep is made now]")
+@option("--duplicates", FILE, "Table that `duplicates` wrote. [default: searched for now, among the traces shown]")
+@option("--diversity", FILE, "File that `diversity --out` wrote. [default: measured now, unless STORE is too large]")
+@option("--subset", PATH, "Subset that `select` wrote. [default: the best by --ratio]", "subsets", many=True)
+@option("--ratio", TEXT, "Share of the samples that counts as chosen without a --subset.", default="0.2")
+@option(
+    "--by", TEXT, "Field of the records whose groups are compared by value. [default: none]", many=True, metavar="FIELD"
 )
-@click.option("--sweep", type=FOLDER, help="Folder that `sweep` wrote. [default: a small sweep is made now]")
-@click.option(
-    "--duplicates", type=FILE, help="Table that `duplicates` wrote. [default: searched for now, among the traces shown]"
-)
-@click.option(
-    "--diversity",
-    type=FILE,
-    help="File that `diversity --out` wrote. [default: measured now, unless STORE is too large]",
-)
-@click.option(
-    "--subset",
-    "subsets",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Subset that `select` wrote; may be repeated. [default: the best by --ratio]",
-)
-@click.option(
-    "--ratio", default="0.2", show_default=True, help="Share of the samples that counts as chosen without a --subset."
-)
-@click.option(
-    "--by",
-    multiple=True,
-    metavar="FIELD",
-    help="Field of the records whose groups are compared by value; may be repeated. [default: none]",
-)
-@images_option
-@moved_data_option
-@click.option(
-    "--max-traces",
-    type=click.IntRange(1),
-    default=5000,
-    show_default=True,
-    help="Largest number of traces to show: both ends of the ranking, chosen ones, and others at random.",
-)
-@click.option(
-    "--figures", type=FOLDER, help="Folder to write the figures to as well, as SVG and PNG. [default: page only]"
-)
-@partial_option
-@as_json
+@shared.images
+@shared.moved_data
+@option("--max-traces", COUNT, "Most traces to show: both ends of the ranking, chosen ones, random ones.", default=5000)
+@option("--figures", FOLDER, "Folder to write the figures to as well, as SVG and PNG. [default: page only]")
+@shared.partial
 def report(store: str, out: Path, data: tuple[str, ...], figures: Path | None, *, as_json: bool, **wishes: Any) -> None:
     """Write one HTML page of plots, and of traces step by step.
 
@@ -98,25 +53,15 @@ def report(store: str, out: Path, data: tuple[str, ...], figures: Path | None, *
     with ProgressDisplay(quiet=as_json) as display:
         request = ReportRequest(**wishes, data=data or None)
         written = run(store, out, request, figures=figures, listener=display)
-    if as_json:
-        print_json(
-            {
-                "out": str(out),
-                "num_bytes": written.num_bytes,
-                "num_samples": written.num_samples,
-                "num_traces": written.num_traces,
-                "sections": written.sections,
-                "figures": [str(path) for path in written.figures],
-                "notes": written.notes,
-            }
-        )
-        return
+    result = {"out": str(out), "figures": [str(path) for path in written.figures]}
+    result |= fields_of(written, "num_bytes", "num_samples", "num_traces", "sections", "notes")
+    print_result(result, _print, out, figures, written, as_json=as_json)
+
+
+def _print(out: Path, figures: Path | None, written: Report) -> None:
     traces = counted(written.num_samples, "trace")
     click.echo(f"{out}: {written.num_traces} of {traces}, {size(written.num_bytes)}.")
     for note in written.notes:
         click.echo(f"  {note}")
     if written.figures:
         click.echo(f"{figures}: {counted(len(written.figures), 'file')}.")
-
-
-COMMAND = report

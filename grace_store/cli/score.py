@@ -9,21 +9,9 @@ import click
 
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted, one_line
-from grace_store.cli.console import harmless, print_json
-from grace_store.cli.options import (
-    FILE,
-    OUT_FILE,
-    as_json,
-    engine_options,
-    given,
-    grace_options,
-    partial_option,
-    said,
-    spread,
-    stacked,
-    threads_option,
-    wish,
-)
+from grace_store.cli import shared
+from grace_store.cli.console import harmless, print_result
+from grace_store.cli.options import FILE, OUT_FILE, PLACE, TEXT, command, given, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.influence_spec import InfluenceSpec
@@ -34,18 +22,6 @@ if TYPE_CHECKING:
     from grace_store.curate.score import ScoreRun
     from grace_store.curate.targets import Targets
 
-EPILOG = """\b
-Examples:
-  grace-store score traces.zarr --out scores.parquet --history ema:0.8
-  grace-store score traces.zarr --out scores.parquet --alpha 1                  # without history
-  grace-store score traces.zarr --out scores.parquet --without-answer
-  grace-store score traces.zarr --out scores.parquet --signal early=1 --signal late=3
-  grace-store score traces.zarr --out scores.parquet --method longest
-  grace-store score traces.zarr --out less.parquet --method less --targets bench.zarr --signal ck1 --signal ck2
-  grace-store score traces.zarr --out icons.parquet --method icons --targets bench.zarr --subtasks subject
-  grace-store score --replay scores.parquet --out again.parquet
-  grace-store score s3://bucket/traces.zarr --out scores.parquet --engine ray --address auto    # on a Ray cluster
-"""
 
 NAMED_AT_MOST = 10
 """Subtasks and capabilities that are named; a target set may have hundreds."""
@@ -53,93 +29,68 @@ BESIDE_REPLAY = ("store", "out", "replay", "targets", "target_data", "threads", 
 """What --replay has a use for; all other settings are the table's."""
 
 method_options = stacked(
-    click.option(
+    option(
         "--method",
-        type=click.Choice(list(METHODS)),
+        click.Choice(list(METHODS)),
+        "Scoring method. less, icons and cadc (a reconstruction) score by the influence on --targets; the others but "
+        "grace are simple baselines.",
         default="grace",
-        show_default=True,
-        help="Scoring method. less, icons and cadc (a reconstruction) score by the influence on --targets; the others "
-        "but grace are simple baselines.",
     ),
-    grace_options,
-    wish(InfluenceSpec, "--seed", "Seed of --method random and cadc."),
-    wish(
-        InfluenceSpec,
-        "--vote-percent",
-        "With --method icons, percentage of the samples that each subtask votes for.",
-    ),
-    wish(
-        InfluenceSpec, "--join-cosine", "With --method cadc, join subtasks whose gradients have at least this cosine."
-    ),
+    shared.grace,
+    options_of(InfluenceSpec, but=["method"]),
 )
 
 target_options = stacked(
-    click.option(
-        "--targets",
-        type=click.Path(),
-        help="Store of the target set, extracted as STORE was; for --method less, icons and cadc. [default: none]",
-    ),
-    click.option(
+    option("--targets", PLACE, "Store of the targets of less, icons and cadc, extracted as STORE was. [default: none]"),
+    option(
         "--target-signal",
-        multiple=True,
+        TEXT,
+        "Signal of the targets for each --signal. [default: of the same name, or the only that fits]",
+        many=True,
         metavar="NAME",
-        help="Signal of the target set for each --signal, in their order. [default: the one of the same name, or the "
-        "only one that fits]",
     ),
-    click.option(
+    option(
         "--subtasks",
+        TEXT,
+        "Field of the target records that names the subtask. [default: a file is one]",
         metavar="FIELD",
-        help="Field of the target records that names the subtask. [default: every file is a subtask]",
     ),
-    click.option(
-        "--target-data",
-        multiple=True,
-        type=click.Path(),
-        help="Files of the target set, if they have moved; may be repeated. [default: those that were planned]",
-    ),
+    option("--target-data", PLACE, "Files of the target set, if they have moved. [default: those planned]", many=True),
 )
 
 
-@click.command(epilog=EPILOG)
+@command(
+    "grace-store score traces.zarr --out scores.parquet --history ema:0.8",
+    "grace-store score traces.zarr --out scores.parquet --alpha 1                  # without history",
+    "grace-store score traces.zarr --out scores.parquet --without-answer",
+    "grace-store score traces.zarr --out scores.parquet --signal early=1 --signal late=3",
+    "grace-store score traces.zarr --out scores.parquet --method longest",
+    "grace-store score traces.zarr --out less.parquet --method less --targets bench.zarr --signal ck1 --signal ck2",
+    "grace-store score traces.zarr --out icons.parquet --method icons --targets bench.zarr --subtasks subject",
+    "grace-store score --replay scores.parquet --out again.parquet",
+    "grace-store score s3://bucket/traces.zarr --out scores.parquet --engine ray --address auto    # on a Ray cluster",
+)
 @click.argument("store", type=click.Path(), required=False)
-@click.option("--out", required=True, type=OUT_FILE, help="Parquet file to write.")
-@click.option(
-    "--signal",
-    multiple=True,
-    metavar="NAME[=WEIGHT]",
-    help="Signal to score by, with its weight; may be repeated. [default: the only one]",
+@option("--out", OUT_FILE, "Parquet file to write.", required=True)
+@option(
+    "--signal", TEXT, "Signal to score by, and its weight. [default: the only one]", many=True, metavar="NAME[=WEIGHT]"
 )
 @method_options
 @target_options
-@click.option(
-    "--replay",
-    type=FILE,
-    help="Table of scores to make again with the settings it was made with. [default: as the options say]",
+@option(
+    "--replay", FILE, "Table of scores to make again with the settings it was made with. [default: as the options say]"
 )
-@partial_option
-@threads_option
-@engine_options
-@as_json
-def score(
-    store: str | None,
-    out: Path,
-    replay: Path | None,
-    threads: int | None,
-    engine: str,
-    address: str | None,
-    *,
-    as_json: bool,
-    **settings: Any,
-) -> None:
+@shared.partial
+@shared.threads
+@shared.engine
+def score(store: str | None, out: Path, replay: Path | None, *, as_json: bool, **settings: Any) -> None:
     """Make a table of step scores and values, without model or GPU.
 
     The table has one row a sample, and in its metadata the settings that made it, so it can be made again with
     --replay. With --method less, icons or cadc, signals are checkpoints with one gradient a sample (`extract --kind
     gradient`), and their weights are learning rates: as given, else as recorded by all of them, else equal.
     """
-    from grace_store.curate.score import ScoreRequest
-    from grace_store.curate.score import replay as run_again
-    from grace_store.curate.score import score as run
+    from grace_store.curate import score as job
 
     if replay is not None and (ignored := given(but=BESIDE_REPLAY)):
         raise SettingError(
@@ -149,18 +100,15 @@ def score(
         raise click.UsageError("Missing argument 'STORE' (only --replay works without it).")
     signals, partial = settings.pop("signal"), settings.pop("partial")
     targets = _take_targets(settings)
-    with ProgressDisplay(quiet=as_json) as display, spread(engine, address, threads, display) as pool:
+    with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
         if replay is not None:
-            done = run_again(replay, out, store, targets=targets, threads=pool, listener=display)
+            done = job.replay(replay, out, store, targets=targets, threads=pool, listener=display)
         else:
             spec = parse_spec(said(settings))
-            request = ScoreRequest(spec=spec, signals=signals or None, targets=targets, partial=partial)
-            done = run(str(store), request, out=out, threads=pool, listener=display)
-    if as_json:
-        result = {"out": str(out), "num_samples": done.num_samples, "num_with_value": done.num_with_value}
-        print_json(result | {"flags": done.flags, **done.note.to_json()})
-        return
-    _print(done)
+            request = job.ScoreRequest(spec=spec, signals=signals or None, targets=targets, partial=partial)
+            done = job.score(str(store), request, out=out, threads=pool, listener=display)
+    counts = {"num_samples": done.num_samples, "num_with_value": done.num_with_value, "flags": done.flags}
+    print_result({"out": str(out), **counts, **done.note.to_json()}, _print, done, as_json=as_json)
 
 
 def _take_targets(settings: dict[str, Any]) -> Targets | None:
@@ -217,6 +165,3 @@ def _print_influence(note: ScoresNote) -> None:
 def _first_few(texts: list[str]) -> str:
     more = f" and {len(texts) - NAMED_AT_MOST} more" if len(texts) > NAMED_AT_MOST else ""
     return ", ".join(texts[:NAMED_AT_MOST]) + more
-
-
-COMMAND = score

@@ -9,129 +9,75 @@ import click
 
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
-from grace_store.cli.console import harmless, print_json
-from grace_store.cli.options import (
-    FILE,
-    LocalPath,
-    as_json,
-    choice,
-    cluster_options,
-    images_option,
-    moved_data_option,
-    said,
-    stacked,
-    threads_option,
-)
+from grace_store.cli import shared
+from grace_store.cli.console import harmless, print_result
+from grace_store.cli.options import FILE, OUT_PATH, PLACE, TEXT, As, command, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.curate.exports import EXPORTS
 from grace_store.values.diversity_spec import METHODS, DiversitySpec
 from grace_store.values.length_bias import LENGTHS
-from grace_store.values.ranking import Balance
 
 if TYPE_CHECKING:
     from grace_store.curate.exports.export_kind import Exported
     from grace_store.curate.select import Subset
 
-EPILOG = """\b
-Examples:
-  grace-store select scores.parquet --ratio 0.2 --out subset.jsonl
-  grace-store select scores.parquet --ratio 0.05 --ratio 0.1 --out "subset-{ratio}.jsonl"   # each within the next
-  grace-store select scores.parquet --count 5000 --as ms-swift --images ./images --out train.jsonl
-  grace-store select scores.parquet --by num_steps --control length --out subset.jsonl
-  grace-store select scores.parquet --diversity facility --weight 0.3 --out subset.jsonl
-"""
 
 size_options = stacked(
-    click.option(
-        "--ratio", multiple=True, help="Share of the samples to keep; may be repeated, a file each. [default: 0.2]"
-    ),
-    click.option(
-        "--count",
-        multiple=True,
-        type=int,
-        help="Number of samples to keep; may be repeated. [default: as --ratio says]",
-    ),
-    click.option("--threshold", type=float, help="Least value to keep. [default: as --ratio says]"),
+    option("--ratio", TEXT, "Share of the samples to keep, each in a file of its own. [default: 0.2]", many=True),
+    option("--count", int, "Number of samples to keep. [default: as --ratio says]", many=True),
+    option("--threshold", float, "Least value to keep. [default: as --ratio says]"),
 )
 
 diversity_options = stacked(
-    click.option(
-        "--diversity",
-        type=click.Choice(METHODS),
-        help="How value is traded against redundancy, as described above. [default: choose by value alone]",
+    option("--diversity", click.Choice(METHODS), "How value is traded against redundancy. [default: value alone]"),
+    options_of(
+        DiversitySpec,
+        only=["weight", "similarity", "balance", "seed"],
+        differing={
+            "weight": As(default="0.25 for facility, 0.5 for mmr, 1 for clusters"),
+            "similarity": As(default="that of --duplicates, or 0.95"),
+            "balance": As(default="equal"),
+            "seed": As(default="0"),
+        },
     ),
-    click.option(
-        "--weight",
-        type=float,
-        help="Weight of diversity against value, 0 to 1. [default: 0.25 for facility, 0.5 for mmr, 1 for clusters]",
-    ),
-    click.option(
-        "--similarity",
-        type=float,
-        help="With dedup, cosine from which samples are near-duplicates. [default: that of --duplicates, or 0.95]",
-    ),
-    click.option(
-        "--duplicates",
-        type=FILE,
-        help="With dedup, table that `grace-store duplicates` wrote. [default: near-duplicates are searched for now]",
-    ),
-    click.option(
-        "--balance",
-        type=choice(Balance),
-        help="With clusters, how the budget is divided: equally, by the square root of a cluster's size, or by its "
-        "size. [default: equal]",
-    ),
-    cluster_options,
-    click.option("--seed", type=click.IntRange(0), help="Seed of the clustering. [default: 0]"),
-    threads_option,
+    option("--duplicates", FILE, "With dedup, table that `duplicates` wrote. [default: it is searched for now]"),
+    shared.clusters,
+    shared.threads,
 )
 
 
-@click.command(epilog=EPILOG)
+@command(
+    "grace-store select scores.parquet --ratio 0.2 --out subset.jsonl",
+    'grace-store select scores.parquet --ratio 0.05 --ratio 0.1 --out "subset-{ratio}.jsonl"   # each within the next',
+    "grace-store select scores.parquet --count 5000 --as ms-swift --images ./images --out train.jsonl",
+    "grace-store select scores.parquet --by num_steps --control length --out subset.jsonl",
+    "grace-store select scores.parquet --diversity facility --weight 0.3 --out subset.jsonl",
+)
 @click.argument("scores", type=FILE)
 @size_options
-@click.option(
-    "--out",
-    required=True,
-    type=LocalPath(path_type=Path),
-    help="File or folder to write; {ratio} in its name stands for the ratio or count.",
-)
-@click.option(
+@option("--out", OUT_PATH, "File or folder to write; {ratio} in its name is the ratio or count.", required=True)
+@option(
     "--as",
-    "as_format",
-    type=click.Choice(list(EXPORTS)),
-    default="source",
-    show_default=True,
-    help="What to write: the records as they stand, conversations for a trainer, a Hugging Face datasets folder, the "
+    click.Choice(list(EXPORTS)),
+    "What to write: the records as they stand, conversations for a trainer, a Hugging Face datasets folder, the "
     "records with their step scores, or the samples' ids.",
+    "as_format",
+    default="source",
 )
-@click.option(
-    "--by",
-    metavar="FIELD",
-    help="Field of the records, or num_steps, whose values keep the shares they have in all samples. [default: none]",
+@option(
+    "--by", TEXT, "Field, or num_steps, whose values keep their shares of all samples. [default: none]", metavar="FIELD"
 )
-@click.option(
+@option(
     "--control",
-    multiple=True,
-    type=click.Choice(["length", *LENGTHS]),
-    help="Length to take out of the values before ranking; length is all of them; may be repeated. [default: none]",
+    click.Choice(["length", *LENGTHS]),
+    "Length to take out of values, or all (length). [default: none]",
+    many=True,
 )
 @diversity_options
-@click.option("--store", type=click.Path(), help="Store that was scored, if it has moved. [default: where it was]")
-@moved_data_option
-@images_option
-@as_json
-def select(
-    scores: Path,
-    ratio: tuple[str, ...],
-    count: tuple[int, ...],
-    threshold: float | None,
-    out: Path,
-    as_format: Any,
-    *,
-    as_json: bool,
-    **settings: Any,
-) -> None:
+@option("--store", PLACE, "Store that was scored, if it has moved. [default: where it was]")
+@shared.moved_data
+@shared.images
+def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings: Any) -> None:
     """Write the best samples of a table of scores as a training set.
 
     Keeps ceil(ratio N) of the N samples that have a value, exactly; ties go to the earlier record. Samples are written
@@ -147,7 +93,7 @@ def select(
     from grace_store.curate.select import RankRequest, rank_samples
     from grace_store.curate.subset_sizes import SubsetSizes, subset_paths
 
-    sizes = SubsetSizes(ratio, count, threshold)
+    sizes = SubsetSizes(*(settings.pop(name) for name in ("ratio", "count", "threshold")))
     by, control, duplicates = (settings.pop(name) for name in ("by", "control", "duplicates"))
     threads, images = settings.pop("threads"), settings.pop("images")
     places = {"store": settings.pop("store"), "data": settings.pop("data") or None}
@@ -164,11 +110,7 @@ def select(
         _result(size, subset, export(subset, path, request))
         for path, (size, subset) in zip(paths, subsets.items(), strict=True)
     ]
-    if as_json:
-        print_json(results[0] if len(results) == 1 else results)
-        return
-    for result in results:
-        _print(result, is_controlled=bool(control))
+    print_result(results[0] if len(results) == 1 else results, _print, results, bool(control), as_json=as_json)
 
 
 def _diversity_spec(settings: dict[str, Any], duplicates: Path | None) -> DiversitySpec | None:
@@ -194,14 +136,13 @@ def _result(size: str, subset: Subset, exported: Exported) -> dict[str, Any]:
     }
 
 
-def _print(result: dict[str, Any], *, is_controlled: bool) -> None:
-    # Where more than the value decided, there are others above the smallest one that were not chosen.
-    smallest = f"smallest value kept {result['smallest_value']:.4f}" + (", length taken out" if is_controlled else "")
-    least = smallest if result["threshold"] is None else f"value {result['threshold']:.4f} and above"
-    of = counted(result["num_with_value"], "sample")
-    click.echo(f"{result['out']}: {result['num_samples']} of {of}, {least}.")
-    for note in result["notes"]:
-        click.echo(f"  {harmless(note)}")
-
-
-COMMAND = select
+def _print(results: list[dict[str, Any]], is_controlled: bool) -> None:
+    control = ", length taken out" if is_controlled else ""
+    for result in results:
+        # Where more than the value decided, there are others above the smallest one that were not chosen.
+        smallest = f"smallest value kept {result['smallest_value']:.4f}{control}"
+        least = smallest if result["threshold"] is None else f"value {result['threshold']:.4f} and above"
+        of = counted(result["num_with_value"], "sample")
+        click.echo(f"{result['out']}: {result['num_samples']} of {of}, {least}.")
+        for note in result["notes"]:
+            click.echo(f"  {harmless(note)}")

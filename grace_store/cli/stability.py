@@ -8,41 +8,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from grace_store.base.text import counted
-from grace_store.cli.console import print_json
-from grace_store.cli.options import (
-    as_json,
-    grace_options,
-    partial_option,
-    ratio_option,
-    score_spec,
-    store_argument,
-    threads_option,
-)
+from grace_store.cli import shared
+from grace_store.cli.console import print_result
+from grace_store.cli.options import COUNT, NATURAL, TEXT, command, option
 
 if TYPE_CHECKING:
     from grace_store.curate.stability import Stability
     from grace_store.values.survival import Survival
 
-EPILOG = """\b
-Examples:
-  grace-store stability traces.zarr --ratio 0.2
-  grace-store stability traces.zarr --signal checkpoint-100 --against seed-2 --against checkpoint-25
-"""
 
-
-@click.command(epilog=EPILOG)
-@store_argument
-@click.option("--signal", help="Signal to choose the subset by. [default: the only one]")
-@click.option("--against", multiple=True, help="Signal to compare with; may be repeated. [default: all others]")
-@ratio_option
-@grace_options
-@click.option(
-    "--draws", type=click.IntRange(1), default=200, show_default=True, help="Random draws behind each interval."
+@command(
+    "grace-store stability traces.zarr --ratio 0.2",
+    "grace-store stability traces.zarr --signal checkpoint-100 --against seed-2 --against checkpoint-25",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random draws.")
-@partial_option
-@threads_option
-@as_json
+@shared.store
+@option("--signal", TEXT, "Signal to choose the subset by. [default: the only one]")
+@option("--against", TEXT, "Signal to compare with. [default: all others]", many=True)
+@shared.ratio
+@shared.grace
+@option("--draws", COUNT, "Random draws behind each interval.", default=200)
+@option("--seed", NATURAL, "Seed of the random draws.", default=0)
+@shared.partial
+@shared.threads
 def stability(store: str, against: tuple[str, ...], *, as_json: bool, **settings: Any) -> None:
     """Measure how much of a subset survives small changes.
 
@@ -50,15 +37,11 @@ def stability(store: str, against: tuple[str, ...], *, as_json: bool, **settings
     vectors stored with less precision, and with each trace's steps drawn at random with replacement. The share that
     stays is the Jaccard index: 1 is the same subset.
     """
-    from grace_store.curate.stability import StabilityRequest
-    from grace_store.curate.stability import stability as run
+    from grace_store.curate import stability as job
 
-    spec, threads = score_spec(settings), settings.pop("threads")
-    found = run(store, StabilityRequest(spec=spec, against=against or None, **settings), threads=threads)
-    if as_json:
-        print_json({"store": store, **asdict(found)})
-        return
-    _print(store, found)
+    spec, threads = shared.take_score_spec(settings), settings.pop("threads")
+    found = job.stability(store, job.StabilityRequest(spec=spec, against=against or None, **settings), threads=threads)
+    print_result({"store": store, **asdict(found)}, _print, store, found, as_json=as_json)
 
 
 def _print(store: str, found: Stability) -> None:
@@ -80,6 +63,3 @@ def _print(store: str, found: Stability) -> None:
             "  There is no other signal with steps to compare with. To add one: `warmup --seed 1 --out other`, then "
             "`extract --adapter other`."
         )
-
-
-COMMAND = stability

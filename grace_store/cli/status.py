@@ -5,21 +5,18 @@ from __future__ import annotations
 import click
 
 from grace_store.base.text import counted, size
+from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_json
-from grace_store.cli.options import as_json, store_argument
-
-EPILOG = """\b
-Examples:
-  grace-store status traces.zarr
-  grace-store status traces.zarr --list                         # every record that was set aside, and why
-"""
+from grace_store.cli.options import TEXT, command, flag, option
 
 
-@click.command(epilog=EPILOG)
-@store_argument
-@click.option("--signal", help="Signal whose samples are counted. [default: the least finished one]")
-@click.option("--list", "list_all", is_flag=True, help="List every record that was set aside, with the reason.")
-@as_json
+@command(
+    "grace-store status traces.zarr",
+    "grace-store status traces.zarr --list                         # every record that was set aside, and why",
+)
+@shared.store
+@option("--signal", TEXT, "Signal whose samples are counted. [default: the least finished one]")
+@flag("--list", "List every record that was set aside, with the reason.", "list_all")
 def status(store: str, signal: str | None, *, list_all: bool, as_json: bool) -> None:
     """Count the records that are planned, done and set aside."""
     from grace_store.run.status import set_aside_rows
@@ -46,6 +43,3 @@ def status(store: str, signal: str | None, *, list_all: bool, as_json: bool) -> 
     if list_all:
         for record in set_aside_rows(opened, counts.signal):
             click.echo(f"  row {record['row']} ({record['place']}): {record['reason']}: {harmless(record['detail'])}")
-
-
-COMMAND = status

@@ -5,82 +5,44 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.table import Table
 
 from grace_store.base.text import counted
-from grace_store.cli.console import number, out, print_json
-from grace_store.cli.options import (
-    FILE,
-    OUT_FOLDER,
-    as_json,
-    engine_options,
-    partial_option,
-    said,
-    spread,
-    store_argument,
-    threads_option,
-    wish,
-)
+from grace_store.cli import shared
+from grace_store.cli.console import fields_of, number, out, print_result
+from grace_store.cli.options import FILE, OUT_FOLDER, TEXT, command, option, said
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.values.score_spec import ScoreSpec
 
 if TYPE_CHECKING:
     from grace_store.curate.sweep import Sweep
 
-EPILOG = """\b
-Examples:
-  grace-store sweep traces.zarr --out sweep --alpha 0.1:0.9:0.1 --history uniform,window:3,ema:0.8
-  grace-store sweep traces.zarr --out sweep --signal each --signal all
-  grace-store sweep traces.zarr --out sweep --grid jobs/sweeps/ablations.toml
-  grace-store sweep s3://bucket/traces.zarr --out sweep --alpha 0.1:0.9:0.1 --engine ray --address auto
-"""
 
-
-@click.command(epilog=EPILOG)
-@store_argument
-@click.option(
-    "--out",
-    "folder",
-    required=True,
-    type=OUT_FOLDER,
-    help="Folder to write: a new one, or that of an earlier sweep, which is replaced.",
+@command(
+    "grace-store sweep traces.zarr --out sweep --alpha 0.1:0.9:0.1 --history uniform,window:3,ema:0.8",
+    "grace-store sweep traces.zarr --out sweep --signal each --signal all",
+    "grace-store sweep traces.zarr --out sweep --grid jobs/sweeps/ablations.toml",
+    "grace-store sweep s3://bucket/traces.zarr --out sweep --alpha 0.1:0.9:0.1 --engine ray --address auto",
 )
-@click.option("--grid", type=FILE, help="TOML file with the settings to sweep over. [default: those of the options]")
-@click.option("--alpha", help="Weights of the answer: a list (0.3,0.7) or a range (0.1:0.9:0.1). [default: 0.7]")
-@wish(ScoreSpec, "--history", "List of histories, such as uniform,window:3,ema:0.8.")
-@click.option("--target", help="List of targets, such as answer,trace,suffix. [default: answer]")
-@wish(ScoreSpec, "--aggregation", "List of aggregations, such as mean,min,last,length_weighted,quantile:0.5.")
-@click.option(
+@shared.store
+@option("--out", OUT_FOLDER, "Folder to write; an earlier sweep there is replaced.", "folder", required=True)
+@option("--grid", FILE, "TOML file with the settings to sweep over. [default: those of the options]")
+@option("--alpha", TEXT, "Weights of the answer: a list (0.3,0.7) or a range (0.1:0.9:0.1). [default: 0.7]")
+@option("--history", TEXT, "List of histories, such as uniform,window:3,ema:0.8. [default: uniform]")
+@option("--target", TEXT, "List of targets, such as answer,trace,suffix. [default: answer]")
+@option("--aggregation", TEXT, "List of aggregations: mean, min, last, length_weighted, quantile:Q. [default: mean]")
+@option(
     "--signal",
-    multiple=True,
+    TEXT,
+    "Signals to score by: one, several together (a,b=2), each one by itself (each), or all together (all). [default: "
+    "the only one]",
+    many=True,
     metavar="NAME[=WEIGHT][,...]",
-    help="Signals to score by: one, several together (a,b=2), each one by itself (each), or all together (all); may "
-    "be repeated. [default: the only one]",
 )
-@click.option(
-    "--ratio",
-    multiple=True,
-    help="Share of the samples whose overlap between settings is measured; may be repeated. [default: 0.2]",
-)
-@partial_option
-@threads_option
-@engine_options
-@as_json
-def sweep(
-    store: str,
-    folder: Path,
-    grid: Path | None,
-    signal: tuple[str, ...],
-    ratio: tuple[str, ...],
-    partial: bool,
-    threads: int | None,
-    engine: str,
-    address: str | None,
-    *,
-    as_json: bool,
-    **axes: Any,
-) -> None:
+@option("--ratio", TEXT, "Share of the samples whose overlap between settings is measured. [default: 0.2]", many=True)
+@shared.partial
+@shared.threads
+@shared.engine
+def sweep(store: str, folder: Path, grid: Path | None, partial: bool, *, as_json: bool, **settings: Any) -> None:
     """Score a store by many settings at once, and compare them.
 
     Every combination of the settings is scored in one pass. The folder gets values.parquet (setting, row, value),
@@ -89,29 +51,17 @@ def sweep(
     from grace_store.curate.sweep import sweep as run
     from grace_store.curate.sweep_settings import sweep_of
 
-    spec = sweep_of(said(axes), signal, ratio, grid)
+    axes = {name: settings[name] for name in ("alpha", "history", "target", "aggregation")}
+    spec = sweep_of(said(axes), settings["signal"], settings["ratio"], grid)
     is_replaced = folder.is_dir() and any(folder.iterdir())
-    with ProgressDisplay(quiet=as_json) as display, spread(engine, address, threads, display) as pool:
+    with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
         found = run(store, spec, out=folder, partial=partial, threads=pool, listener=display)
-    if as_json:
-        print_json(
-            {
-                "out": str(folder),
-                "replaced": is_replaced,
-                "num_samples": found.num_samples,
-                "num_ranked": found.num_ranked,
-                "ratios": found.ratios,
-                "summary": found.summary,
-                "partial": found.note.partial,
-            }
-        )
-        return
-    _print(found)
-    replaced = " (the earlier sweep there is replaced)" if is_replaced else ""
-    out.print(f"{folder}: values.parquet, summary.parquet, overlap.parquet, *.svg{replaced}", markup=False)
+    result = {"out": str(folder), "replaced": is_replaced, "partial": found.note.partial}
+    result |= fields_of(found, "num_samples", "num_ranked", "ratios", "summary")
+    print_result(result, _print, found, folder, is_replaced, as_json=as_json)
 
 
-def _print(found: Sweep) -> None:
+def _print(found: Sweep, folder: Path, is_replaced: bool) -> None:
     title = f"{counted(len(found.settings), 'setting')} over {counted(found.num_samples, 'sample')}"
     table = Table(title=title, title_justify="left")
     table.add_column("setting", no_wrap=True)
@@ -128,6 +78,5 @@ def _print(found: Sweep) -> None:
     )
     if found.note.partial:
         out.print("partial: the store is not finished.")
-
-
-COMMAND = sweep
+    replaced = " (the earlier sweep there is replaced)" if is_replaced else ""
+    out.print(f"{folder}: values.parquet, summary.parquet, overlap.parquet, *.svg{replaced}", markup=False)

@@ -7,51 +7,29 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from grace_store.base.text import counted
-from grace_store.cli.console import print_json
-from grace_store.cli.extract_options import speed_options
-from grace_store.cli.options import as_json, images_option, moved_data_option, pick, store_argument
+from grace_store.cli import shared
+from grace_store.cli.console import print_result
+from grace_store.cli.options import COUNT, PLACE, TEXT, command, flag, option, pick
 from grace_store.cli.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from grace_store.run.verify import Verified
 
-EPILOG = """\b
-Examples:
-  grace-store verify traces.zarr --deep
-  grace-store verify traces.zarr --deep --model ./model --units 3      # three units extracted again and compared
-"""
 
-
-@click.command(epilog=EPILOG)
-@store_argument
-@click.option("--deep", is_flag=True, help="Read every byte and check it against checksums, digests and counts.")
-@click.option("--signal", help="Signal to check. [default: all]")
-@click.option(
-    "--model",
-    type=click.Path(),
-    help="Model with which a few random units are extracted again and compared. [default: none are]",
+@command(
+    "grace-store verify traces.zarr --deep",
+    "grace-store verify traces.zarr --deep --model ./model --units 3      # three units extracted again and compared",
 )
-@click.option(
-    "--units",
-    type=click.IntRange(1),
-    default=2,
-    show_default=True,
-    help="Units of each signal to extract again, with --model.",
-)
-@moved_data_option
-@images_option
-@speed_options
-@as_json
+@shared.store
+@flag("--deep", "Read every byte and check it against checksums, digests and counts.")
+@option("--signal", TEXT, "Signal to check. [default: all]")
+@option("--model", PLACE, "Model with which a few random units are extracted again and compared. [default: none are]")
+@option("--units", COUNT, "Units of each signal to extract again, with --model.", default=2)
+@shared.moved_data
+@shared.images
+@shared.speed
 def verify(
-    store: str,
-    deep: bool,
-    signal: str | None,
-    model: str | None,
-    units: int,
-    data: tuple[str, ...],
-    *,
-    as_json: bool,
-    **speed: Any,
+    store: str, deep: bool, signal: str | None, model: str | None, units: int, *, as_json: bool, **settings: Any
 ) -> None:
     """Check that a store is what was written; exit 1 if it is not.
 
@@ -62,20 +40,18 @@ def verify(
     from grace_store.run.verify import ExtractAgainJob, verify_store
     from grace_store.store.opened import Store
 
-    options = RunOptions(**pick(speed, RunOptions))
-    again = None if model is None else ExtractAgainJob(model, units, data, images=speed["images"], options=options)
+    places = {"data": settings["data"], "images": settings["images"]}
+    options = RunOptions(**pick(settings, RunOptions))
+    again = None if model is None else ExtractAgainJob(model, units, options=options, **places)
     with ProgressDisplay() as display:
         found = verify_store(Store.open(store), deep=deep, signal=signal, again=again, listener=display)
-    if as_json:
-        listed = {"problems": found.problems, "units_to_do": found.units_to_do}
-        print_json({"store": store, "deep": deep} | {key: [each.to_json() for each in listed[key]] for key in listed})
-    else:
-        _print(store, found, deep=deep)
+    listed = {key: [each.to_json() for each in getattr(found, key)] for key in ("problems", "units_to_do")}
+    print_result({"store": store, "deep": deep, **listed}, _print, store, found, deep, as_json=as_json)
     if found.problems:
         raise click.exceptions.Exit(1)
 
 
-def _print(store: str, found: Verified, *, deep: bool) -> None:
+def _print(store: str, found: Verified, deep: bool) -> None:
     from grace_store.run.verify import describe_problems
 
     for line in describe_problems([*found.problems, *found.units_to_do]):
@@ -86,6 +62,3 @@ def _print(store: str, found: Verified, *, deep: bool) -> None:
         click.echo("`grace-store repair` redoes what is broken, `grace-store extract` what is missing.")
     elif found.units_to_do:
         click.echo(f"{counted(len(found.units_to_do), 'unit')} still to do: `grace-store extract` goes on.")
-
-
-COMMAND = verify

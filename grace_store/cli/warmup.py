@@ -7,21 +7,14 @@ from typing import Any
 
 import click
 
+from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.text import counted, sparkline
+from grace_store.cli import shared
 from grace_store.cli.config_files import config_option
 from grace_store.cli.console import print_json, stoppable
-from grace_store.cli.extract_options import data_options, model_option, reading_options
-from grace_store.cli.options import OUT_FOLDER, as_json, device_option, images_option, pick, setting, stacked, wish
+from grace_store.cli.options import OUT_FOLDER, PLACE, As, command, option, options_of, pick
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest, WarmupSpec, check_fraction
-
-EPILOG = """\b
-Examples:
-  grace-store warmup --store traces.zarr --model ./Qwen3-1.7B --out warmup --checkpoints 0.25,0.5,0.75,1
-  grace-store warmup --out warmup                               # go on after any interruption
-  torchrun --nproc-per-node 8 -m grace_store warmup ...         # on 8 GPUs
-  grace-store extract --store traces.zarr --model ./Qwen3-1.7B --adapter warmup
-"""
 
 
 class FractionsType(click.ParamType[tuple[str, ...]]):
@@ -39,90 +32,44 @@ class FractionsType(click.ParamType[tuple[str, ...]]):
             self.fail(str(error), param, ctx)
 
 
-recipe_options = stacked(
-    wish(WarmupSpec, "--ratio", "Share of the planned samples to train on."),
-    wish(WarmupSpec, "--seed", "Seed of the subset, of its order and of the adapter's first weights."),
-    click.option(
-        "--checkpoints",
-        type=FractionsType(),
-        help="Fractions of the training after which a checkpoint is kept, such as 0.25,0.5,1. [default: 1]",
-    ),
-    wish(
-        WarmupSpec,
-        "--heldout",
-        "Samples outside the subset whose loss is measured at every checkpoint.",
-        field="num_heldout",
-    ),
-    wish(WarmupSpec, "--rank", "Rank of the adapter."),
-    wish(WarmupSpec, "--alpha", "LoRA's alpha: the adapter is scaled by alpha/rank."),
-    wish(WarmupSpec, "--learning-rate", "Highest learning rate."),
-    wish(WarmupSpec, "--warmup-ratio", "Share of the training over which the learning rate rises."),
-    wish(WarmupSpec, "--schedule", "How the learning rate falls after its rise."),
-    wish(WarmupSpec, "--weight-decay", "Weight decay of AdamW."),
-    wish(WarmupSpec, "--beta1", "Decay of AdamW's first moment."),
-    wish(WarmupSpec, "--beta2", "Decay of AdamW's second moment."),
-    wish(WarmupSpec, "--epsilon", "Epsilon that AdamW adds to the denominator."),
-    wish(WarmupSpec, "--max-grad-norm", "Scale longer gradients down to this norm."),
-    wish(WarmupSpec, "--batch-size", "Samples in one optimiser step, over all devices."),
-    wish(WarmupSpec, "--epochs", "Passes over the subset.", field="num_epochs"),
-    reading_options,
-    wish(WarmupSpec, "--max-length", "Leave conversations with more tokens out."),
-    wish(WarmupSpec, "--train-eos", "Train on the end-of-turn token after the response, too."),
-    wish(WarmupSpec, "--dtype", "Number format of the frozen model; the adapter is float32."),
+recipe = options_of(
+    WarmupRequest,
+    WarmupSpec,
+    ExtractSpec,
+    differing={
+        "checkpoints": As(default="1", kind=FractionsType()),
+        "num_heldout": As("--heldout"),
+        "num_epochs": As("--epochs"),
+        **shared.reading,
+    },
 )
 """What changes the numbers; frozen in the recipe."""
 
-run_options = stacked(
-    setting(WarmupOptions, "--batch-tokens", "Tokens in one forward and backward pass, padding included."),
-    device_option,
-    setting(WarmupOptions, "--loader-threads", "Threads that tokenise samples and open images ahead of the model."),
-    wish(WarmupOptions, "--threads", "CPU threads of each process.", default="one a core, at most 8"),
-    setting(
-        WarmupOptions,
-        "--gradient-checkpointing",
-        "Compute activations twice instead of keeping them: less memory, more time.",
-    ),
-    click.option(
-        "--save-seconds",
-        type=click.FloatRange(0),
-        default=300.0,
-        show_default=True,
-        help="Seconds of training between saves: a killed run loses no more than this.",
-    ),
+speed = options_of(
+    WarmupOptions,
+    RunOptions,
+    has_defaults=True,
+    differing={"threads": shared.cores, "save_seconds": As(kind=click.FloatRange(0))},
 )
 """What changes only the speed; may differ from run to run."""
 
 
-@click.command(epilog=EPILOG)
-@click.option("--out", required=True, type=OUT_FOLDER, help="Folder for the checkpoints; an earlier run there goes on.")
-@model_option
-@click.option(
-    "--store",
-    type=click.Path(),
-    help="Planned store to draw the subset from. [default: --data is planned, in OUT/plan.zarr]",
+@command(
+    "grace-store warmup --store traces.zarr --model ./Qwen3-1.7B --out warmup --checkpoints 0.25,0.5,0.75,1",
+    "grace-store warmup --out warmup                               # go on after any interruption",
+    "torchrun --nproc-per-node 8 -m grace_store warmup ...         # on 8 GPUs",
+    "grace-store extract --store traces.zarr --model ./Qwen3-1.7B --adapter warmup",
 )
-@click.option(
-    "--data",
-    multiple=True,
-    type=click.Path(),
-    help="Dataset file or folder; may be repeated. [default: the files that --store was planned from]",
-)
-@images_option
-@data_options
-@recipe_options
-@run_options
+@option("--out", OUT_FOLDER, "Folder for the checkpoints; an earlier run there goes on.", required=True)
+@shared.model
+@option("--store", PLACE, "Planned store to draw the subset from. [default: --data is planned, in OUT/plan.zarr]")
+@option("--data", PLACE, "Dataset file or folder. [default: the files that --store was planned from]", many=True)
+@shared.images
+@shared.data_spec
+@recipe
+@speed
 @config_option
-@as_json
-def warmup(
-    out: Path,
-    model: str | None,
-    store: str | None,
-    data: tuple[str, ...],
-    unit_samples: int | None,
-    *,
-    as_json: bool,
-    **wishes: Any,
-) -> None:
+def warmup(out: Path, *, as_json: bool, **wishes: Any) -> None:
     """Train a LoRA adapter on a small random subset; resumable.
 
     The subset is drawn from the planned samples by the seed alone and written to OUT/subset.json. Checkpoints along
@@ -138,14 +85,11 @@ def warmup(
     ranks = current_ranks()
     job = WarmupJob(
         out=out,
-        model=model,
-        store=store,
-        data=data,
+        **{name: wishes[name] for name in ("model", "store", "data", "images")},
         data_request=DataRequest(**pick(wishes, DataRequest)),
         request=WarmupRequest(**pick(wishes, WarmupRequest)),
         options=WarmupOptions(**pick(wishes, WarmupOptions)),
-        samples_per_unit=unit_samples,
-        images=wishes["images"],
+        samples_per_unit=wishes["unit_samples"],
         ranks=ranks,
     )
     with ProgressDisplay(quiet=not ranks.is_first) as display, stoppable() as stop:
@@ -166,6 +110,3 @@ def warmup(
         f"{out}: {counted(done.num_steps, 'step')} on {done.num_samples} of {done.num_planned} samples{left_out}; "
         f"{', '.join(done.checkpoints)}; {picture}"
     )
-
-
-COMMAND = warmup

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
+from pydantic import ConfigDict
 
 from grace_store.base.arrays import FloatArray, IntArray, Numbers
 from grace_store.base.documents import Number
@@ -23,6 +25,8 @@ from grace_store.values.score_spec import ScoreSpec
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """A rank correlation, where 95 % of the draws lie, and over how many pairs it is taken."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # where a document holds it
 
     correlation: Number
     low: Number

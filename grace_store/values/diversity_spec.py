@@ -37,15 +37,15 @@ class DiversitySpec(Settings):
     """dedup: near-duplicates last. clusters: budgets for clusters. facility: facility location with a value term,
     greedily. mmr: maximal marginal relevance. select.diversity defines them."""
     weight: float | None = None
-    """Of diversity against value, from 0 (value alone) to 1: 0.25 for facility, 0.5 for mmr, 1 for clusters."""
+    """Weight of diversity against value, 0 (value alone) to 1."""
     similarity: float | None = None
-    """For dedup: the cosine from which two samples are near-duplicates; None for what a search for them has."""
+    """With dedup, cosine from which samples are near-duplicates."""
     balance: Balance | None = None
-    """For clusters: budgets that are equal (the default), as the square root of size, or proportional to size."""
+    """With clusters, how the budget is divided: equally, by the square root of a cluster's size, or by its size."""
     num_clusters: int | None = Field(default=None, ge=1)
     """For clusters: how many; None for a number that goes with the samples'."""
     seed: int | None = Field(default=None, ge=0)
-    """Of the clustering; 0 unless said."""
+    """Seed of the clustering."""
     signal: str | None = None
     """Whose vectors say what is similar; None for the one that was scored."""
     descriptor: str | None = None

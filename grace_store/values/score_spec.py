@@ -29,15 +29,15 @@ class ScoreSpec(MethodSpec):
 
     method: Literal["grace"] = "grace"
     alpha: float = 0.7
-    """Weight of the alignment with the answer; the alignment with the history has the rest."""
+    """Weight of the alignment with the answer, 0 to 1; the alignment with the history has the rest."""
     history: str = "uniform"
-    """Which earlier steps make a step's history: "uniform", "window:W" or "ema:B"."""
+    """Weights of the earlier steps: uniform, window:W (the last W steps) or ema:B (decaying by B a step)."""
     target: Literal["answer", "trace", "suffix"] = "answer"
-    """What a step is aligned with: the answer, all tokens of steps and answer, or the tokens after the step."""
+    """What steps are aligned with: the answer, all tokens of steps and answer, or the tokens after the step."""
     without_answer: bool = False
-    """Score by history alone: steps from the second on have a score, and a sample with one step has no value."""
+    """Score by the alignment with history alone; a sample with one step has no value then."""
     aggregation: str = "mean"
-    """How step scores become a value: "mean", "min", "last", "length_weighted" (by tokens) or "quantile:Q"."""
+    """How step scores become a value: mean, min, last, length_weighted (by tokens) or quantile:Q."""
 
     @field_validator("alpha")
     @classmethod

@@ -6,8 +6,10 @@ Two subsets are compared by Jaccard's index, intersection over union; intervals 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
+from pydantic import ConfigDict
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.documents import Number
@@ -19,6 +21,8 @@ from grace_store.values.ranking import Ratio, budget, rank, top_mask
 @dataclass(frozen=True, slots=True)
 class Survival:
     """How much two subsets share, and where 95 % of the draws lie."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # where a document holds it
 
     jaccard: Number
     low: Number

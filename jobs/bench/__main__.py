@@ -105,9 +105,11 @@ def _version(package: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     families = "\n".join(f"  {name:<10} {about}" for name, about in (FAMILIES | ALSO).items())
     parser = argparse.ArgumentParser(
-        prog="python -m jobs.bench", formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__,
+        prog="python -m jobs.bench",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=__doc__,
         epilog=f"families:\n{families}",
-    )  # fmt: skip
+    )
     parser.add_argument("--out", type=Path, help="also write everything here, as JSON")
     parser.add_argument("--page", type=Path, help="also write one HTML page here, with the curves drawn")
     parser.add_argument(

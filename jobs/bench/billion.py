@@ -257,9 +257,10 @@ def _bytes(given: Assumptions) -> Iterator[Row]:
     small = {name: size for name, size in chunks.items() if name != "segment_vector"}
     smallest, largest = min(small, key=lambda name: small[name]), max(small, key=lambda name: small[name])
     yield Row(
-        "the other chunks of a unit", "4 S (K+1) and the like",
+        "the other chunks of a unit",
+        "4 S (K+1) and the like",
         f"{_size(small[smallest])} ({smallest}) to {_size(small[largest])} ({largest})",
-    )  # fmt: skip
+    )
     yield Row("the plan", "N x (its columns + an id)", _size(given.num_samples * _plan_bytes(given)))
     yield Row("what scoring reads", "N x (Gram + tokens + state + 3 columns of the plan)", _size(_scored_bytes(given)))
     floats = 4 * layout.samples_per_unit * (given.num_steps + 1) * given.hidden_size
@@ -323,9 +324,10 @@ def _requests(given: Assumptions) -> Iterator[Row]:
     yield Row("units U", "N / S", f"{layout.num_units:,}")
     plan_files = layout.num_plan_arrays * layout.num_plan_chunks
     yield Row(
-        "objects", f"{objects} U + {layout.num_plan_arrays} N / {SAMPLES_PER_CHUNK}",
+        "objects",
+        f"{objects} U + {layout.num_plan_arrays} N / {SAMPLES_PER_CHUNK}",
         f"{layout.num_units * objects + plan_files:,}",
-    )  # fmt: skip
+    )
     for name, (formula, requests) in phase_requests(given).items():
         counts = [
             f"{count:,} {kind}"

@@ -30,9 +30,15 @@ class Extraction:
     """One model, one set of traces, one store with a signal for every run."""
 
     def __init__(
-        self, folder: Path, model: Path, traces: Traces, *, threads: int, batch_tokens: int | None = None,
+        self,
+        folder: Path,
+        model: Path,
+        traces: Traces,
+        *,
+        threads: int,
+        batch_tokens: int | None = None,
         storage: str = "int8",
-    ) -> None:  # fmt: skip
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._options = RunOptions(device="cpu", threads=threads, loader_threads=1, batch_tokens=batch_tokens)
         data = traces.write(folder / "traces.jsonl")

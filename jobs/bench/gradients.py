@@ -44,8 +44,9 @@ def measure(*, quick: bool, threads: int) -> dict[str, Any]:
 def measure_peers(*, quick: bool, threads: int) -> dict[str, Any]:
     """Measure against those of the peers that are installed."""
     peers: dict[str, tuple[str, Callable[[Extraction, Path], object]]] = {
-        "bergson": ("bergson", bergson_gradients), "TRAK": ("trak", trak_gradients),
-    }  # fmt: skip
+        "bergson": ("bergson", bergson_gradients),
+        "TRAK": ("trak", trak_gradients),
+    }
     ratios, notes = [], []
     with _ready(quick=quick, threads=threads) as (bench, note, folder):
         for name, (module, collect) in peers.items():

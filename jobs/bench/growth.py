@@ -37,8 +37,12 @@ def measure(*, quick: bool, threads: int) -> dict[str, Any]:
 
 def _questions(model: RandomModel) -> list[tuple[str, Sequence[int], dict[int, Workload]]]:
     samples, steps, hidden, words, vocabulary = (
-        (4, 8, 16, 32), (4, 8, 16, 32), (128, 256, 512, 1024), (10, 20, 40, 80), (4_000, 8_000, 16_000, 32_000)
-    )  # fmt: skip
+        (4, 8, 16, 32),
+        (4, 8, 16, 32),
+        (128, 256, 512, 1024),
+        (10, 20, 40, 80),
+        (4_000, 8_000, 16_000, 32_000),
+    )
     return [
         ("samples", samples, {n: (model, replace(TRACES, num_samples=n)) for n in samples}),
         (
@@ -52,9 +56,7 @@ def _questions(model: RandomModel) -> list[tuple[str, Sequence[int], dict[int, W
     ]
 
 
-def _curve(
-    name: str, sizes: Sequence[int], workloads: dict[int, Workload], threads: int, *, quick: bool
-) -> Curve:  # fmt: skip
+def _curve(name: str, sizes: Sequence[int], workloads: dict[int, Workload], threads: int, *, quick: bool) -> Curve:
     with tempfile.TemporaryDirectory() as folder:
         costs = _costs(Path(folder), {size: workloads[size] for size in sizes}, threads, repeats=1 if quick else 2)
     return Curve("Extraction", name, "CPU seconds", sizes, {"CPU": [costs[str(size)].cpu_seconds for size in sizes]})

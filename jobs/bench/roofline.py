@@ -172,10 +172,12 @@ def _head(model: Model, sample: Sample, samples_a_batch: float) -> list[Stage]:
         Stage("softmax, residual, averaging", 12 * logits, 4 * (LOGIT_PASSES * logits + 3 * means)),
         # The weights are turned to float32 in slices: read as two bytes, written and read as four.
         Stage(
-            "W' (p - y), one product a segment", 2 * sample.num_segments * weights,
-            10 * weights / samples_a_batch + 4 * means, in_float32=True,
+            "W' (p - y), one product a segment",
+            2 * sample.num_segments * weights,
+            10 * weights / samples_a_batch + 4 * means,
+            in_float32=True,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def gpu_seconds(*, at_peak: bool = False) -> float:
@@ -185,22 +187,40 @@ def gpu_seconds(*, at_peak: bool = False) -> float:
 def shape_table() -> str:
     tokens = SAMPLE.num_tokens(MODEL)
     rows = [
-        ["language model", f"{MODEL.layers} layers, hidden size {MODEL.hidden}, intermediate {MODEL.intermediate}, "
-         f"{MODEL.heads} heads and {MODEL.kv_heads} of keys, of {MODEL.head_size}; "
-         f"{MODEL.layers * MODEL.layer_parameters / 1e9:.2f} G weights"],
-        ["head", f"{MODEL.vocabulary:,} tokens, {MODEL.hidden * MODEL.vocabulary / 1e9:.2f} G weights, shared with the "
-         "embeddings"],
-        ["vision tower", f"{MODEL.vision_layers} layers, hidden size {MODEL.vision_hidden}, intermediate "
-         f"{MODEL.vision_intermediate}; {MODEL.num_mergers} mergers; "
-         f"{MODEL.vision_parameters / 1e9:.2f} G weights"],
-        ["sample", f"{SAMPLE.num_patches:,} patches as {SAMPLE.num_patches // MODEL.merged_patches} tokens, "
-         f"{SAMPLE.num_prompt_tokens} of the prompt, {SAMPLE.num_response_tokens} of the response in "
-         f"{SAMPLE.num_segments} segments: {tokens} tokens"],
-        ["GPU", f"{MACHINE.flops / 1e12:.0f} TFLOP/s bfloat16, {MACHINE.float32_flops / 1e12:.1f} float32, "
-         f"{MACHINE.bandwidth / 1e12:.2f} TB/s: balance at {MACHINE.flops / MACHINE.bandwidth:.0f} operations a byte"],
-        ["usual", f"{MACHINE.compute_share:.0%} of the peak of products, {MACHINE.bandwidth_share:.0%} of the "
-         "bandwidth"],
-    ]  # fmt: skip
+        [
+            "language model",
+            f"{MODEL.layers} layers, hidden size {MODEL.hidden}, intermediate {MODEL.intermediate}, "
+            f"{MODEL.heads} heads and {MODEL.kv_heads} of keys, of {MODEL.head_size}; "
+            f"{MODEL.layers * MODEL.layer_parameters / 1e9:.2f} G weights",
+        ],
+        [
+            "head",
+            f"{MODEL.vocabulary:,} tokens, {MODEL.hidden * MODEL.vocabulary / 1e9:.2f} G weights, shared with the "
+            "embeddings",
+        ],
+        [
+            "vision tower",
+            f"{MODEL.vision_layers} layers, hidden size {MODEL.vision_hidden}, intermediate "
+            f"{MODEL.vision_intermediate}; {MODEL.num_mergers} mergers; "
+            f"{MODEL.vision_parameters / 1e9:.2f} G weights",
+        ],
+        [
+            "sample",
+            f"{SAMPLE.num_patches:,} patches as {SAMPLE.num_patches // MODEL.merged_patches} tokens, "
+            f"{SAMPLE.num_prompt_tokens} of the prompt, {SAMPLE.num_response_tokens} of the response in "
+            f"{SAMPLE.num_segments} segments: {tokens} tokens",
+        ],
+        [
+            "GPU",
+            f"{MACHINE.flops / 1e12:.0f} TFLOP/s bfloat16, {MACHINE.float32_flops / 1e12:.1f} float32, "
+            f"{MACHINE.bandwidth / 1e12:.2f} TB/s: balance at {MACHINE.flops / MACHINE.bandwidth:.0f} "
+            "operations a byte",
+        ],
+        [
+            "usual",
+            f"{MACHINE.compute_share:.0%} of the peak of products, {MACHINE.bandwidth_share:.0%} of the bandwidth",
+        ],
+    ]
     return markdown(("what", "numbers"), rows)
 
 
@@ -208,17 +228,30 @@ def stage_table() -> str:
     total = gpu_seconds()
     rows = [
         [
-            stage.name, shown(stage.flops / 1e9), shown(stage.num_bytes / 1e6), shown(stage.intensity),
-            f"{stage.peak_seconds(MACHINE) * 1e3:.2f}", f"{stage.seconds(MACHINE) * 1e3:.2f}",
-            f"{stage.seconds(MACHINE) / total:.1%}", stage.bound(MACHINE),
+            stage.name,
+            shown(stage.flops / 1e9),
+            shown(stage.num_bytes / 1e6),
+            shown(stage.intensity),
+            f"{stage.peak_seconds(MACHINE) * 1e3:.2f}",
+            f"{stage.seconds(MACHINE) * 1e3:.2f}",
+            f"{stage.seconds(MACHINE) / total:.1%}",
+            stage.bound(MACHINE),
         ]
         for stage in stages()
-    ]  # fmt: skip
+    ]
     flops, num_bytes = (sum(getattr(stage, name) for stage in stages()) for name in ("flops", "num_bytes"))
     rows.append(
-        ["all", shown(flops / 1e9), shown(num_bytes / 1e6), "",
-         f"{gpu_seconds(at_peak=True) * 1e3:.2f}", f"{total * 1e3:.2f}", "100.0%", ""]
-    )  # fmt: skip
+        [
+            "all",
+            shown(flops / 1e9),
+            shown(num_bytes / 1e6),
+            "",
+            f"{gpu_seconds(at_peak=True) * 1e3:.2f}",
+            f"{total * 1e3:.2f}",
+            "100.0%",
+            "",
+        ]
+    )
     headings = ("stage, one sample", "GFLOP", "MB", "FLOP/B", "ms at peak", "ms usual", "share", "bound by")
     return markdown(headings, rows)
 
@@ -250,10 +283,17 @@ def node_table() -> str:
         for name, seconds in (("at peak", gpu_seconds(at_peak=True)), ("usual", gpu_seconds())):
             rate = num_gpus / seconds
             rows.append(
-                [str(num_gpus), name, f"{rate:.0f}", f"{1e6 / rate / 3600:.1f}",
-                 f"{useful / seconds / MACHINE.flops:.0%}", f"{rate * core_seconds:.1f}",
-                 f"{rate * text_seconds:.1f}", f"{rate * 21e3 / 1e6:.0f}"]
-            )  # fmt: skip
+                [
+                    str(num_gpus),
+                    name,
+                    f"{rate:.0f}",
+                    f"{1e6 / rate / 3600:.1f}",
+                    f"{useful / seconds / MACHINE.flops:.0%}",
+                    f"{rate * core_seconds:.1f}",
+                    f"{rate * text_seconds:.1f}",
+                    f"{rate * 21e3 / 1e6:.0f}",
+                ]
+            )
     headings = (
         "GPUs",
         "",

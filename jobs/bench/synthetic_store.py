@@ -32,9 +32,14 @@ RECORD_BYTES = 800
 
 
 def make_store(
-    location: Path, num_samples: int, *, min_steps: int = 9, max_steps: int = 9, signals: tuple[str, ...] = ("base",),
+    location: Path,
+    num_samples: int,
+    *,
+    min_steps: int = 9,
+    max_steps: int = 9,
+    signals: tuple[str, ...] = ("base",),
     seed: int = 0,
-) -> Store:  # fmt: skip
+) -> Store:
     """Write a plan of so many samples and fill the signals; numbers depend on the arguments alone."""
     store = make_plan(location, num_samples, min_steps=min_steps, max_steps=max_steps, seed=seed)
     for number, name in enumerate(signals):
@@ -50,15 +55,16 @@ def make_plan(location: Path, num_samples: int, *, min_steps: int = 9, max_steps
         rows = range(start, min(start + RECORDS_PER_BLOCK, num_samples))
         ids = [f"synthetic-{row}" for row in rows]
         assert not seen.add(ids).any()
-        for row, name, steps in zip(
-            rows, ids, rng.integers(min_steps, max_steps + 1, len(rows)).tolist(), strict=True
-        ):  # fmt: skip
+        for row, name, steps in zip(rows, ids, rng.integers(min_steps, max_steps + 1, len(rows)).tolist(), strict=True):
             digest = row.to_bytes(16, "big")
             writer.add(PlannedSample(name, row, 0, row * RECORD_BYTES, RECORD_BYTES, digest, steps))
     file = DataFile(
-        path="synthetic.jsonl", kind="jsonl", num_bytes=num_samples * RECORD_BYTES, num_records=num_samples,
+        path="synthetic.jsonl",
+        kind="jsonl",
+        num_bytes=num_samples * RECORD_BYTES,
+        num_records=num_samples,
         sha256="0" * 64,
-    )  # fmt: skip
+    )
     writer.finish(DataSpec(format="explicit", min_steps=min_steps), [file], None, "synthetic_store.py")
     return Store.open(location)
 
@@ -126,9 +132,12 @@ def main() -> None:
     given = parser.parse_args()
     began = time.monotonic()
     store = make_store(
-        given.location, given.samples, min_steps=given.min_steps, max_steps=given.max_steps,
+        given.location,
+        given.samples,
+        min_steps=given.min_steps,
+        max_steps=given.max_steps,
         signals=tuple(given.signal or ["base"]),
-    )  # fmt: skip
+    )
     sys.stdout.write(f"{store.location}: {store.plan.num_samples} samples in {time.monotonic() - began:.0f} s\n")
 
 

@@ -30,16 +30,22 @@ def measure(*, quick: bool, threads: int) -> dict[str, Any]:
     middle = costs[len(costs) // 2]
     name = min(("token by token", "token by token, in blocks"), key=lambda name: middle[name].cpu_seconds)
     speed = Ratio(
-        "head by segments", "token by token, CPU time", middle[name].cpu_seconds / middle["by segments"].cpu_seconds,
-        GOAL, sides(middle), f"hidden size {hidden_size}, {vocab_size} tokens; against the faster: {name}",
-    )  # fmt: skip
+        "head by segments",
+        "token by token, CPU time",
+        middle[name].cpu_seconds / middle["by segments"].cpu_seconds,
+        GOAL,
+        sides(middle),
+        f"hidden size {hidden_size}, {vocab_size} tokens; against the faster: {name}",
+    )
     grown = [max(SMALLEST["grown_bytes"], cost["by segments"].grown_bytes) for cost in costs]
     whole = [cost["token by token"].grown_bytes for cost in costs]
     flat = Ratio(
-        f"peak memory of the head, {lengths[-1]} response tokens", f"{lengths[0]} response tokens",
-        grown[-1] / grown[0], FLAT,
+        f"peak memory of the head, {lengths[-1]} response tokens",
+        f"{lengths[0]} response tokens",
+        grown[-1] / grown[0],
+        FLAT,
         note=f"{grown[-1] / 1e6:.0f} MB; token by token {whole[0] / 1e6:.0f} to {whole[-1] / 1e6:.0f} MB",
-    )  # fmt: skip
+    )
     curves = [
         Curve("The head", "response tokens", "CPU seconds", lengths, _line(costs, "cpu_seconds", 1.0)),
         Curve("Peak memory of the head", "response tokens", "MB", lengths, _line(costs, "grown_bytes", 1e-6)),

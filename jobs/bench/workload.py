@@ -58,11 +58,18 @@ class RandomModel:
         """Write the model and a tokenizer that makes about one token of a word."""
         torch.manual_seed(SEED)
         config = LlamaConfig(
-            vocab_size=self.vocab_size, hidden_size=self.hidden_size, num_hidden_layers=self.num_layers,
-            intermediate_size=self.hidden_size * 8 // 3 // 64 * 64, num_attention_heads=self.hidden_size // 64,
-            num_key_value_heads=max(1, self.hidden_size // 256), max_position_embeddings=16_384,
-            tie_word_embeddings=True, bos_token_id=0, eos_token_id=0, pad_token_id=0,
-        )  # fmt: skip
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden_size,
+            num_hidden_layers=self.num_layers,
+            intermediate_size=self.hidden_size * 8 // 3 // 64 * 64,
+            num_attention_heads=self.hidden_size // 64,
+            num_key_value_heads=max(1, self.hidden_size // 256),
+            max_position_embeddings=16_384,
+            tie_word_embeddings=True,
+            bos_token_id=0,
+            eos_token_id=0,
+            pad_token_id=0,
+        )
         transformers.utils.logging.disable_progress_bar()
         AutoModelForCausalLM.from_config(config).save_pretrained(folder)
         _tokenizer(self.vocab_size).save_pretrained(folder)
@@ -92,9 +99,11 @@ def _tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.ByteLevel(trim_offsets=False)
     trainer = trainers.BpeTrainer(
-        vocab_size=min(TOKENIZER_SIZE, vocab_size), initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        special_tokens=["<|endoftext|>"], show_progress=False,
-    )  # fmt: skip
+        vocab_size=min(TOKENIZER_SIZE, vocab_size),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        special_tokens=["<|endoftext|>"],
+        show_progress=False,
+    )
     backend.train_from_iterator([" " + " ".join(made_up_words())] * 2, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, bos_token="<|endoftext|>", eos_token="<|endoftext|>", pad_token="<|endoftext|>"

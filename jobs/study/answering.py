@@ -13,9 +13,7 @@ from jobs.study.traces import Record
 
 
 @torch.inference_mode()
-def generate(
-    model: Model, prompts: Sequence[tuple[int, ...]], settings: EvaluationSettings
-) -> list[tuple[int, ...]]:  # fmt: skip
+def generate(model: Model, prompts: Sequence[tuple[int, ...]], settings: EvaluationSettings) -> list[tuple[int, ...]]:
     """Return the greedy continuation of every prompt, up to and with the end of the turn if it came."""
     end: Any = model.config.eos_token_id
     pad: Any = model.config.pad_token_id
@@ -31,9 +29,14 @@ def generate(
             tokens[row, longest - len(prompts[i]) :] = torch.tensor(prompts[i])
             mask[row, longest - len(prompts[i]) :] = 1
         made = model.generate(
-            input_ids=tokens, attention_mask=mask, do_sample=False, max_new_tokens=settings.max_new_tokens,
-            eos_token_id=end, pad_token_id=pad, use_cache=True,
-        )  # fmt: skip
+            input_ids=tokens,
+            attention_mask=mask,
+            do_sample=False,
+            max_new_tokens=settings.max_new_tokens,
+            eos_token_id=end,
+            pad_token_id=pad,
+            use_cache=True,
+        )
         for row, i in enumerate(members):
             found[i] = _until_end(made[row, longest:].tolist(), end)
     return [found[i] for i in range(len(prompts))]
@@ -56,9 +59,11 @@ def _last_line(tokens: Sequence[int], newline: Any) -> tuple[int, ...]:
 
 
 def ask(
-    model: Model, tokenizer: Tokenizer, problems: Sequence[Record],
+    model: Model,
+    tokenizer: Tokenizer,
+    problems: Sequence[Record],
     settings: EvaluationSettings,
-) -> list[bool]:  # fmt: skip
+) -> list[bool]:
     """Return which problems a model answers rightly."""
     model.eval()
     expected = encode(tokenizer, problems)

@@ -68,12 +68,18 @@ class Curation:
             model=str(self._folders.base),
             store=str(self._folders.pool_store),
             request=WarmupRequest(
-                ratio=chosen.ratio, seed=seed, checkpoints=chosen.checkpoints, rank=chosen.rank, alpha=chosen.alpha,
-                learning_rate=chosen.learning_rate, batch_size=chosen.batch_size, num_epochs=chosen.num_epochs,
+                ratio=chosen.ratio,
+                seed=seed,
+                checkpoints=chosen.checkpoints,
+                rank=chosen.rank,
+                alpha=chosen.alpha,
+                learning_rate=chosen.learning_rate,
+                batch_size=chosen.batch_size,
+                num_epochs=chosen.num_epochs,
                 max_length=self._settings.model.max_length,
             ),
             options=WarmupOptions(threads=self._settings.threads, device="cpu", gradient_checkpointing=False),
-        )  # fmt: skip
+        )
         began = time.perf_counter()
         is_new = not (job.out / "done.json").is_file()
         done = warmup(job, self._listener)
@@ -124,9 +130,11 @@ class Curation:
                 file.stat().st_size for file in (store / "signals" / signal.name).rglob("*") if file.is_file()
             )
             self._note_cost(
-                f"{'targets' if signal.of_targets else 'pool'} {view.name}", began, num_bytes,
+                f"{'targets' if signal.of_targets else 'pool'} {view.name}",
+                began,
+                num_bytes,
                 view.store.plan.num_samples,
-            )  # fmt: skip
+            )
 
     def _note_cost(self, what: str, began: float, num_bytes: int = 0, num_samples: int = 0) -> None:
         """Write down what was done just now and how long it took; a resumed piece has several lines."""

@@ -60,9 +60,11 @@ def ratio_table(settings: Settings, runs: Comparison) -> Table:
         for ratio in settings.score.ratios
     ]
     return Table(
-        "Table 2: Rel. Avg. by ratio", ("Data", *map(label, methods)), tuple(rows),
+        "Table 2: Rel. Avg. by ratio",
+        ("Data", *map(label, methods)),
+        tuple(rows),
         "Every model, the full pool's too, is trained for the same number of updates of the same batch size.",
-    )  # fmt: skip
+    )
 
 
 def ablation_table(settings: Settings, runs: Comparison) -> Table:
@@ -78,15 +80,24 @@ def ablation_table(settings: Settings, runs: Comparison) -> Table:
 
 FORMULAS = {
     "proxy": ("GRACE gradient proxy", "M N_train forward", "M N_train (K + 1) d"),
-    "adam": ("LESS, CADC: Adam gradient of every sample", "M (N_train + N_target) (forward + backward)",
-             "M (N_train + N_target) d_proj"),
-    "plain": ("ICONS: gradient of every sample", "(N_train + N_target) (forward + backward)",
-              "(N_train + N_target) d_proj"),
-    "segments": ("Projected gradient of every segment", "N_train forward + N_train (K + 1) backward",
-                 "N_train (K + 1) d_proj"),
+    "adam": (
+        "LESS, CADC: Adam gradient of every sample",
+        "M (N_train + N_target) (forward + backward)",
+        "M (N_train + N_target) d_proj",
+    ),
+    "plain": (
+        "ICONS: gradient of every sample",
+        "(N_train + N_target) (forward + backward)",
+        "(N_train + N_target) d_proj",
+    ),
+    "segments": (
+        "Projected gradient of every segment",
+        "N_train forward + N_train (K + 1) backward",
+        "N_train (K + 1) d_proj",
+    ),
     "targets": ("gradients of the target set, in addition", "", ""),
     "warm-up": ("warm-up of the scoring model, for all of them", "", ""),
-}  # fmt: skip
+}
 
 
 def cost_table(settings: Settings, folders: Folders) -> Table:
@@ -145,9 +156,12 @@ def composition_table(title: str, pool: Sequence[Record], subsets: Mapping[str, 
     rows = [("Pool", *shares(list(known))), *((label(name), *shares(ids)) for name, ids in subsets.items())]
     columns = ("Subset", *ALL_QUALITIES, *KINDS, "steps", "different traces")
     return Table(
-        title, columns, tuple(rows), "In percent of the subset: by quality, then by kind; then the mean number of "
+        title,
+        columns,
+        tuple(rows),
+        "In percent of the subset: by quality, then by kind; then the mean number of "
         "steps and how many traces differ. No method saw the qualities.",
-    )  # fmt: skip
+    )
 
 
 def separation_table(pool: Sequence[Record], values: Mapping[str, Mapping[str, float]]) -> Table:
@@ -163,10 +177,12 @@ def separation_table(pool: Sequence[Record], values: Mapping[str, Mapping[str, f
         cells = (separation(groups["clean"], groups[flaw], draws=200).text(2) for flaw in flaws)
         rows.append((label(method), *cells))
     return Table(
-        "Does the value tell clean traces from flawed ones?", ("Method", *flaws), tuple(rows),
+        "Does the value tell clean traces from flawed ones?",
+        ("Method", *flaws),
+        tuple(rows),
         "The chance that a clean trace has a larger value than a flawed one (area under the ROC, 95 %): 1 always, "
         "0.5 no better than chance, 0 never.",
-    )  # fmt: skip
+    )
 
 
 def stability_table(found: Stability) -> Table:
@@ -175,9 +191,10 @@ def stability_table(found: Stability) -> Table:
     rows += [("steps drawn anew", found.steps)] if found.steps is not None else []
     cells = tuple((name, _shared(each)) for name, each in rows)
     return Table(
-        f"Stability of GRACE's best {found.num_chosen} of {found.num_samples}", ("Chosen again by", "Jaccard (95 %)"),
+        f"Stability of GRACE's best {found.num_chosen} of {found.num_samples}",
+        ("Chosen again by", "Jaccard (95 %)"),
         (*cells, ("two random subsets", f"{found.by_chance:.3f}")),
-    )  # fmt: skip
+    )
 
 
 def _shared(each: Survival) -> str:
@@ -192,7 +209,9 @@ def fidelity_table(found: FidelityDocument) -> Table:
         rows.append((name, *cells, _shared(space.chosen)))
     columns = ("over parameters", "answer alignment", "history alignment", "value", f"best {found.ratio} shared")
     return Table(
-        "Fidelity of the proxy", columns, tuple(rows),
+        "Fidelity of the proxy",
+        columns,
+        tuple(rows),
         f"Rank correlations of the proxy's alignments with those of whole gradients, {found.num_samples} samples, "
         f"{found.num_steps} steps (95 %). Random choices would share {found.by_chance:.2f}.",
-    )  # fmt: skip
+    )

@@ -124,6 +124,23 @@ KINDS: dict[str, Callable[[Random, int], Problem]] = {
 }
 """Every kind of problem: from a random generator and a number of steps to a problem."""
 
-WORDS = ("sum", "let", "find", "max", "count", "above", "yes", "no", "mod", ",", ":", "=", "+", "-", "*", ">",
-         *VARIABLES)  # fmt: skip
+WORDS = (
+    "sum",
+    "let",
+    "find",
+    "max",
+    "count",
+    "above",
+    "yes",
+    "no",
+    "mod",
+    ",",
+    ":",
+    "=",
+    "+",
+    "-",
+    "*",
+    ">",
+    *VARIABLES,
+)
 """All that problems are written with, besides numbers."""

@@ -55,10 +55,14 @@ def score_traces(out: Path, model: Path, data: Path, signal: str, threads: int |
     """Extract and score what is missing, and return every method's values."""
     store = out / "traces.zarr"
     job = ExtractJob(
-        store=str(store), model=str(model), data=(str(data),), signal=signal,
-        data_request=DataRequest(format="gsm8k", min_steps=FEWEST_STEPS), options=RunOptions(threads=threads),
+        store=str(store),
+        model=str(model),
+        data=(str(data),),
+        signal=signal,
+        data_request=DataRequest(format="gsm8k", min_steps=FEWEST_STEPS),
+        options=RunOptions(threads=threads),
         samples_per_unit=16,
-    )  # fmt: skip
+    )
     if signal == "base":
         extract(job, _tell)
     found = []
@@ -108,20 +112,26 @@ def tables_of(scored: Sequence[Scored]) -> list[Table]:
         quantiles.append((kind, *(f"{cut:.4f}" for cut in np.quantile(values, QUANTILES))))
     return [
         Table(
-            "Clean against spoilt", ("Method", *CORRUPTIONS), tuple(told),
+            "Clean against spoilt",
+            ("Method", *CORRUPTIONS),
+            tuple(told),
             f"{num_problems} problems of GSM8K. The chance that a clean trace has a larger value than a spoilt one of "
             "another problem (area under the ROC), then the share of problems whose clean version is above its own "
             "spoilt one; 95 % over problems. 0.5 is chance.",
         ),
         Table(
-            "Rank correlation with length", ("Method", "response tokens", "steps"), tuple(lengths),
+            "Rank correlation with length",
+            ("Method", "response tokens", "steps"),
+            tuple(lengths),
             "Over all traces, spoilt ones included.",
         ),
         Table(
-            "GRACE values by label", ("label", *(f"{cut:.0%}" for cut in QUANTILES)), tuple(quantiles),
+            "GRACE values by label",
+            ("label", *(f"{cut:.0%}" for cut in QUANTILES)),
+            tuple(quantiles),
             "Quantiles over the same problems.",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def main(arguments: list[str] | None = None) -> int:

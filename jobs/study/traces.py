@@ -158,8 +158,10 @@ def _pool(settings: DataSettings, source: _Source, rng: Random) -> list[Record]:
         ]
         originals = [record for record in fresh if record["quality"] == "clean"]
         copied = rng.sample(originals, -(-counts[DUPLICATED] // settings.copies))
-        copies = [{**copied[i // settings.copies], "quality": DUPLICATED, "copy_of": copied[i // settings.copies]}
-                  for i in range(counts[DUPLICATED])]  # fmt: skip
+        copies = [
+            {**copied[i // settings.copies], "quality": DUPLICATED, "copy_of": copied[i // settings.copies]}
+            for i in range(counts[DUPLICATED])
+        ]
         made += fresh + copies
     rng.shuffle(made)
     for number, record in enumerate(made):

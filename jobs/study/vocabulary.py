@@ -27,8 +27,12 @@ def make_tokenizer() -> Any:
     )
     library: Any = transformers
     tokenizer = library.PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token=PAD, eos_token=END, unk_token=UNKNOWN,
-        additional_special_tokens=[USER, ASSISTANT], clean_up_tokenization_spaces=False,
-    )  # fmt: skip
+        tokenizer_object=backend,
+        pad_token=PAD,
+        eos_token=END,
+        unk_token=UNKNOWN,
+        additional_special_tokens=[USER, ASSISTANT],
+        clean_up_tokenization_spaces=False,
+    )
     tokenizer.chat_template = TEMPLATE
     return tokenizer

@@ -57,17 +57,19 @@ def _tables(study: Study, comparison: Comparison) -> list[Table]:
         findings.ratio_table(settings, comparison),
         findings.ablation_table(settings, comparison),
         findings.composition_table(
-            f"What the subsets of {findings.percent(main)} are made of", study.pool,
+            f"What the subsets of {findings.percent(main)} are made of",
+            study.pool,
             {method: study.subsets[method, main, first] for method in every},
         ),
         findings.composition_table(
-            f"What the subsets of {findings.percent(smallest)} are made of", study.pool,
+            f"What the subsets of {findings.percent(smallest)} are made of",
+            study.pool,
             {method: study.subsets[method, smallest, first] for method in settings.score.methods},
         ),
         findings.separation_table(study.pool, study.values),
         findings.stability_table(study.stability),
         findings.fidelity_table(study.fidelity.document),
-    ]  # fmt: skip
+    ]
 
 
 def _page(study: Study, comparison: Comparison, tables: list[Table]) -> str:
@@ -76,8 +78,9 @@ def _page(study: Study, comparison: Comparison, tables: list[Table]) -> str:
     at_main = {label(BASE): comparison.result(BASE, NONE).relative}
     at_main |= {label(name): comparison.result(name, main).relative for name in (*methods, *settings.score.ablations)}
     shares = [float(ratio) for ratio in settings.score.ratios]
-    curves = {label(name): [comparison.result(name, ratio).relative for ratio in settings.score.ratios]
-              for name in methods}  # fmt: skip
+    curves = {
+        label(name): [comparison.result(name, ratio).relative for ratio in settings.score.ratios] for name in methods
+    }
     pictures = [
         interval_plot(f"Rel. Avg. at {findings.percent(main)} (dashed: the full pool)", at_main),
         curve_plot("Rel. Avg. by share of the pool", shares, curves),
@@ -86,13 +89,19 @@ def _page(study: Study, comparison: Comparison, tables: list[Table]) -> str:
     ]
     described = json.loads(study.folders.settings.read_text(encoding="utf-8"))
     about = escape(json.dumps(described, indent=1))
-    return "\n".join([
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Training study</title>',
-        f"<style>{STYLE}</style></head><body>", "<h1>Training study</h1>",
-        *pictures, *(table.html() for table in tables),
-        f"<h2>Settings and environment</h2><details><summary>{escape(described['sha256'])}</summary>"
-        f"<pre>{about}</pre></details>", "</body></html>", "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Training study</title>',
+            f"<style>{STYLE}</style></head><body>",
+            "<h1>Training study</h1>",
+            *pictures,
+            *(table.html() for table in tables),
+            f"<h2>Settings and environment</h2><details><summary>{escape(described['sha256'])}</summary>"
+            f"<pre>{about}</pre></details>",
+            "</body></html>",
+            "",
+        ]
+    )
 
 
 def _qualities(study: Study, ratio: str) -> dict[str, dict[str, float]]:

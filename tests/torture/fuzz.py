@@ -41,9 +41,15 @@ def fuzz(seed: int, count: int, folder: Path, *, together: bool = False) -> Tall
 
 
 def run_targets(
-    seed: int, folder: Path, *, count: int | None = None, seconds: float | None = None, only: str | None = None,
-    coverage: bool = False, together: bool = False,
-) -> list[Tally]:  # fmt: skip
+    seed: int,
+    folder: Path,
+    *,
+    count: int | None = None,
+    seconds: float | None = None,
+    only: str | None = None,
+    coverage: bool = False,
+    together: bool = False,
+) -> list[Tally]:
     """Run every target for its share of the inputs or of the time; together: in one process, which starts but once."""
     names = [only] if only else target_names()
     limit = ["--count", str(max(1, count // len(names)))] if count else []

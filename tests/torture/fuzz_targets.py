@@ -241,9 +241,21 @@ def _picture(data: bytes, folder: Path) -> str:
 
 
 def _paths(_: Path) -> list[bytes]:
-    return [b"a.png", b"sub/a.png", b"../secret.png", b"/etc/passwd", b"link", b"sub/../a.png",
-            b"data:image/png;base64,iVBO", b"file:///etc/passwd", b"a.png\0", b"C:\\a.png", b"~/a.png",
-            b"sub/../../secret.png", b"loop"]  # fmt: skip
+    return [
+        b"a.png",
+        b"sub/a.png",
+        b"../secret.png",
+        b"/etc/passwd",
+        b"link",
+        b"sub/../a.png",
+        b"data:image/png;base64,iVBO",
+        b"file:///etc/passwd",
+        b"a.png\0",
+        b"C:\\a.png",
+        b"~/a.png",
+        b"sub/../../secret.png",
+        b"loop",
+    ]
 
 
 def _image_path(data: bytes, folder: Path) -> str:

@@ -10,6 +10,7 @@ from grace_store.base.settings import Attention, Frozen, ModelIdentity, Renderin
 
 Schedule = Literal["cosine", "linear", "constant"]
 TrainingDtype = Literal["float32", "bfloat16"]
+"""Gradients would vanish in float16."""
 
 LOSSES = "loss.jsonl"
 RECIPE = "recipe.json"
@@ -38,38 +39,48 @@ class WarmupSpec(Frozen):
 
     model: ModelIdentity
     ratio: str = "0.05"
-    """Share of the planned samples to train on, as a decimal number."""
+    """Share of the planned samples to train on."""
     seed: int = Field(default=0, ge=0, lt=2**32)
-    """Which samples, in which order, and where the adapter starts."""
+    """Seed of the subset, of its order and of the adapter's first weights."""
     num_heldout: int = Field(default=32, ge=0)
     """Samples outside the subset whose loss is measured at the start and at each checkpoint."""
     checkpoints: tuple[str, ...] = ("1",)
-    """Fractions of the steps after which the adapter is kept; the end always is."""
+    """Fractions of the training after which a checkpoint is kept, such as 0.25,0.5,1; the end always is one."""
     rank: int = Field(default=8, ge=1)
+    """Rank of the adapter."""
     alpha: float = Field(default=32.0, gt=0)
+    """LoRA's alpha: the adapter is scaled by alpha/rank."""
     learning_rate: float = Field(default=1e-4, gt=0)
+    """Highest learning rate."""
     warmup_ratio: float = Field(default=0.05, ge=0, lt=1)
-    """Share of the steps over which the learning rate rises from 0."""
+    """Share of the training over which the learning rate rises from 0."""
     schedule: Schedule = "cosine"
+    """How the learning rate falls after its rise."""
     weight_decay: float = Field(default=0.1, ge=0)
+    """Weight decay of AdamW."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Decay of AdamW's first moment."""
     beta2: float = Field(default=0.95, ge=0, lt=1)
+    """Decay of AdamW's second moment."""
     epsilon: float = Field(default=1e-8, gt=0)
+    """Epsilon that AdamW adds to the denominator."""
     max_grad_norm: float = Field(default=1.0, gt=0)
+    """Scale longer gradients down to this norm."""
     batch_size: int = Field(default=16, ge=1)
-    """Samples in one step, over all devices."""
+    """Samples in one optimiser step, over all devices."""
     num_epochs: int = Field(default=1, ge=1)
+    """Passes over the subset."""
     rendering: Rendering
     system: str | None = None
     max_length: int = Field(default=4096, ge=2)
-    """Longest conversation in tokens; a longer sample is left out and named."""
+    """Leave conversations with more tokens out."""
     text_only: bool = False
     min_pixels: int | None = Field(default=None, ge=1)
     max_pixels: int | None = Field(default=None, ge=1)
     train_eos: bool = True
-    """Whether the end-of-turn token after the response is learnt too, as trainers do."""
+    """Train on the end-of-turn token after the response, too, as trainers do."""
     dtype: TrainingDtype = "float32"
-    """Of the frozen weights; the adapter and its moments are float32 always. Gradients would vanish in float16."""
+    """Number format of the frozen model; the adapter and its moments are float32."""
     attention: Attention = "sdpa"
 
     @field_validator("checkpoints")
@@ -116,15 +127,16 @@ class WarmupOptions(Frozen):
     """How fast, on what. May differ from run to run, up to the order of sums."""
 
     batch_tokens: int = Field(default=8192, ge=1)
-    """Padded tokens in one forward and backward pass."""
+    """Tokens in one forward and backward pass, padding included."""
     device: str = "auto"
     threads: int | None = Field(default=None, ge=1)
+    """CPU threads of each process."""
     loader_threads: int = Field(default=4, ge=1)
-    """Threads that tokenise and open images."""
+    """Threads that tokenise samples and open images ahead of the model."""
     gradient_checkpointing: bool = True
-    """Compute activations twice instead of keeping them."""
+    """Compute activations twice instead of keeping them: less memory, more time."""
     save_seconds: float = Field(default=300.0, ge=0)
-    """A killed run loses at most so much."""
+    """Seconds of training between saves: a killed run loses no more than this."""
 
 
 class Ranks(Frozen):

@@ -11,4 +11,4 @@ class HeuristicSpec(MethodSpec):
     """Which heuristic makes the values."""
 
     seed: int = Field(default=0, ge=0, lt=2**64)
-    """Which random values; for random only."""
+    """Seed of the values of the method random."""

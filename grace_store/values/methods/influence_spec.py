@@ -14,11 +14,11 @@ class InfluenceSpec(MethodSpec):
     """Which method makes values of projected gradients and a target set."""
 
     vote_percent: float = 20.0
-    """ICONS: a subtask votes for the samples that reach its (100 - vote_percent) percentile."""
+    """With the method icons, percentage of the samples that each subtask votes for, the most influential first."""
     join_cosine: float = 0.5
-    """CADC: subtasks are joined if the cosine of their gradients' trajectories is at least this."""
+    """With the method cadc, join subtasks whose gradients' trajectories have at least this cosine."""
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """CADC: of the Leiden clustering."""
+    """Seed of the methods random (its values) and cadc (its clustering)."""
 
     @field_validator("vote_percent")
     @classmethod

@@ -1,0 +1,148 @@
+"""The JSON Schemas of all documents, of stores and beside results, made from the models that write them.
+
+Run ``python -m grace_store.artifacts.schemas schemas`` after a change of a model; a test keeps the files equal.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from grace_store.artifacts.diversity_document import Diversity
+from grace_store.artifacts.fidelity_document import FidelityDocument
+from grace_store.artifacts.notes import DuplicatesNote, ScoresNote, SubsetNote, SweepNote
+from grace_store.base.documents import FIRST_VERSION, VERSION, Document
+from grace_store.base.metadata import Commit, Completion, Plan, Signal
+from grace_store.base.settings import Frozen
+from grace_store.store.sealed import BODY, SEAL
+from grace_store.values.methods import METHODS
+from grace_store.values.methods.method_spec import MethodSpec
+
+NOTES: tuple[type[Document], ...] = (ScoresNote, SweepNote, SubsetNote, DuplicatesNote, Diversity, FidelityDocument)
+"""Every kind of document beside results. A new kind is a model in ``artifacts`` and its name here."""
+OMITTED = ("gradient",)
+"""Fields that documents of a store leave out when they are None."""
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema_documents() -> dict[str, str]:
+    """Return {file name: JSON Schema} of all documents."""
+    return store_schemas() | {f"{kind_of(model)}.schema.json": note_schema(model) for model in NOTES}
+
+
+def _text(title: str, schema: dict[str, Any]) -> str:
+    return json.dumps({"$schema": _DIALECT, "title": title, **schema}, indent=2, ensure_ascii=False) + "\n"
+
+
+# ---------------------------------------------------------------- documents of a store
+
+
+def store_schemas() -> dict[str, str]:
+    """Return {file name: JSON Schema of a whole file of a store}."""
+    return {
+        "plan.schema.json": _text("zarr.json of a store", _in_group(_sealed(Plan))),
+        "signal.schema.json": _text("signals/<signal>/zarr.json", _in_group(_sealed(Signal))),
+        "commit.schema.json": _text("ledger/commits/<signal>/<unit>.json", _sealed(Commit)),
+        "completion.schema.json": _text("ledger/complete/<signal>.json", _sealed(Completion)),
+    }
+
+
+def _sealed(model: type[Frozen]) -> dict[str, Any]:
+    body = model.model_json_schema(mode="serialization")
+    definitions = {**body.pop("$defs", {}), model.__name__: body}
+    for definition in definitions.values():
+        if "properties" in definition:
+            # As written: a field with a default is always there, unless it is left out while it has no meaning.
+            definition["required"] = [name for name in definition["properties"] if name not in OMITTED]
+    return {
+        "$defs": definitions,
+        "type": "object",
+        "properties": {
+            BODY: {"$ref": f"#/$defs/{model.__name__}"},
+            SEAL: {
+                "description": "SHA-256 of the canonical JSON of the body",
+                "type": "string",
+                "pattern": "^[0-9a-f]{64}$",
+            },
+        },
+        "required": [BODY, SEAL],
+        "additionalProperties": False,
+    }
+
+
+def _in_group(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "$defs": attributes.pop("$defs"),
+        "type": "object",
+        "properties": {
+            "zarr_format": {"const": 3},
+            "node_type": {"const": "group"},
+            "attributes": attributes,
+        },
+        "required": ["zarr_format", "node_type", "attributes"],
+    }
+
+
+# ---------------------------------------------------------------- documents beside results
+
+
+def kind_of(model: type[Document]) -> str:
+    """Return the kind that a document says it is of."""
+    return str(model.model_fields["kind"].default)
+
+
+def note_schema(model: type[Document]) -> str:
+    """Return the JSON Schema of a kind of note: those of today, and those from before notes said a version."""
+    body = model.model_json_schema(mode="serialization")
+    definitions = body.pop("$defs", {})
+    if MethodSpec.__name__ in definitions:
+        definitions |= _method_specs()
+    for definition in (body, *definitions.values()):
+        # Of a docstring, what it says; examples are for Python.
+        definition["description"] = definition["description"].partition("\n\n")[0]
+        if {"kind", "version", "made_by"} <= set(definition.get("properties", ())):
+            _say_version(definition)
+    body.pop("title")
+    return _text(f"the note of {model.words}", {"$defs": definitions, **body})
+
+
+def _say_version(document: dict[str, Any]) -> None:
+    """Say of a document, alone or inside another, what a reader can rely on."""
+    major, minor = VERSION.split(".")
+    document["properties"]["version"] = {
+        "description": f"Of the document. One that says none is of version {FIRST_VERSION}.",
+        "enum": [f"{major}.{number}" for number in range(int(minor) + 1)],
+        "type": "string",
+    }
+    document["properties"]["made_by"].pop("default")  # which would be another one in every release
+    document["required"] = ["kind", "made_by", *document.get("required", ())]
+
+
+def _method_specs() -> dict[str, Any]:
+    """Return the definitions of all methods' settings, and of any one of them."""
+    found: dict[str, Any] = {}
+    for spec in dict.fromkeys(method.spec for method in METHODS.values()):
+        schema = spec.model_json_schema(mode="serialization")
+        names = [name for name, method in METHODS.items() if method.spec is spec]
+        schema["properties"]["method"] = {"description": "The method's name.", "enum": names, "type": "string"}
+        found[spec.__name__] = schema
+    choices = [{"$ref": f"#/$defs/{name}"} for name in found]
+    return found | {MethodSpec.__name__: {"description": "The settings of a method.", "anyOf": choices}}
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m grace_store.artifacts.schemas FOLDER\n")
+        return 2
+    folder = Path(arguments[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in schema_documents().items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,201 @@
+"""Options that several commands share, each written once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from grace_store.base.settings import (
+    MAX_DEFAULT_THREADS,
+    DataRequest,
+    DataSpec,
+    ExtractRequest,
+    ExtractSpec,
+    GradientRequest,
+    GradientSpec,
+    RunOptions,
+)
+from grace_store.cli.options import (
+    COUNT,
+    FILE,
+    PLACE,
+    TEXT,
+    As,
+    Decorator,
+    flag,
+    given_once,
+    option,
+    options_of,
+    said,
+    stacked,
+)
+from grace_store.data.formats import FORMATS
+from grace_store.likeness.points import DEFAULT_DESCRIPTOR, DESCRIPTORS, PROJECTED_SIZE
+from grace_store.run.engines import ENGINES, LOCAL_ENGINES
+from grace_store.values.score_spec import ScoreSpec
+
+if TYPE_CHECKING:
+    from grace_store.base.events import Listener
+    from grace_store.read.parallel import Threads
+
+# ---------------------------------------------------------------- stores, data, models, results
+
+store = click.argument("store", type=PLACE)
+
+moved_data = option(
+    "--data", PLACE, "Dataset file or folder, if it has moved. [default: the files that were planned]", many=True
+)
+images = option(
+    "--images",
+    click.Path(file_okay=False),
+    "Folder that relative image paths start from; no image outside of it is opened. [default: the folder that the "
+    "signal was begun with, or else the one that holds all files of the dataset]",
+)
+model = option(
+    "--model", PLACE, "Model: a folder with safetensors, or a .gguf file. [default: the one that was begun with]"
+)
+partial = flag("--partial", "Accept an unfinished signal and use the units that are done.")
+threads = option(
+    "--threads", COUNT, f"Threads that read the store. [default: one a core, at most {MAX_DEFAULT_THREADS}]"
+)
+ratio = option("--ratio", TEXT, "Share of the samples that is chosen.", default="0.2")
+
+
+def scores(help: str) -> Decorator:
+    """Return --scores for one table; a second one is refused."""
+    return option("--scores", FILE, help, many=True, callback=given_once)
+
+
+# ---------------------------------------------------------------- how a store is written
+
+data_spec = stacked(
+    options_of(
+        DataRequest,
+        DataSpec,
+        differing={
+            "format": As(
+                help=f"Format of the records: {', '.join(FORMATS)}; `grace-store plan --help` describes them.",
+                default="recognised from the records",
+            )
+        },
+    ),
+    option(
+        "--unit-samples",
+        COUNT,
+        "Samples in a unit, the piece of work that is done or not done; a power of two. [default: what makes about "
+        "1000 units, at least 16]",
+    ),
+)
+"""How records become samples; frozen in the plan."""
+
+reading = {
+    "rendering": As(default="template if the model has one, else plain"),
+    "system": As(default="no prompt"),
+    "min_pixels": As(default="the processor's"),
+    "max_pixels": As(default="the processor's"),
+}
+"""Defaults in words, of how a model reads a sample."""
+extract_spec = options_of(ExtractRequest, ExtractSpec, but=("kind", "gradient"), differing=reading)
+"""What changes the numbers; frozen in the signal."""
+gradient_spec = stacked(
+    options_of(ExtractRequest, ExtractSpec, only=["kind"]),
+    options_of(
+        GradientRequest,
+        GradientSpec,
+        differing={"normalise": As(default="normalise with --per sample, else no-normalise")},
+    ),
+)
+"""What changes the numbers of projected gradients; frozen in the signal."""
+
+cores = As(default=f"one a core, at most {MAX_DEFAULT_THREADS}")
+speed = options_of(
+    RunOptions,
+    but=("queue_units",),
+    has_defaults=True,
+    differing={"batch_tokens": As(default="16384; for gradients 2048"), "threads": cores},
+)
+"""What changes only the speed; may differ from run to run."""
+device = options_of(RunOptions, only=["device"], has_defaults=True)
+
+
+# ---------------------------------------------------------------- how Grams become values
+
+grace = options_of(ScoreSpec, but=["method"], differing={"without_answer": As(is_flag=True)})
+
+
+def take_score_spec(settings: dict[str, Any]) -> ScoreSpec:
+    """Return the spec of the grace options, taking them out of the settings."""
+    names = [name for name in ScoreSpec.model_fields if name in settings]
+    return ScoreSpec.parse(**said({name: settings.pop(name) for name in names}))
+
+
+# ---------------------------------------------------------------- samples as points
+
+_points = stacked(
+    option("--signal", TEXT, "Signal whose vectors are compared. [default: the one scored, or the only one]"),
+    option(
+        "--descriptor",
+        click.Choice(DESCRIPTORS),
+        "What stands for a sample when samples are compared: the vector of its answer, the mean of its steps' vectors, "
+        "that mean weighted by step scores, or a random projection of answer and steps. "
+        f"[default: {DEFAULT_DESCRIPTOR}]",
+    ),
+)
+search = stacked(
+    _points,
+    option("--dimension", COUNT, f"Length of a descriptor, with --descriptor projected. [default: {PROJECTED_SIZE}]"),
+    partial,
+    threads,
+)
+clusters = stacked(
+    _points,
+    option("--clusters", COUNT, "Number of clusters. [default: 2 sqrt(N), of at least 8 samples each]", "num_clusters"),
+)
+
+
+# ---------------------------------------------------------------- where the work is done
+
+LOCAL = "local"
+"""That of the LOCAL_ENGINES which the machine's devices call for."""
+ENGINE_NAMES = [LOCAL, *(name for name in ENGINES if name not in LOCAL_ENGINES)]
+
+engine = stacked(
+    option(
+        "--engine",
+        click.Choice(ENGINE_NAMES),
+        "Where to work: on this machine or a Ray cluster (grace-store[ray]).",
+        default=LOCAL,
+    ),
+    option(
+        "--address",
+        TEXT,
+        "Address of the Ray cluster. [default: one is started for the command]",
+        metavar="auto|HOST:PORT",
+    ),
+)
+
+
+def is_local(engine: str, address: str | None) -> bool:
+    """Return whether the work is for this machine; only a Ray cluster has an address."""
+    if address is not None and engine != "ray":
+        raise click.UsageError("--address names a Ray cluster: give --engine ray with it.")
+    return engine == LOCAL
+
+
+@contextmanager
+def spread(settings: dict[str, Any], listener: Listener) -> Iterator[Threads]:
+    """Yield what works on the blocks of a store: threads of this process, or the tasks of a Ray cluster.
+
+    The settings lose the options that say which.
+    """
+    engine, address, threads = (settings.pop(name) for name in ("engine", "address", "threads"))
+    if is_local(engine, address):
+        yield threads
+        return
+    from grace_store.run.engines.engine import EngineOptions
+
+    with ENGINES[engine].tasks(EngineOptions(engine, address=address), threads, listener) as tasks:
+        yield tasks

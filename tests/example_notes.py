@@ -1,0 +1,236 @@
+"""Documents of every kind: as small as they can be, and with every field they may have."""
+
+from __future__ import annotations
+
+import math
+
+from grace_store.artifacts.diversity_document import (
+    ClusterShare,
+    Diversity,
+    RandomSubsets,
+    SubsetDiversity,
+    TradeCurve,
+    TradePoint,
+)
+from grace_store.artifacts.fidelity_document import (
+    FidelityDocument,
+    FidelitySample,
+    SampleAlignments,
+    SpaceFidelity,
+)
+from grace_store.artifacts.notes import (
+    ChosenDiversity,
+    CustomHistory,
+    DuplicatesNote,
+    GroupSpec,
+    NamedSignal,
+    RecallNote,
+    ScoredSignal,
+    ScoresNote,
+    SearchNote,
+    SignalNote,
+    SubsetNote,
+    SubsetSpec,
+    Subtask,
+    SweepNote,
+    TargetsNote,
+)
+from grace_store.base.documents import Document
+from grace_store.likeness.coverage import RandomInterval
+from grace_store.values.agreement import Agreement
+from grace_store.values.grid import Grid, SweepSpec
+from grace_store.values.methods.heuristic_spec import HeuristicSpec
+from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.survival import Survival
+
+MADE_FROM = {"store": "s.zarr", "plan_sha256": "0" * 64, "num_units": 2, "partial": False}
+SIGNAL = NamedSignal(name="base", sha256="1" * 64, num_units=2)
+SCORES = ScoresNote(
+    **MADE_FROM, spec=ScoreSpec(), signals={"base": ScoredSignal(sha256="1" * 64, num_units=2, weight=1.0)}
+)
+TARGETS = TargetsNote(
+    store="t.zarr",
+    plan_sha256="2" * 64,
+    signals={"base": NamedSignal(name="plain", sha256="3" * 64, num_units=1)},
+    subtasks_by="about.subject",
+    subtasks=(Subtask(name="sums", num_samples=4), Subtask(name="signs", num_samples=3)),
+    num_set_aside=1,
+    num_zero=0,
+    data=("moved.jsonl",),
+)
+INFLUENCE = SCORES.model_copy(
+    update={
+        "spec": InfluenceSpec(method="cadc", join_cosine=0.25),
+        "checkpoints": ("base",),
+        "weights_from": "equal",
+        "targets": TARGETS,
+        "influence_of": ("sums+signs",),
+        "notes": ("1 record of the target set is set aside and does not count",),
+        "label": "reconstruction",
+        "capabilities": (("sums", "signs"),),
+        "subtask_cosine": ((1.0, 0.5), (0.5, 1.0)),
+        "thresholds": (0.25, math.nan),
+        "custom_history": CustomHistory(sha256="4" * 64, weights=((0.0, 0.0), (1.0, 0.0)), function="mine"),
+    }
+)
+DUPLICATES = DuplicatesNote(
+    **MADE_FROM,
+    signal=SIGNAL,
+    descriptor="steps",
+    spec=GroupSpec(threshold=0.95, floor=0.9, keep="earliest"),
+    num_samples=10,
+    num_zero=1,
+    exact_by="text",
+    search=SearchNote(index="flat", seed=0, num_distinct=9),
+)
+WHOLE_DUPLICATES = DUPLICATES.model_copy(
+    update={
+        "dimension": 16,
+        "seed": 3,
+        "scores": SCORES,
+        "search": SearchNote(
+            index="ivf-sq8",
+            seed=0,
+            num_distinct=9,
+            recall=RecallNote(num_queries=5, num_true=4, num_found=4, largest_error=0.0, share=1.0),
+            num_cells=4,
+            num_probed=2,
+        ),
+        "subset": "ids.txt",
+    }
+)
+SUBSET = SubsetNote(
+    spec=SubsetSpec(ratio="0.2"),
+    as_format="source",
+    num_samples=2,
+    num_with_value=10,
+    smallest_value=0.5,
+    scores=SCORES,
+    rows=(3, 7),
+)
+WHOLE_SUBSET = SUBSET.model_copy(
+    update={
+        "spec": SubsetSpec(
+            count=2,
+            threshold=0.5,
+            by="num_steps",
+            control=("step_length", "num_steps"),
+            diversity=ChosenDiversity(
+                method="dedup",
+                weight=0.5,
+                similarity=0.95,
+                balance="equal",
+                num_clusters=3,
+                seed=1,
+                signal="base",
+                descriptor="steps",
+                duplicates=WHOLE_DUPLICATES,
+            ),
+            balanced="capability",
+        ),
+        "threshold": 0.5,
+        "smallest_value": math.nan,
+        "scores": INFLUENCE,
+        "scores_path": "scores.parquet",
+    }
+)
+INTERVAL = RandomInterval(mean=0.5, low=0.25, high=0.75, num_subsets=10)
+POOL = SubsetDiversity(
+    name="pool",
+    num_samples=10,
+    num_without_direction=0,
+    mean_value=math.nan,
+    num_touched=1,
+    share_touched=1.0,
+    entropy=math.nan,
+    vendi=3.5,
+    vendi_num_samples=10,
+    nearest_distance=0.5,
+)
+DIVERSITY = Diversity(
+    **MADE_FROM,
+    signal=SIGNAL,
+    descriptor="steps",
+    num_samples=10,
+    num_clusters=1,
+    compared=(),
+    seed=0,
+    num_random=10,
+    pool=POOL,
+    subsets=(),
+    clusters=(
+        ClusterShare(cluster=0, num_samples=10, mean_value=math.nan, example="s0", num_chosen=(), representation=()),
+    ),
+)
+POINT = TradePoint(method="mmr", weight=0.5, mean_value=0.25, value_lost=0.125, share_touched=1.0, entropy=math.nan)
+WHOLE_DIVERSITY = DIVERSITY.model_copy(
+    update={
+        "dimension": 16,
+        "seed": 3,
+        "scores": SCORES,
+        "compared": ("best 0.2",),
+        "subsets": (
+            POOL.model_copy(
+                update={
+                    "name": "best 0.2",
+                    "num_samples": 2,
+                    "random": RandomSubsets(
+                        share_touched=INTERVAL,
+                        expected_share_touched=0.5,
+                        entropy=INTERVAL.model_copy(update={"mean": math.nan, "low": math.nan, "high": math.nan}),
+                        vendi=INTERVAL,
+                        nearest_distance=INTERVAL,
+                    ),
+                }
+            ),
+        ),
+        "clusters": (
+            ClusterShare(
+                cluster=0, num_samples=10, mean_value=0.5, example="s0", num_chosen=(2,), representation=(1.0,)
+            ),
+        ),
+        "curve": TradeCurve(ratio="0.2", num_samples=2, best=POINT, random=POINT, points=(POINT,)),
+    }
+)
+AGREEMENT = Agreement(correlation=0.5, low=0.25, high=math.nan, num_pairs=10)
+FIDELITY = FidelityDocument(
+    store="s.zarr",
+    plan_sha256="0" * 64,
+    signal="base",
+    num_samples=10,
+    num_steps=30,
+    ratio="0.2",
+    by_chance=0.1,
+    spaces={
+        "representation": SpaceFidelity(
+            answer_alignment=AGREEMENT,
+            history_alignment=AGREEMENT,
+            value=AGREEMENT,
+            chosen=Survival(jaccard=0.5, low=0.25, high=0.75, num_samples=10, num_chosen=2),
+        )
+    },
+)
+ALIGNMENTS = SampleAlignments(value=0.5, answer_alignment=(0.5, 0.25), history_alignment=(math.nan, 0.25))
+
+EXAMPLES: dict[str, Document] = {
+    "scores": SCORES,
+    "scores by a heuristic": SCORES.model_copy(update={"spec": HeuristicSpec(method="random", seed=7)}),
+    "scores with all fields": INFLUENCE,
+    "sweep": SweepNote(
+        **MADE_FROM,
+        spec=SweepSpec(about="alphas", ratio=("0.2",), grid=(Grid(alpha="0.1,0.9"),)),
+        settings=("alpha=0.1", "alpha=0.9"),
+        signals={"base": SignalNote(sha256="1" * 64, num_units=2)},
+    ),
+    "subset": SUBSET,
+    "subset with all fields": WHOLE_SUBSET,
+    "duplicates": DUPLICATES,
+    "duplicates with all fields": WHOLE_DUPLICATES,
+    "diversity": DIVERSITY,
+    "diversity with all fields": WHOLE_DIVERSITY,
+    "fidelity": FIDELITY,
+    "fidelity with all fields": FIDELITY.model_copy(
+        update={"samples": (FidelitySample(sample_id="s0", scores={"proxy": ALIGNMENTS}),)}
+    ),
+}

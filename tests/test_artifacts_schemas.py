@@ -1,0 +1,250 @@
+"""Notes three times, kept together: FORMAT.md for people, JSON Schemas for programs, and what is written."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pyarrow.parquet as pq
+import pytest
+
+import grace_store.artifacts
+from grace_store.artifacts.notes import StoreNote
+from grace_store.artifacts.schemas import NOTES, kind_of, note_schema
+from grace_store.base.documents import FIRST_VERSION, METADATA_KEY, VERSION, Document, write_document
+from grace_store.curate.diversity import DiversityRequest, diversity
+from grace_store.curate.duplicates import DuplicatesRequest, duplicates
+from grace_store.curate.export import ExportRequest, export
+from grace_store.curate.score import ScoreRequest, score
+from grace_store.curate.select import RankRequest, select
+from grace_store.curate.sweep import sweep
+from grace_store.curate.targets import Targets
+from grace_store.curate.trade_curve import TradeSpec
+from grace_store.values.grid import Grid, SweepSpec
+from grace_store.values.methods.heuristic_spec import HeuristicSpec
+from tests.example_notes import EXAMPLES
+from tests.format_page import TEXT, names_in, table
+from tests.influence_stores import CADC, CHECKPOINTS, ICONS, LESS, fill, make_pool, make_targets
+from tests.planted_stores import planted_store
+
+GOLDEN = Path(__file__).parent / "golden" / "notes-1.0"
+SCHEMAS = {kind_of(model): json.loads(note_schema(model)) for model in NOTES}
+COMMON = ("kind", "version", "made_by")
+HEADINGS = {
+    "scores": "field of scores",
+    "sweep": "field of a sweep",
+    "subset": "field of a subset",
+    "duplicates": "field of duplicates",
+    "diversity": "field of diversity",
+    "fidelity": "field of fidelity",
+}
+
+
+def check(note: dict[str, Any]) -> None:
+    jsonschema.validate(note, SCHEMAS[note["kind"]], jsonschema.Draft202012Validator)
+
+
+def note_in(path: Path) -> dict[str, Any]:
+    """The note that a Parquet file carries, or a file is."""
+    raw = pq.read_schema(path).metadata[METADATA_KEY] if path.suffix == ".parquet" else path.read_bytes()
+    found: dict[str, Any] = json.loads(raw)
+    return found
+
+
+# ---------------------------------------------------------------- the page and the models
+
+
+def test_every_kind_of_document_has_a_schema():
+    modules = [
+        import_module(f"grace_store.artifacts.{each.name}")
+        for each in pkgutil.iter_modules(grace_store.artifacts.__path__)
+    ]
+    found = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
+    kinds = {
+        each for each in found if issubclass(each, Document) and isinstance(each.model_fields["kind"].default, str)
+    }
+    assert {each for each in kinds if not each.__subclasses__()} == set(NOTES)
+    assert len(SCHEMAS) == len(NOTES)
+
+
+def test_every_kind_is_in_the_table_of_kinds_with_the_command_that_makes_it():
+    stated = {row["kind"]: (row["made by"], row["schema"]) for row in table("made by")}
+    assert set(stated) == set(SCHEMAS) == set(HEADINGS)
+    for model in NOTES:
+        command, schema = stated[kind_of(model)]
+        assert command.strip("`").startswith(f"grace-store {model.maker}")
+        assert schema == f"`{kind_of(model)}.schema.json`"
+
+
+def words(schema: dict[str, Any], *, plural: bool = False) -> str:
+    """Return a type in the words of the page."""
+    if "$ref" in schema:
+        return f"`{schema['$ref'].rpartition('/')[2]}`"
+    if "const" in schema or "enum" in schema:
+        return " or ".join(json.dumps(each) for each in schema.get("enum", [schema.get("const")]))
+    if "anyOf" in schema:
+        return " or ".join(words(each, plural=plural) for each in schema["anyOf"])
+    if schema["type"] == "array":
+        return f"{'lists' if plural else 'list'} of {words(schema['items'], plural=True)}"
+    if schema["type"] == "object":
+        return f"{words(schema['additionalProperties'])} by name"
+    if schema["type"] == "boolean":
+        return "true or false"
+    names = {"string": "text", "integer": "whole number", "number": "number", "null": "null"}
+    return names[schema["type"]] + ("s" if plural else "")
+
+
+def fields_of(kind: str) -> dict[str, str]:
+    """Return {field: its type in words} of a kind of note."""
+    schema = SCHEMAS[kind]
+    found = {}
+    for name, each in schema["properties"].items():
+        optional = name not in schema["required"]
+        found[name] = words(each).removesuffix(" or null") + ", optional" if optional else words(each)
+    return found
+
+
+def stated_in(heading: str) -> dict[str, str]:
+    return {name: row["type"] for row in table(heading) for name in names_in(row[heading])}
+
+
+@pytest.mark.parametrize("model", NOTES, ids=kind_of)
+def test_every_field_of_a_note_is_in_its_table_with_its_type(model):
+    kind = kind_of(model)
+    shared = stated_in("field of every note") | {"kind": json.dumps(kind)}
+    if issubclass(model, StoreNote):
+        shared |= stated_in("field of a note of a store")
+    stated = stated_in(HEADINGS[kind])
+    assert not set(stated) & set(shared)
+    assert stated | shared == fields_of(kind)
+
+
+def test_the_fields_that_notes_share_are_in_tables_of_their_own():
+    assert list(stated_in("field of every note")) == list(COMMON)
+    assert set(stated_in("field of a note of a store")) == set(StoreNote.model_fields) - set(COMMON)
+
+
+def test_every_part_is_in_the_table_of_parts_with_its_fields():
+    stated = {names_in(row["part"])[0]: set(names_in(row["fields"])) for row in table("part")}
+    parts: dict[str, set[str]] = {}
+    for schema in SCHEMAS.values():
+        for name, definition in schema["$defs"].items():
+            properties = set(definition.get("properties", ()))
+            if "made_by" not in properties:  # a note inside another has its own table
+                parts[name] = properties
+    assert stated == parts
+
+
+def test_the_page_says_which_versions_there_are():
+    assert f"this page describes {VERSION}. A note without `version` is of version\n{FIRST_VERSION}" in TEXT
+
+
+# ---------------------------------------------------------------- what is written
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_notes_with_few_fields_and_with_all_of_them_are_valid(name):
+    check(EXAMPLES[name].to_json())
+
+
+def test_the_examples_have_every_field_there_is():
+    for kind, schema in SCHEMAS.items():
+        said = {name for each in EXAMPLES.values() if each.kind == kind for name in each.to_json()}
+        assert said == set(schema["properties"])
+
+
+GOLDEN_NOTES = sorted(path for path in GOLDEN.rglob("*") if path.suffix in (".parquet", ".json"))
+
+
+@pytest.mark.parametrize("path", GOLDEN_NOTES, ids=lambda path: path.name)
+def test_notes_from_before_versions_are_valid(path):
+    note = note_in(path)
+    assert "version" not in note
+    check(note)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> dict[str, dict[str, Any]]:
+    """The notes of what commands write, by file."""
+    folder = tmp_path_factory.mktemp("results")
+    store = planted_store(folder, num_clusters=3, per_cluster=5).store
+    score(store, out=folder / "scores.parquet")
+    score(store, HeuristicSpec(method="random", seed=3), out=folder / "random.parquet")
+    pool, targets = make_pool(folder), make_targets(folder)
+    fill(pool, targets)
+    for spec in (LESS, ICONS, CADC):
+        signals = CHECKPOINTS if spec is not ICONS else CHECKPOINTS[0]
+        request = ScoreRequest(spec=spec, signals=signals, targets=Targets(targets))
+        score(pool, request, out=folder / f"{spec.method}.parquet")
+    sweep(store, SweepSpec(grid=(Grid(alpha="0.1,0.9"),)), out=folder / "sweep")
+    found = duplicates(store, DuplicatesRequest(scores=folder / "scores.parquet", descriptor="projected", dimension=4))
+    found.write(folder / "duplicates.parquet")
+    ids = ExportRequest(as_format="ids")
+    export(select(folder / "scores.parquet"), folder / "plain.txt", ids)
+    export(select(folder / "cadc.parquet"), folder / "balanced.txt", ids)
+    by = RankRequest(diversity="dedup", duplicates=folder / "duplicates.parquet", store=store.location)
+    export(select(folder / "scores.parquet", by), folder / "diverse.txt", ids)
+    measured = DiversityRequest(subsets=[folder / "plain.txt"], scores=folder / "scores.parquet", curve=TradeSpec())
+    write_document(folder / "diversity.json", diversity(store, measured))
+    named = ["diversity.json", "plain.txt.spec.json", "balanced.txt.spec.json", "diverse.txt.spec.json"]
+    paths = [*folder.glob("*.parquet"), *folder.glob("sweep/*.parquet"), folder / "sweep" / "sweep.json"]
+    return {str(path.relative_to(folder)): note_in(path) for path in [*paths, *(folder / each for each in named)]}
+
+
+def test_notes_that_commands_write_are_valid(results):
+    assert {note["kind"] for note in results.values()} == set(SCHEMAS) - {"fidelity"}
+    for name, note in results.items():
+        assert note["version"] == VERSION, name
+        check(note)
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def inner(note: Any) -> Iterator[dict[str, Any]]:
+    """Yield a note and all notes inside it."""
+    if isinstance(note, dict):
+        if "made_by" in note:
+            yield note
+        for each in note.values():
+            yield from inner(each)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_version_may_be_missing_and_may_not_be_newer(name):
+    note = EXAMPLES[name].to_json()
+    for each in inner(note):
+        version = each.pop("version")
+        check(note)
+        each["version"] = "1.99"
+        with pytest.raises(jsonschema.ValidationError):
+            check(note)
+        each["version"] = version
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_note_with_a_field_too_few_or_too_many_is_refused(name):
+    note = EXAMPLES[name].to_json()
+    for field in SCHEMAS[note["kind"]]["required"]:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({key: value for key, value in note.items() if key != field}, SCHEMAS[note["kind"]])
+    for each in inner(note):
+        each["colour"] = "red"
+        with pytest.raises(jsonschema.ValidationError):
+            check(note)
+        del each["colour"]
+    check(note)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_note_of_another_kind_is_refused(name):
+    note = EXAMPLES[name].to_json()
+    for kind in SCHEMAS:
+        if kind != note["kind"]:
+            with pytest.raises(jsonschema.ValidationError):
+                jsonschema.validate(note, SCHEMAS[kind])

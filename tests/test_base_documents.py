@@ -1,0 +1,332 @@
+"""Documents: kinds, versions, what is unknown, documents inside documents, and what is none."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grace_store import __version__
+from grace_store.base.documents import (
+    FIRST_VERSION,
+    METADATA_KEY,
+    VERSION,
+    Count,
+    Document,
+    Number,
+    document_metadata,
+    find_document,
+    metadata_document,
+    parse_document,
+    read_document,
+    write_document,
+)
+from grace_store.base.errors import DataError
+from grace_store.base.settings import Frozen
+
+
+class Part(Frozen):
+    name: str
+    size: Number
+
+
+class Thing(Document):
+    """A document for tests."""
+
+    words: ClassVar[str] = "a thing"
+    maker: ClassVar[str] = "make"
+
+    kind: Literal["thing"] = "thing"
+    title: str
+    size: Number
+    count: Count
+    sure: bool = False
+    parts: tuple[Part, ...] = ()
+    of: Thing | None = None
+    """The thing it was made from."""
+    remark: str | None = None
+
+
+THING = Thing(title="one", size=0.5, count=3)
+
+
+def changed(**changes: Any) -> bytes:
+    """The JSON of a thing with other fields; ... leaves one out."""
+    content = THING.to_json() | changes
+    return json.dumps({key: value for key, value in content.items() if value is not ...}).encode()
+
+
+def parsed(raw: bytes) -> Thing:
+    return parse_document(raw, Thing, "it.json")
+
+
+# ---------------------------------------------------------------- there and back
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+numbers = st.floats(allow_infinity=False)
+parts = st.builds(Part, name=texts, size=numbers)
+things = st.recursive(
+    st.builds(Thing, title=texts, size=numbers, count=st.integers(0, 2**63 - 1), sure=st.booleans()),
+    lambda inner: st.builds(
+        Thing,
+        title=texts,
+        size=numbers,
+        count=st.integers(0, 9),
+        parts=st.lists(parts, max_size=3).map(tuple),
+        of=inner,
+        remark=st.none() | texts,
+    ),
+    max_leaves=4,
+)
+
+
+@given(thing=things)
+@settings(max_examples=150, deadline=None)
+def test_a_document_is_the_same_after_a_trip_through_a_table(thing):
+    metadata = document_metadata(thing)
+    assert list(metadata) == [METADATA_KEY]
+    again = metadata_document(metadata, Thing, "it.parquet")
+    assert again.to_json() == thing.to_json()
+    assert document_metadata(again) == metadata
+
+
+@given(thing=things)
+@settings(max_examples=50, deadline=None)
+def test_a_document_is_the_same_after_a_trip_through_a_file(tmp_path_factory, thing):
+    path = tmp_path_factory.mktemp("thing") / "it.json"
+    write_document(path, thing)
+    assert read_document(path, Thing).to_json() == thing.to_json()
+    assert path.read_bytes().endswith(b"\n")
+
+
+def test_a_file_is_for_people_too(tmp_path):
+    write_document(tmp_path / "it.json", Thing(title="für alle", size=1.0, count=0))
+    lines = (tmp_path / "it.json").read_text(encoding="utf-8").splitlines()
+    assert ' "title": "für alle",' in lines
+    assert lines == sorted(lines, key=lambda line: (line == "}", line.strip() != "{", line))
+
+
+def test_a_document_says_its_kind_its_version_and_the_release():
+    said = THING.to_json()
+    assert (said["kind"], said["version"], said["made_by"]) == ("thing", VERSION, f"grace-store {__version__}")
+
+
+def test_what_is_unknown_is_null_and_what_is_not_there_is_left_out():
+    thing = Thing(title="x", size=math.nan, count=0, parts=(Part(name="y", size=math.nan),))
+    said = thing.to_json()
+    assert said["size"] is None
+    assert said["parts"] == [{"name": "y", "size": None}]
+    assert "remark" not in said
+    assert "of" not in said
+    again = parsed(json.dumps(said).encode())
+    assert math.isnan(again.size)
+    assert math.isnan(again.parts[0].size)
+    assert again.remark is None
+    assert parsed(changed(remark=None)) == THING  # null is as good as nothing
+
+
+def test_a_document_made_from_an_older_one_is_todays():
+    old = parsed(changed(version=FIRST_VERSION, made_by="grace-store 0.0.1"))
+    new = old.renewed(title="two")
+    assert (new.title, new.version, new.made_by) == ("two", VERSION, THING.made_by)
+    assert (old.title, old.version, old.made_by) == ("one", FIRST_VERSION, "grace-store 0.0.1")
+
+
+# ---------------------------------------------------------------- versions
+
+
+def test_a_document_from_before_versions_is_of_the_first_one():
+    assert parsed(changed(version=...)).version == FIRST_VERSION
+
+
+def test_a_document_inside_another_has_a_version_of_its_own():
+    inner = {key: value for key, value in THING.to_json().items() if key != "version"}
+    old_inside_new = parsed(changed(of=inner))
+    assert old_inside_new.version == VERSION
+    assert old_inside_new.of.version == FIRST_VERSION
+    new_inside_old = parsed(changed(version=..., of=THING.to_json()))
+    assert new_inside_old.version == FIRST_VERSION
+    assert new_inside_old.of.version == VERSION
+    deep = parsed(changed(of=inner | {"of": inner}))
+    assert deep.of.of.version == FIRST_VERSION
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.99", "2.0", "0.9", "10.0", "1.10"])
+def test_a_version_of_another_release_is_refused_with_which_are_read(version):
+    with pytest.raises(DataError) as refused:
+        parsed(changed(version=version, made_by="grace-store 7.3"))
+    told = str(refused.value)
+    for words in ("it.json", version, FIRST_VERSION, VERSION, "grace-store 7.3", "Use that release"):
+        assert words in told
+
+
+@pytest.mark.parametrize("version", ["2.0", "1.99", "one", ""])
+def test_a_version_of_another_release_is_refused_inside_too(version):
+    with pytest.raises(DataError, match=f"version '{version}' of the note of a thing .*Make it again"):
+        parsed(changed(of=THING.to_json() | {"version": version}))
+
+
+@pytest.mark.parametrize("version", ["one", "1", "1.1.1", "", None, 1.1, 11, [], {}, "1.-1", " 1.1", "١.١", "9" * 99])
+def test_what_is_no_version_is_refused(version):
+    with pytest.raises(DataError, match=r"it\.json says version .*no version.*`grace-store make`"):
+        parsed(changed(version=version))
+
+
+# ---------------------------------------------------------------- kinds
+
+
+@pytest.mark.parametrize("kind", ["scores", "", 7, [], {"a": 1}, "k" * 500])
+def test_another_kind_is_refused_by_its_name(kind):
+    with pytest.raises(DataError, match=r"is not a thing: its note is of the kind .*`grace-store make`") as refused:
+        parsed(changed(kind=kind))
+    assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize("kind", [..., None])
+def test_no_kind_is_refused(kind):
+    with pytest.raises(DataError, match="is not a thing: its note has no kind"):
+        parsed(changed(kind=kind))
+
+
+def test_another_kind_inside_is_refused():
+    with pytest.raises(DataError, match=r"of\.kind"):
+        parsed(changed(of=THING.to_json() | {"kind": "scores"}))
+
+
+# ---------------------------------------------------------------- fields
+
+
+@pytest.mark.parametrize("name", ["title", "size", "count"])
+def test_a_field_that_is_missing_is_named(name):
+    with pytest.raises(DataError, match=rf"it\.json .*{name} is missing.*`grace-store make`"):
+        parsed(changed(**{name: ...}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("title", 7, "title 7: a text is wanted"),
+        ("title", None, "title None: a text is wanted"),
+        ("size", "large", "size 'large': a number is wanted"),
+        ("size", True, "size True: a number is wanted"),
+        ("count", 1.5, "count 1.5: a whole number is wanted"),
+        ("count", "3", "count '3': a whole number is wanted"),
+        ("count", -1, "count -1: .*greater than or equal to 0"),
+        ("count", 2**63, "count 9223372036854775808: .*less than"),
+        ("sure", "yes", "sure 'yes': true or false is wanted"),
+        ("sure", 1, "sure 1: true or false is wanted"),
+        ("parts", "all", "parts 'all': a list is wanted"),
+        ("parts", [1], r"parts\.0 1: a table is wanted"),
+        ("parts", [{"name": "a"}], r"parts\.0\.size is missing"),
+        ("parts", [{"name": "a", "size": 1, "colour": "red"}], r"parts\.0\.colour 'red': there is no such field"),
+        ("of", 5, "of 5: a table is wanted"),
+        ("of", {}, r"of\.title is missing"),
+        ("colour", "red", "colour 'red': there is no such field"),
+        ("made_by", "somebody", "made_by 'somebody'"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named_with_what_is_wanted(field, value, words):
+    with pytest.raises(DataError, match=rf"it\.json .*{words}.*`grace-store make`"):
+        parsed(changed(**{field: value}))
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    with pytest.raises(DataError) as refused:
+        parsed(changed(title=7, count="x", colour="red"))
+    assert all(name in str(refused.value) for name in ("title", "count", "colour"))
+
+
+def test_a_long_value_does_not_fill_the_sentence():
+    with pytest.raises(DataError) as refused:
+        parsed(changed(count="x" * 10_000))
+    assert len(str(refused.value)) < 300
+
+
+# ---------------------------------------------------------------- what is no document
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"{'kind': 'thing'}",
+        b'{"kind": "thing", "size": NaN}',
+        b'{"kind": "thing", "size": Infinity}',
+        b'{"kind": "thing", "size": 1e999}',
+        b'{"kind": "thing", "title": "\\ud800"}',
+        b'{"kind": "thing", "count": ' + b"9" * 10_000 + b"}",
+        b"[" * 100_000,
+        b'{"of":' * 50_000,
+    ],
+    ids=lambda raw: repr(raw[:30]),
+)
+def test_damaged_json_is_told(raw):
+    with pytest.raises(DataError, match=r"it\.json carries a damaged note .*Make it again with `grace-store make`"):
+        parsed(raw)
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"null", b"7", b'"thing"', b"true"])
+def test_json_that_is_no_object_is_told(raw):
+    with pytest.raises(DataError, match=r"it\.json carries a note that is no JSON object"):
+        parsed(raw)
+
+
+@given(raw=st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_are_a_document_or_a_sentence(raw):
+    with pytest.raises(DataError, match=r"it\.json"):
+        parsed(raw)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(changes=st.dictionaries(st.sampled_from([*Thing.model_fields, "colour"]), values, max_size=4))
+@settings(max_examples=300, deadline=None)
+def test_any_fields_are_a_document_or_a_sentence(changes):
+    raw, refused = changed(**changes), ""
+    try:
+        found = parsed(raw)
+    except DataError as error:
+        refused = str(error)
+    if refused:
+        assert refused.startswith("it.json")
+        assert len(refused) < 3000
+    else:
+        assert found.to_json() == parsed(json.dumps(found.to_json()).encode()).to_json()
+
+
+# ---------------------------------------------------------------- files and tables
+
+
+def test_a_file_that_is_not_there_says_what_makes_it(tmp_path):
+    with pytest.raises(DataError, match=r"none\.json does not exist; `grace-store make` makes it"):
+        read_document(tmp_path / "none.json", Thing)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_document(tmp_path, Thing)
+
+
+def test_a_table_without_a_note_is_told():
+    for metadata in (None, {}, {b"pandas": b"{}"}):
+        with pytest.raises(DataError, match=r"it\.parquet is not a thing: it carries no note.*`grace-store make`"):
+            metadata_document(metadata, Thing, "it.parquet")
+
+
+def test_a_document_is_found_if_it_is_one(tmp_path: Path):
+    path = tmp_path / "it.json"
+    assert find_document(path, Thing) is None
+    path.write_text("{")
+    assert find_document(path, Thing) is None
+    write_document(path, THING)
+    assert find_document(path, Thing) == THING

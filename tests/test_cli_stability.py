@@ -1,0 +1,22 @@
+"""grace-store stability, as users type it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from grace_store.cli import main
+from tests.scored_stores import known_store
+
+
+def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
+    store = known_store(tmp_path, ("base", "later")).store.location
+    arguments = ["stability", store, "--signal", "base", "--ratio", "0.4", "--draws", "5", "--alpha", "1"]
+    shown = CliRunner().invoke(main, arguments)
+    assert shown.exit_code == 0, shown.output
+    assert "signal later" in shown.stdout
+    assert "from vectors as int4" in shown.stdout
+    machine = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)
+    assert machine["storages"]["float32"]["jaccard"] == 1.0

@@ -1,0 +1,90 @@
+"""The relative average: the paper's table as golden numbers, and intervals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grace_store.base.errors import DataError
+from grace_store.curate.benchmark_results import Entry, Results, read_results
+from grace_store.curate.relative_average import relative_average
+from tests.benchmark_files import paper_table
+
+PAPER = {
+    "Random": 101.353,
+    "Longest": 101.642,
+    "Stepmax": 101.529,
+    "LESS": 101.783,
+    "ICONS": 99.091,
+    "CADC": 102.616,
+    "GRACE": 108.768,
+}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return paper_table(tmp_path)
+
+
+def test_the_papers_table_gives_the_papers_averages(table: Path) -> None:
+    runs = {run.name: run for run in read_results(table)}
+    found = {name: relative_average(runs[name], runs["Full"]).value for name in PAPER}
+    assert found == pytest.approx(PAPER, abs=1e-3)
+
+
+def test_the_appendix_reading_with_two_numbers_swapped_does_not(table: Path) -> None:
+    runs = {run.name: run for run in read_results(table)}
+    entries = dict(runs["Full"].entries)
+    entries["MathVision"], entries["MathVision-MINI"] = entries["MathVision-MINI"], entries["MathVision"]
+    swapped = Results("Full", entries)
+    found = {name: relative_average(runs[name], swapped).value for name in PAPER}
+    agreeing = [name for name in PAPER if abs(found[name] - PAPER[name]) <= 1e-3]
+    assert agreeing == ["CADC"], "whose two numbers are the same"
+
+
+def test_one_question_of_the_smallest_benchmark_moves_the_average_by_a_fifth(table: Path) -> None:
+    runs = {run.name: run for run in read_results(table)}
+    full = Results("Full", {**runs["Full"].entries, "MathVision-MINI": Entry(16.4, 304)})
+    found = relative_average(runs["GRACE"], full)
+    assert found.one_question == pytest.approx({"MathVision-MINI": 0.20}, abs=0.005)
+
+
+def test_the_interval_is_that_of_a_ratio_of_binomials() -> None:
+    ours, full = Results("ours", {"a": Entry(60.0, 1000)}), Results("full", {"a": Entry(50.0, 1000)})
+    found = relative_average(ours, full)
+    assert found.value == pytest.approx(120.0)
+    # The logarithm of a ratio of two rates is nearly normal, with this variance.
+    deviation = np.sqrt(0.4 / 600 + 0.5 / 500)
+    assert found.interval is not None
+    assert found.interval.low == pytest.approx(120 * np.exp(-1.96 * deviation), rel=0.01)
+    assert found.interval.high == pytest.approx(120 * np.exp(1.96 * deviation), rel=0.01)
+    assert relative_average(ours, full) == found, "the same seed gives the same draws"
+
+
+def test_entries_without_counts_are_taken_as_they_are() -> None:
+    ours = Results("ours", {"a": Entry(60.0), "MME": Entry(1500.0)})
+    full = Results("full", {"a": Entry(50.0), "MME": Entry(1500.0)})
+    found = relative_average(ours, full)
+    assert found.interval is None
+    assert found.fixed == ("a", "MME")
+
+
+def test_runs_with_other_entries_are_not_averaged() -> None:
+    with pytest.raises(DataError, match=r"ours lacks b; full lacks c"):
+        relative_average(
+            Results("ours", {"a": Entry(1), "c": Entry(1)}), Results("full", {"a": Entry(1), "b": Entry(1)})
+        )
+    with pytest.raises(DataError, match="different numbers of questions in a"):
+        relative_average(Results("ours", {"a": Entry(1, 5)}), Results("full", {"a": Entry(1, 6)}))
+    with pytest.raises(DataError, match="has 0 in a"):
+        relative_average(Results("ours", {"a": Entry(1)}), Results("full", {"a": Entry(0)}))
+
+
+def test_no_right_answer_leaves_the_rate_open_too() -> None:
+    none, full = Results("none", {"a": Entry(0.0, 30)}), Results("full", {"a": Entry(50.0, 30)})
+    found = relative_average(none, full)
+    assert found.value == 0
+    assert found.interval is not None
+    assert 3 < found.interval.high < 20, "of 30 questions none right: up to about a tenth may be"
