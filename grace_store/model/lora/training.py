@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from grace_store.base.errors import ModelError, OutOfMemory
-from grace_store.model.failures import is_out_of_memory
+from grace_store.model.failures import in_words, is_out_of_memory
 from grace_store.model.inputs.vision import ImageInputs
 from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import LoadedModel
@@ -94,9 +94,9 @@ class AdapterTrainer:
             try:
                 loss = self._loss_sum(micro, images) / num_tokens
                 loss.backward()  # type: ignore[no-untyped-call]
-            except (RuntimeError, MemoryError) as error:
+            except Exception as error:
                 if not is_out_of_memory(error):
-                    raise
+                    raise ModelError(f"The model fails on a pass of training: {in_words(error)}.") from error
                 size = " x ".join(map(str, micro.inputs["input_ids"].shape))
                 raise OutOfMemory(
                     f"A pass of {size} tokens does not fit on {self._device}. Lower --batch-tokens and run again: the "
