@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +20,12 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 
 from grace_store.base.errors import ModelError, OutOfMemory, SettingError
+from grace_store.base.events import Note
 from grace_store.model.load.weights import LoadedModel, load
 from grace_store.model.lora.layers import adapter_config, attach_fresh_adapter, target_names, trainable
 from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupRequest, WarmupSpec
 from grace_store.model.lora.schedule import checkpoint_steps, learning_rate, mean_learning_rate
+from grace_store.model.lora.step_loop import StepLoop, TrainingSet
 from grace_store.model.lora.trainer import resolve_warmup
 from grace_store.model.lora.training import AdapterTrainer
 from grace_store.model.lora.training_data import TrainingSample
@@ -226,7 +230,7 @@ def test_other_failures_are_not_taken_for_lack_of_memory(folder, monkeypatch):
 
     _, trainer = make_trainer(folder)
     monkeypatch.setattr(trainer, "_loss_sum", failing)
-    with pytest.raises(RuntimeError, match="shape mismatch"):
+    with pytest.raises(ModelError, match="fails on a pass of training: RuntimeError: shape mismatch"):
         trainer.take_step(samples(), 1e-2)
 
 
@@ -275,3 +279,35 @@ def test_checkpoints_fall_on_steps(folder):
     assert checkpoint_steps(spec_of(folder, checkpoints=("0.07",)), 100) == {7: "0.07", 100: "1"}
     with pytest.raises(SettingError, match="both fall on step 1 of 2"):
         checkpoint_steps(spec, 2)
+
+
+@pytest.mark.parametrize(
+    ("family", "left_out"),
+    [
+        ("llama", None),
+        ("gpt2", None),
+        (
+            "qwen3_moe",
+            r"[0-9]+% of the language part's weights .*layers\.\*\.mlp\.experts\.gate_up_proj",
+        ),
+        ("mixtral", r"[0-9]+% of the language part's weights get no adapter, .*experts\.down_proj"),
+    ],
+)
+def test_what_gets_no_adapter_is_told_before_the_first_step(tmp_path, family, left_out):
+    folder = tiny_text_model(family, tmp_path / family)
+    _, trainer = make_trainer(folder)
+    notes: list[str] = []
+    loop = StepLoop(
+        spec_of(folder),
+        trainer,
+        TrainingSet(samples(2), [[0, 1]], []),
+        out=tmp_path,
+        recipe_sha256="0",
+        save_seconds=1e9,
+        ranks=Ranks(),
+        listener=lambda event: notes.append(event.text) if isinstance(event, Note) else None,
+    )
+    loop.run(threading.Event())
+    found = [note for note in notes if "get no adapter" in note]
+    assert len(found) == (left_out is not None)
+    assert left_out is None or re.search(left_out, found[0])

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
+
+from grace_store.base.errors import GraceStoreError, ModelError, OutOfMemory
 
 _OUT_OF_MEMORY = (
     "can't allocate memory",  # torch on the CPU, whose allocator has no exception of its own
@@ -29,8 +33,22 @@ def is_device_lost(error: BaseException) -> bool:
     return not is_out_of_memory(error) and any(message in str(error) for message in _DEVICE_LOST)
 
 
+@contextmanager
+def telling(what: str) -> Iterator[None]:
+    """Have whatever fails inside raise a sentence that begins so."""
+    try:
+        yield
+    except GraceStoreError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory(f"{what}: it does not fit into memory ({in_words(error)}).") from error
+        raise ModelError(f"{what}: {in_words(error)}.") from error
+
+
 def in_words(error: BaseException) -> str:
     """Return an error in one line that is the same every time: its kind and its message, without addresses."""
-    message = str(error).strip().split("\n", 1)[0]
+    lines = str(error).strip().split("\n")
+    message = " ".join(line.strip() for line in lines[: 2 if lines[0].endswith(":") else 1]).rstrip(".")
     text = f"{type(error).__name__}: {_CHANGING.sub('', message)}" if message else type(error).__name__
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

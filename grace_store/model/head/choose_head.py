@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from grace_store.base.errors import ModelError
+from grace_store.model.failures import telling
 from grace_store.model.head.closed_form import ClosedFormHead, OutputHead, ResponseTokens
-from grace_store.model.head.own_forward import OwnForward, VjpHead, run_backbone
+from grace_store.model.head.own_forward import OwnForward, VjpHead, refuse_not_finite, run_backbone
 
 _LOG = logging.getLogger(__name__)
 
@@ -27,8 +28,9 @@ _WHOLE_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 
 def choose_head(model: nn.Module) -> OutputHead:
     """Return the cheapest exact head of a loaded model."""
-    own = OwnForward(model)
-    vector_size, vocab_size = _check_whole(model, own)
+    with telling(f"{type(model).__name__} cannot be run on a few tokens"):
+        own = OwnForward(model)
+        vector_size, vocab_size = _check_whole(model, own)
     generic = VjpHead(own, vector_size, vocab_size)
     output: Any = model.get_output_embeddings()  # type: ignore[operator]
     if isinstance(output, nn.Linear) and tuple(output.weight.shape) == (vocab_size, vector_size):
@@ -52,9 +54,9 @@ def _check_whole(model: Any, own: OwnForward) -> tuple[int, int]:
         hidden = run_backbone(model, input_ids=ids).last_hidden_state[0]
         parts = own.logits(hidden.float())
     if not bool(torch.isfinite(whole).any(dim=1).all()) or bool(torch.isnan(whole).any()):
-        raise ModelError(
-            f"{type(model).__name__} gives logits that are not numbers in {hidden.dtype}. Try --dtype float32."
-        )
+        refuse_not_finite(model)
+        remedy = "Its configuration may be damaged" if hidden.dtype == torch.float32 else "Try --dtype float32"
+        raise ModelError(f"{type(model).__name__} gives logits that are not numbers in {hidden.dtype}. {remedy}.")
     same = whole.shape == parts.shape and _close(whole, parts, _WHOLE_TOLERANCE.get(hidden.dtype, 5e-2))
     if not same:
         raise ModelError(

@@ -19,14 +19,33 @@ from grace_store.model.head.closed_form import ResponseTokens, SegmentMeans, ave
 
 def run_backbone(model: nn.Module, **inputs: Any) -> Any:
     """Return the output of the model without its head; last_hidden_state is what the head is given."""
-    backbone: Any = model.base_model
-    return backbone(**inputs, use_cache=False, return_dict=True)
+    return backbone_of(model)(**inputs, use_cache=False, return_dict=True)
+
+
+def backbone_of(model: Any) -> Any:
+    """Return the model without its head: where a class names none (Llama 4 of texts), its only part with embeddings."""
+    if model.base_model is not model:
+        return model.base_model
+    parts = [part for part in model.children() if hasattr(part, "get_input_embeddings")]
+    return parts[0] if len(parts) == 1 else model
 
 
 def response_states(model: nn.Module, inputs: Mapping[str, Tensor], predecessor: Tensor) -> Tensor:
     """Return what the head is given at some places of the flattened batch: (places, d)."""
     hidden: Tensor = run_backbone(model, **inputs).last_hidden_state
     return hidden.reshape(-1, hidden.shape[-1]).index_select(0, predecessor)
+
+
+def refuse_not_finite(model: nn.Module) -> None:
+    """Raise if any weight of a model is not a finite number."""
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and not bool(torch.isfinite(parameter).all()):
+            wide = parameter.dtype in (torch.float32, torch.float64)
+            raise ModelError(
+                f"{name} holds values that are not finite"
+                + (": the model's files are damaged, or its training failed." if wide else f" in {parameter.dtype}.")
+                + ("" if wide else " Try --dtype float32; if that says the same, the model's files are damaged.")
+            )
 
 
 class OwnForward:
@@ -102,7 +121,7 @@ class VjpHead:
 
 def backbones(model: Any) -> list[nn.Module]:
     """Return the modules that a forward may call as its backbone: OPT's goes straight to its decoder."""
-    found = [model.base_model]
+    found = [backbone_of(model)]
     if hasattr(model, "get_decoder"):
         found.append(model.get_decoder())
     unique = {id(module): module for module in found if module is not model}

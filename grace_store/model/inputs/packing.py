@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
+
+from grace_store.model.head.own_forward import backbone_of
 
 
 def packed_positions(model: nn.Module, inputs: Mapping[str, Tensor], lengths: Sequence[int]) -> Tensor:
@@ -16,7 +17,7 @@ def packed_positions(model: nn.Module, inputs: Mapping[str, Tensor], lengths: Se
     Those are, row by row: within the sample, by which samples are told apart; then time, height and width.
     """
     within: Tensor = inputs["position_ids"]
-    backbone: Any = model.base_model
+    backbone = backbone_of(model)
     grid = inputs.get("image_grid_thw")
     if grid is None or not hasattr(backbone, "get_rope_index"):
         return within

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,8 @@ from grace_store.model.inputs.tokens import SampleTokenizer, TokenizedSample
 from grace_store.model.inputs.vision import ImageInputs, SampleImages, VisionReader, image_mark, join_images
 from grace_store.model.load.processor import with_pixel_limits
 from grace_store.model.load.weights import LoadedModel
+
+_LOG = logging.getLogger(__name__)
 
 UNIT_IMAGE_BYTES = 2**30
 """What the pixels of a unit may take while it waits; those beyond are made again right before they are needed."""
@@ -42,6 +45,7 @@ class SampleReader:
     ) -> None:
         """Take images, the folder that image paths are in; by default the current one."""
         max_length = loaded.longest(spec.max_length)
+        self._context = loaded.context
         self._renderer = Renderer(
             loaded.tokenizer,
             spec.rendering,
@@ -85,7 +89,22 @@ class SampleReader:
                 unit.tokens[position] = made
         if self._vision is not None:
             self._read_images(self._vision, samples, rendered, unit)
+        self._warn_of_context(unit.tokens.values())
         return unit
+
+    def _warn_of_context(self, tokens: Iterable[TokenizedSample]) -> None:
+        """Say once that samples are longer than the model is said to be made for: nothing else would show it."""
+        longest = max((sample.num_tokens for sample in tokens), default=0)
+        if self._context is not None and longest > self._context:
+            _LOG.warning(
+                "samples of up to %d tokens are longer than the %d that this model says it is made for "
+                "(max_position_embeddings): their vectors may mean little. A new --signal with --max-length %d sets "
+                "them aside",
+                longest,
+                self._context,
+                self._context,
+            )
+            self._context = None
 
     def _tokenize(self, rendered: Sequence[RenderedSample]) -> list[TokenizedSample | Unusable]:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from jinja2.exceptions import TemplateError
 
@@ -13,6 +13,7 @@ from grace_store.base.errors import SettingError
 from grace_store.base.settings import Rendering
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.sample import ImageRef, Sample
+from grace_store.model.inputs.bounded_template import BoundedTemplate
 
 _TODAY = datetime(2024, 7, 26)
 """The date that templates are told: vectors must not depend on when they were made."""
@@ -38,6 +39,13 @@ def resolve_rendering(requested: Rendering | None, tokenizer: Any) -> Rendering:
     return requested
 
 
+def _bounded_template(tokenizer: Any) -> BoundedTemplate:
+    try:
+        return BoundedTemplate(tokenizer.get_chat_template())
+    except (TemplateError, ValueError) as error:
+        raise SettingError(f"The chat template cannot be read ({error}). Use --rendering plain.") from error
+
+
 class Renderer:
     """Writes samples as text in one way. Safe to use from several threads."""
 
@@ -57,6 +65,7 @@ class Renderer:
         self._system = system
         self._text_only = text_only
         self._image_mark = image_mark
+        self._template = None if self._rendering == "plain" else _bounded_template(tokenizer)
         self._as_parts = image_mark is not None and self._rendering != "plain" and self._takes_parts()
         if self._rendering == "plain":
             self._suffix = (tokenizer.eos_token or "") if include_eos else ""
@@ -93,7 +102,7 @@ class Renderer:
                 return _joined(prompt, sample, self._suffix)
             whole = self._apply([*messages, self._message("assistant", [sample.response])])
             return self._locate(sample, messages, prompt, whole)
-        except (TemplateError, TypeError) as error:
+        except TemplateError as error:
             raise Unusable(
                 Reason.TEMPLATE_REWRITES, f"the chat template refuses the conversation ({error}); try --rendering plain"
             ) from error
@@ -116,7 +125,7 @@ class Renderer:
         """Tell whether the template takes a turn as a list of texts and images, rather than as one text."""
         try:
             text = self._apply([{"role": "user", "content": [{"type": "text", "text": _MARK}]}])
-        except (TemplateError, TypeError):
+        except TemplateError:
             return False
         # A template that knows texts only writes the list as Python would.
         return _MARK in text and f"'{_MARK}'" not in text
@@ -124,16 +133,15 @@ class Renderer:
     def _apply(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
         if not messages:
             return ""
-        text = self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=add_generation_prompt, **_FIXED_DATE
-        )
-        return cast(str, text)
+        assert self._template is not None
+        given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": add_generation_prompt}
+        return self._template.render({**given, **self._tokenizer.special_tokens_map, **_FIXED_DATE})
 
     def _end_of_turn(self) -> str:
         """Return what the template writes after a response."""
         try:
             text = self._apply([self._message("user", ["?"]), self._message("assistant", [_MARK])])
-        except (TemplateError, TypeError) as error:
+        except TemplateError as error:
             raise SettingError(
                 f"The chat template cannot write a question and a response ({error}). Use --rendering plain."
             ) from error

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grace_store.model.head.own_forward import run_backbone
+from grace_store.model.head.own_forward import backbone_of, run_backbone
 from grace_store.model.inputs.batches import ANY_LENGTHS, ONE_AT_A_TIME, LengthRule
 
 _LOG = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def find_length_rule(model: nn.Module, max_length: int) -> LengthRule:
         unsteady = any(_is_unsteady(module) for module in model.modules())
         _LOG.info("positions cannot be tried one by one: %s", error)
         rule = _SAME_LENGTHS_ONLY if unsteady else ANY_LENGTHS
-    if rule != ANY_LENGTHS and hasattr(model.base_model, "get_rope_index"):
+    if rule != ANY_LENGTHS and hasattr(backbone_of(model), "get_rope_index"):
         rule = ONE_AT_A_TIME  # with images, positions are fewer than tokens
     if rule != ANY_LENGTHS:
         _LOG.info("samples share a pass only if their positions are scaled alike: %s", rule)

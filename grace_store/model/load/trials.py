@@ -11,6 +11,7 @@ from torch import Tensor
 from grace_store.base.errors import ModelError, SettingError
 from grace_store.base.states import Reason
 from grace_store.data.sample import ImageRef, Sample, Turn
+from grace_store.model.failures import in_words, telling
 from grace_store.model.inputs.vision import join_images
 from grace_store.model.proxy import ProxyExtractor
 
@@ -20,6 +21,11 @@ _LOOSE = 5e-2
 
 def check_sees_images(extractor: ProxyExtractor) -> None:
     """Raise unless hidden states of a batch of differing images are those of each sample alone, and images count."""
+    with telling("This model cannot be run on a trial with images; --text-only leaves them out"):
+        _check_sees_images(extractor)
+
+
+def _check_sees_images(extractor: ProxyExtractor) -> None:
     one, other, two = _probe(("red", 64, 48)), _probe(("white", 64, 48)), _probe(("blue", 40, 90), ("green", 72, 50))
     verdict = extractor.prepare([one]).set_aside.get(0)
     if verdict is not None and verdict.reason == Reason.TOO_LONG:
@@ -45,11 +51,12 @@ def check_packing(packed: ProxyExtractor, padded: ProxyExtractor, *, with_images
     pictures = [_probe(("red", 64, 48)), _probe(("blue", 40, 90), ("green", 72, 50))] if with_images else []
     texts = [_probe(), _probe(text="Tom has 3 apples and buys 4 more. How many are that?"), _probe(text="And now?")]
     probes = [probe for probe in (*texts, *pictures, texts[0]) if not padded.prepare([probe]).set_aside]
-    expected = _hidden(padded, probes)
+    with telling("This model cannot be run on a few words"):
+        expected = _hidden(padded, probes)
     try:
         found = _hidden(packed, probes)
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise SettingError(f"This model takes no packed batches ({error}). Leave --packing out.") from error
+    except Exception as error:
+        raise SettingError(f"This model takes no packed batches ({in_words(error)}). Leave --packing out.") from error
     tolerance = _TOLERANCE.get(expected.dtype, _LOOSE)
     expected, found = expected.float(), found.float()
     if not bool((found - expected).norm() <= tolerance * expected.norm()):

@@ -17,7 +17,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, GgufConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    GgufConfig,
+    PreTrainedModel,
+)
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
@@ -27,11 +34,13 @@ from transformers.utils import logging as transformers_logging
 
 from grace_store.base.errors import ModelError, SettingError, UnsafeModel
 from grace_store.base.settings import Attention, Dtype, ModelIdentity, default_threads
-from grace_store.model.head.own_forward import run_backbone
+from grace_store.model.failures import in_words, telling
+from grace_store.model.head.own_forward import refuse_not_finite, run_backbone
 from grace_store.model.load.identity import identify
 from grace_store.model.load.length_probe import forget_lengths
 from grace_store.model.load.model_folder import ModelFolder, open_folder
 from grace_store.model.load.processor import read_processor
+from grace_store.model.load.weight_files import check_plausible, differing_shapes, read_shapes
 
 _LOG = logging.getLogger(__name__)
 # transformers annotates some of its functions and overloads others wrongly: not to be checked.
@@ -53,6 +62,8 @@ class ModelDescription:
     supports_sdpa: bool
     max_positions: int | None
     """Longest input the model can place, or None where positions are computed and any length runs."""
+    context: int | None = None
+    """Longest input that the model is said to be made for, where longer ones run all the same."""
     processor: Any | None = None
     """Of a vision-language model; None for one that reads text only."""
 
@@ -66,6 +77,7 @@ class LoadedModel:
     identity: ModelIdentity
     device: torch.device
     max_positions: int | None
+    context: int | None = None
     processor: Any | None = None
 
     def longest(self, max_length: int) -> int:
@@ -90,21 +102,36 @@ def _describe(path: str, _stamp: tuple[tuple[str, int, int], ...]) -> ModelDescr
         _refuse_unfit(folder, config)
         tokenizer = _read_tokenizer(folder)
         processor = read_processor(folder.path, config, tokenizer) if _sees_images(config) else None
+        check_plausible(folder, config.to_dict() if folder.gguf_file else folder.config, read_shapes(folder))
         skeleton = _skeleton(folder, config)
-    output = skeleton.get_output_embeddings()
-    text_config = config.get_text_config()
-    shape = tuple(output.weight.shape) if output is not None else (text_config.vocab_size, text_config.hidden_size)
-    identity = identify(
-        folder,
-        tokenizer,
-        architecture=type(skeleton).__name__,
-        hidden_size=shape[1],
-        vocab_size=shape[0],
-        processor=processor,
-    )
-    return ModelDescription(
-        folder, config, tokenizer, identity, bool(skeleton._supports_sdpa), _max_positions(text_config), processor
-    )
+    with telling(f"The model in {folder.path} cannot be described"):
+        output = skeleton.get_output_embeddings()
+        text_config = config.get_text_config()
+        shape = tuple(output.weight.shape) if output is not None else (text_config.vocab_size, text_config.hidden_size)
+        identity = identify(
+            folder,
+            tokenizer,
+            architecture=type(skeleton).__name__,
+            hidden_size=shape[1],
+            vocab_size=shape[0],
+            processor=processor,
+        )
+        return ModelDescription(
+            folder,
+            config,
+            tokenizer,
+            identity,
+            supports_sdpa=_supports_sdpa(skeleton),
+            max_positions=_max_positions(text_config),
+            context=_context(text_config),
+            processor=processor,
+        )
+
+
+def _supports_sdpa(skeleton: nn.Module) -> bool:
+    """Tell whether all parts of a model have that attention: those for text and for images are classes of their own."""
+    parts: list[Any] = [part for part in skeleton.modules() if isinstance(part, PreTrainedModel)]
+    return all(part._supports_sdpa for part in parts)
 
 
 def load(
@@ -136,9 +163,16 @@ def load_described(
     # Batches go without an attention mask (see _check_causal), which some classes would warn of.
     model.config.pad_token_id = None
     forget_lengths(model)
-    _check_causal(model)
+    with telling(f"The model in {described.folder.path} does not run"):
+        _check_causal(model)
     return LoadedModel(
-        model, described.tokenizer, described.identity, target, described.max_positions, described.processor
+        model,
+        described.tokenizer,
+        described.identity,
+        target,
+        described.max_positions,
+        described.context,
+        described.processor,
     )
 
 
@@ -173,12 +207,11 @@ def _read_config(folder: ModelFolder) -> Any:
         raise ModelError(f"{folder.gguf_file} is a GGUF: reading it needs the packages gguf and accelerate.")
     try:
         return AutoConfig.from_pretrained(folder.path, gguf_file=folder.gguf_file, **_LOCAL)
-    except (ValueError, OSError, KeyError) as error:
+    except Exception as error:
         if folder.config.get("auto_map"):
             raise _foreign_code(folder) from error
-        raise ModelError(
-            f"transformers cannot read the configuration in {folder.path}: {_first_line(error)}"
-        ) from error
+        where = folder.path / folder.gguf_file if folder.gguf_file else folder.path
+        raise ModelError(f"transformers cannot read the configuration in {where}: {in_words(error)}.") from error
 
 
 def _refuse_unfit(folder: ModelFolder, config: Any) -> None:
@@ -224,14 +257,14 @@ def _read_tokenizer(folder: ModelFolder) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder.path, gguf_file=folder.gguf_file, **_LOCAL)
     except ImportError as error:
-        raise ModelError(f"The tokenizer in {folder.path} needs a package: {_first_line(error)}") from error
+        raise ModelError(f"The tokenizer in {folder.path} needs a package: {in_words(error)}.") from error
     except Exception as error:
         # The tokenizers library raises bare Exception for files it cannot parse.
         if "trust_remote_code" in str(error):
             raise UnsafeModel(
                 f"The tokenizer in {folder.path} needs code of its own, which is never run; it needs tokenizer.json."
             ) from error
-        raise ModelError(f"The tokenizer in {folder.path} cannot be read: {_first_line(error)}") from error
+        raise ModelError(f"The tokenizer in {folder.path} cannot be read: {in_words(error)}.") from error
     if not tokenizer.is_fast:
         raise ModelError(
             f"The tokenizer in {folder.path} ({type(tokenizer).__name__}) gives no character offsets, without which "
@@ -242,11 +275,8 @@ def _read_tokenizer(folder: ModelFolder) -> Any:
 
 def _skeleton(folder: ModelFolder, config: Any) -> Any:
     """Return the model without storage for its weights, to ask it for shapes."""
-    try:
-        with torch.device("meta"):
-            return _models(config).from_config(config, trust_remote_code=False)
-    except (ValueError, TypeError, ImportError, KeyError, AttributeError) as error:
-        raise ModelError(f"The model in {folder.path} cannot be built: {_first_line(error)}") from error
+    with telling(f"The model in {folder.path} cannot be built"), torch.device("meta"):
+        return _models(config).from_config(config, trust_remote_code=False)
 
 
 def skeleton_of(described: ModelDescription) -> nn.Module:
@@ -270,7 +300,7 @@ def _read_weights(
     # The reader of GGUF files draws its bar whatever it was told.
     silence = redirect_stderr(io.StringIO()) if folder.gguf_file else nullcontext()
     try:
-        with silence:
+        with silence, telling(f"The weights in {folder.path} cannot be loaded"):
             model, report = _models(described.config).from_pretrained(
                 folder.path,
                 dtype=dtype,
@@ -279,10 +309,23 @@ def _read_weights(
                 output_loading_info=True,
                 **options,
             )
-    except (ValueError, OSError, ImportError, RuntimeError, KeyError) as error:
-        raise ModelError(f"The weights in {folder.path} cannot be loaded: {_first_line(error)}") from error
+    except ModelError as error:
+        _say_what_differs(described)
+        if "attention" in str(error):
+            error.add_note("Choose another --attention: eager works for all models.")
+        raise
     _refuse_incomplete(folder, report)
     return model.to(device)
+
+
+def _say_what_differs(described: ModelDescription) -> None:
+    """Raise if tensors have other shapes than the configuration makes them, which transformers does not spell out."""
+    differing = differing_shapes(read_shapes(described.folder), skeleton_of(described))
+    if differing:
+        raise ModelError(
+            f"The weights in {described.folder.path} are not those of its config.json: {len(differing)} of another "
+            f"shape ({'; '.join(differing[:3])}{'; ...' if len(differing) > 3 else ''})."
+        )
 
 
 def _refuse_incomplete(folder: ModelFolder, report: dict[str, Any]) -> None:
@@ -301,10 +344,21 @@ def _refuse_incomplete(folder: ModelFolder, report: dict[str, Any]) -> None:
 
 def _max_positions(config: Any) -> int | None:
     """Return the size of the model's table of positions; rotary positions are computed and have none."""
-    if getattr(config, "rope_parameters", None) or getattr(config, "alibi", False):
-        return None
+    return None if _computes_positions(config) else _declared_length(config)
+
+
+def _context(config: Any) -> int | None:
+    """Return the length that a model with computed positions is said to be made for."""
+    return _declared_length(config) if _computes_positions(config) else None
+
+
+def _computes_positions(config: Any) -> bool:
+    return bool(getattr(config, "rope_parameters", None) or getattr(config, "alibi", False))
+
+
+def _declared_length(config: Any) -> int | None:
     limit = getattr(config, "max_position_embeddings", None)
-    return int(limit) if limit else None
+    return int(limit) if limit and limit > 0 else None
 
 
 def _check_causal(model: Any) -> None:
@@ -321,12 +375,10 @@ def _check_causal(model: Any) -> None:
         alone = run_backbone(model, input_ids=ids[:, :5]).last_hidden_state.float()
         batched = run_backbone(model, input_ids=torch.cat((ids, padded))).last_hidden_state[:, :5].float()
     tolerance = 1e-3 if next(model.parameters()).dtype == torch.float32 else 5e-2
-    if bool(torch.isfinite(alone).all()) and not bool((batched - alone).norm() <= tolerance * alone.norm()):
+    if not bool(torch.isfinite(alone).all() & torch.isfinite(batched).all()):
+        refuse_not_finite(model)  # or say nothing: in half precision, these tokens alone may overflow
+    elif not bool((batched - alone).norm() <= tolerance * alone.norm()):
         raise ModelError(f"{type(model).__name__} lets tokens see what follows them. Give a causal language model.")
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0] or type(error).__name__
 
 
 @contextmanager

@@ -8,6 +8,7 @@ twice are the same twice.
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 from typing import Any, cast
 
@@ -21,6 +22,8 @@ from transformers.pytorch_utils import Conv1D
 from grace_store.base.errors import ModelError
 
 ADAPTER = "default"
+_FEW = 0.01
+_KINDS_SHOWN = 3
 
 
 def language_part(model: Any) -> nn.Module:
@@ -38,6 +41,31 @@ def target_names(model: Any) -> list[str]:
     if not names:
         raise ModelError(f"{type(model).__name__} has no linear layers in its language part for LoRA to go on.")
     return names
+
+
+def say_left_out(model: Any) -> str | None:
+    """Return a sentence on weights of the language part that get no adapter, as a mixture's experts; None if few do.
+
+    Embeddings and the head do not count, nor does what is no matrix.
+    """
+    targets = {id(model.get_submodule(name).weight) for name in target_names(model)}
+    ends = [each for each in model.modules() if isinstance(each, nn.Embedding) or each is model.get_output_embeddings()]
+    inside = {id(parameter) for parameter in language_part(model).parameters()}
+    inside -= {id(parameter) for end in ends for parameter in end.parameters()}
+    sizes = {
+        name: parameter.numel()
+        for name, parameter in model.named_parameters()
+        if id(parameter) in inside and parameter.dim() > 1
+    }
+    left_out = [name for name, parameter in model.named_parameters() if name in sizes and id(parameter) not in targets]
+    share = sum(sizes[name] for name in left_out) / max(1, sum(sizes.values()))
+    if share < _FEW:
+        return None
+    kinds = list(dict.fromkeys(re.sub(r"(?<=\.)[0-9]+(?=\.)", "*", name) for name in left_out))
+    return (
+        f"{share:.0%} of the language part's weights get no adapter, as LoRA goes on linear layers only: "
+        f"{', '.join(kinds[:_KINDS_SHOWN])}{', ...' if len(kinds) > _KINDS_SHOWN else ''}."
+    )
 
 
 def attach_fresh_adapter(model: nn.Module, rank: int, alpha: float, seed: int, base: str) -> Any:

@@ -103,6 +103,8 @@ class StepLoop:
                 f"Training {self._trainer.num_parameters:,} parameters on {len(self._data.samples)} samples "
                 f"in {self._num_steps} steps."
             )
+            if self._trainer.left_out:
+                self._tell(self._trainer.left_out)
         if self._is_first:
             self._log = LossLog(self._out / LOSSES, kept_steps=done if saved else None)
         if not saved:

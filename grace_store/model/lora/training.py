@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from grace_store.base.errors import ModelError, OutOfMemory
-from grace_store.model.failures import is_out_of_memory
+from grace_store.model.failures import in_words, is_out_of_memory
 from grace_store.model.inputs.vision import ImageInputs
 from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.lora.checkpoints import TrainingState, capture, restore
-from grace_store.model.lora.layers import adapter_config, attach_fresh_adapter, compute_twice, trainable
+from grace_store.model.lora.layers import adapter_config, attach_fresh_adapter, compute_twice, say_left_out, trainable
 from grace_store.model.lora.ranks import add_up
 from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupSpec
 from grace_store.model.lora.training_data import MicroBatch, TrainingSample, micro_batches, queue_images
@@ -54,6 +54,8 @@ class AdapterTrainer:
         self._ranks = ranks
         self._image_pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="images")
         self._chooses_logits = "logits_to_keep" in inspect.signature(self._model.forward).parameters
+        self.left_out = say_left_out(loaded.model)
+        """What gets no adapter, in a sentence, or None."""
         self._adapted = attach_fresh_adapter(loaded.model, spec.rank, spec.alpha, spec.seed, base)
         self._parameters = trainable(self._adapted)
         self._optimizer = torch.optim.AdamW(
@@ -92,9 +94,9 @@ class AdapterTrainer:
             try:
                 loss = self._loss_sum(micro, images) / num_tokens
                 loss.backward()  # type: ignore[no-untyped-call]
-            except (RuntimeError, MemoryError) as error:
+            except Exception as error:
                 if not is_out_of_memory(error):
-                    raise
+                    raise ModelError(f"The model fails on a pass of training: {in_words(error)}.") from error
                 size = " x ".join(map(str, micro.inputs["input_ids"].shape))
                 raise OutOfMemory(
                     f"A pass of {size} tokens does not fit on {self._device}. Lower --batch-tokens and run again: the "
