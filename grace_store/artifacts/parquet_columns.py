@@ -35,17 +35,14 @@ def read_columns(path: Path, kinds: Mapping[str, pa.DataType], needed: Collectio
         raise DataError(
             f"{path} is damaged ({arrow_words(error)}). Make it again with `grace-store {maker}`."
         ) from None
-    try:
-        for name in kinds:
-            if name not in there:
-                table = table.append_column(name, pa.nulls(len(table), kinds[name]))
-        wanted = pa.schema(list(kinds.items()), metadata=table.schema.metadata)
-        table = table.select(wanted.names)
-        table = table if table.schema.equals(wanted) else table.cast(wanted)
-        table.validate(full=True)
-    except (pa.ArrowException, KeyError) as error:
-        raise not_made_by(path, maker, arrow_words(error)) from None
-    return table
+    columns = []
+    for name, kind in kinds.items():
+        try:
+            columns.append(table[name].cast(kind) if name in there else pa.nulls(len(table), kind))
+            columns[-1].validate(full=True)
+        except pa.ArrowException as error:
+            raise not_made_by(path, maker, f"column {name} cannot be read ({arrow_words(error)})") from None
+    return pa.table(columns, schema=pa.schema(list(kinds.items()), metadata=table.schema.metadata))
 
 
 def arrow_words(error: Exception) -> str:
