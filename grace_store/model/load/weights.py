@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoTokenizer,
+    GgufConfig,
     PreTrainedModel,
 )
 from transformers.models.auto.modeling_auto import (
@@ -292,9 +292,7 @@ def _read_weights(
     folder = described.folder
     options: dict[str, Any] = dict(_LOCAL)
     if folder.gguf_file:
-        options["gguf_file"] = folder.gguf_file
-        if hasattr(transformers, "GgufConfig"):  # from 5.16 on; before, there was no other way than to dequantise
-            options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+        options.update(gguf_file=folder.gguf_file, quantization_config=GgufConfig(dequantize=True))
     if experts:
         options["experts_implementation"] = experts
     if device.type == "cuda" and importlib.util.find_spec("accelerate") and not folder.gguf_file:
