@@ -106,18 +106,12 @@ def pictures() -> dict[str, Image.Image]:
         made[f"alpha {name}"] = seen_through
         made[f"palette {name}"] = plain.quantize(64)
         made[f"grey {name}"] = plain.convert("L")
-        made[f"turned {name}"] = _turned(plain)
     made["grey alpha"] = made["alpha small"].convert("LA")
-    holed = made["palette small"].copy()
-    holed.info["transparency"] = 3
-    made["palette holed"] = holed
+    made["palette alpha"] = made["palette small"].copy()
+    made["palette alpha"].info["transparency"] = bytes(range(0, 256, 4))
+    made["turned"] = picture(300, 130)
+    made["turned"].getexif()[0x0112] = 6
     return made
-
-
-def _turned(image: Image.Image) -> Image.Image:
-    turned = image.crop((0, 0, image.width, image.height // 2))
-    turned.getexif()[0x0112] = 6
-    return turned
 
 
 def save_picture(image: Image.Image, path: Path) -> Path:

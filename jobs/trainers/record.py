@@ -41,8 +41,8 @@ def ms_swift(folder: Path) -> tuple[Any, Encode]:
     """Return the tokenizer, and the encoding that `swift sft` applies to a row of its dataset."""
     from swift import get_processor, get_template
 
-    processor = get_processor(str(folder), model_type=folder.name.replace("llava", "llava1_5_hf"))
-    template = get_template(processor)
+    kind = folder.name.replace("llava", "llava1_5_hf")
+    template = get_template(get_processor(str(folder), model_type=kind), template_type=kind, max_length=100_000)
     template.set_mode("train")
     tokenizer = template.tokenizer
     # The real models' ids are written into ms-swift; these models have smaller vocabularies.
@@ -70,7 +70,7 @@ def llama_factory(folder: Path) -> tuple[Any, Encode]:
         "images": {"file_name": "images.json", **shared, "columns": columns},
     }
     (work / "dataset_info.json").write_text(json.dumps(info))
-    template_name = {"qwen2_5_vl": "qwen2_vl"}.get(folder.name, folder.name)
+    template_name = {"qwen2_5_vl": "qwen2_vl", "qwen3_vl": "qwen3_vl_nothink"}.get(folder.name, folder.name)
 
     def encode(messages: Messages, image: str | None) -> dict[str, Any]:
         row = {"messages": with_mark(messages, image), **({"images": [image]} if image else {})}
@@ -138,13 +138,15 @@ def flat(values: Any) -> list[int]:
 def kept(made: dict[str, Any], image_token: int | None) -> dict[str, Any]:
     """Return the tokens other than the image's, those that are learnt, and the image in a few numbers."""
     ids, labels = flat(made["input_ids"]), flat(made["labels"])
-    where = [i for i, token in enumerate(ids) if token != image_token]
+    # LLaMA-Factory puts an image behind a text that has none, and hides it from the model.
+    seen = flat(made.get("attention_mask", [1] * len(ids)))
+    where = [i for i, token in enumerate(ids) if token != image_token and seen[i]]
     found = {
         "ids": [ids[i] for i in where],
         "learnt": [place for place, i in enumerate(where) if labels[i] != -100],
-        "num_image_tokens": len(ids) - len(where),
+        "num_image_tokens": sum(token == image_token for token, is_seen in zip(ids, seen, strict=True) if is_seen),
     }
-    if "pixel_values" in made:
+    if found["num_image_tokens"]:
         pixels = made["pixel_values"].float()
         line = pixels.flatten()
         places = [(2 * i + 1) * len(line) // (2 * NUM_PIXELS) for i in range(NUM_PIXELS)]

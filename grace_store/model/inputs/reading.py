@@ -17,8 +17,8 @@ from grace_store.data.sample import Sample
 from grace_store.model.failures import in_words, is_out_of_memory
 from grace_store.model.inputs.render import RenderedSample, Renderer
 from grace_store.model.inputs.tokens import SampleTokenizer, TokenizedSample
+from grace_store.model.inputs.trainer_images import as_trainer
 from grace_store.model.inputs.vision import ImageInputs, SampleImages, VisionReader, image_mark, join_images
-from grace_store.model.load.processor import with_pixel_limits
 from grace_store.model.load.weights import LoadedModel
 
 _LOG = logging.getLogger(__name__)
@@ -67,9 +67,10 @@ class SampleReader:
             )
         self._vision: VisionReader | None = None
         if loaded.processor is not None:
+            prepared = as_trainer(spec.images_as, loaded.processor, spec.min_pixels, spec.max_pixels)
             self._vision = VisionReader(
-                with_pixel_limits(loaded.processor, spec.min_pixels, spec.max_pixels),
-                None if spec.text_only else ImageFolder(images or Path.cwd()),
+                prepared.processor,
+                None if spec.text_only else ImageFolder(images or Path.cwd(), prepared.to_rgb),
                 add_special_tokens=self._renderer.adds_special_tokens,
                 max_length=max_length,
                 dtype=next(loaded.model.parameters()).dtype,
