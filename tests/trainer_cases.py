@@ -1,6 +1,6 @@
 """What trainers were asked: tiny models, pictures of every kind, and conversations. See jobs/trainers/record.py.
 
-    python -m tests.trainer_cases DIR      # writes models, pictures and cases.json for the recording
+python -m tests.trainer_cases DIR      # writes models, pictures and cases.json for the recording
 """
 
 from __future__ import annotations
@@ -80,14 +80,20 @@ RESPONSE = "Step 1: Tom starts with 3 apples.\nStep 2: 3 + 4 = 7.\nAnswer: 7"
 THOUGHT = f"<think>\nTom starts with 3 apples.\n</think>\n\n{RESPONSE}"
 ASKED = {"role": "user", "content": "How many apples does he have now?"}
 AGAIN = {"role": "user", "content": "And what is 3 + 4?"}
+
+
+def _said(response: str) -> dict[str, str]:
+    return {"role": "assistant", "content": response}
+
+
 CONVERSATIONS: dict[str, list[dict[str, str]]] = {
-    "plain": [ASKED, {"role": "assistant", "content": RESPONSE}],
-    "system": [{"role": "system", "content": "Be brief."}, ASKED, {"role": "assistant", "content": RESPONSE}],
-    "earlier turn": [ASKED, {"role": "assistant", "content": "It is 7."}, AGAIN, {"role": "assistant", "content": RESPONSE}],
-    "space before": [ASKED, {"role": "assistant", "content": " " + RESPONSE}],
-    "lines around": [ASKED, {"role": "assistant", "content": f"\n\n{RESPONSE}\n"}],
-    "thought": [ASKED, {"role": "assistant", "content": THOUGHT}],
-    "earlier thought": [ASKED, {"role": "assistant", "content": THOUGHT}, AGAIN, {"role": "assistant", "content": THOUGHT}],
+    "plain": [ASKED, _said(RESPONSE)],
+    "system": [{"role": "system", "content": "Be brief."}, ASKED, _said(RESPONSE)],
+    "earlier turn": [ASKED, _said("It is 7."), AGAIN, _said(RESPONSE)],
+    "space before": [ASKED, _said(" " + RESPONSE)],
+    "lines around": [ASKED, _said(f"\n\n{RESPONSE}\n")],
+    "thought": [ASKED, _said(THOUGHT)],
+    "earlier thought": [ASKED, _said(THOUGHT), AGAIN, _said(THOUGHT)],
 }
 
 
@@ -121,7 +127,9 @@ def save_picture(image: Image.Image, path: Path) -> Path:
 
 def make_model(name: str, folder: Path) -> Path:
     made = MODELS[name]
-    return tiny_text_model(name, folder, chat_template=made) if isinstance(made, str) else tiny_vision_model(made, folder)
+    if isinstance(made, str):
+        return tiny_text_model(name, folder, chat_template=made)
+    return tiny_vision_model(made, folder)
 
 
 def main(folder: Path) -> None:

@@ -5,7 +5,8 @@
     not usable   image_unreadable   truncated, animated, of another format, or of more than 8 bits a channel
 
 Pictures are turned as their EXIF orientation says, and what is transparent becomes white, as transformers' own
-image processors have it, unless somebody else's way to RGB is given. Verdicts name no folder: they are kept in stores, which do not depend on where images lay.
+image processors have it, unless somebody else's way to RGB is given. Verdicts name no folder: they are kept in
+stores, which do not depend on where images lay.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Are the vectors an extractor makes the gradients of its whole model, by autograd? For a few samples, before a run."""
+"""Are an extractor's vectors the gradients of its whole model, and its images a trainer's? For a few samples."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from grace_store.base.arrays import Float32Array
+from grace_store.base.errors import SettingError
 from grace_store.data.sample import Sample
 from grace_store.model.head.own_forward import backbones
+from grace_store.model.inputs.reading import ReadUnit
+from grace_store.model.inputs.trainer_images import TRAINERS
 from grace_store.model.proxy import ProxyExtractor
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}
@@ -68,6 +71,34 @@ def _leaf_hidden_states(model: Any) -> Iterator[list[Tensor]]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def shown_otherwise(extractor: ProxyExtractor, samples: Sequence[Sample]) -> dict[str, tuple[int, int]]:
+    """Return for each other way to prepare images: samples whose images differ so, and those with other token counts.
+
+    Ways that are not known for the model are left out.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for name in TRAINERS:
+        try:
+            other = extractor.reader.with_images_as(name)
+        except SettingError:
+            continue
+        pairs = [(extractor.reader.read([sample]), other.read([sample])) for sample in samples]
+        counts = sum(_num_tokens(ours) != _num_tokens(theirs) for ours, theirs in pairs)
+        found[name] = (sum(not _shows_the_same(ours, theirs) for ours, theirs in pairs), counts)
+    return found
+
+
+def _num_tokens(read: ReadUnit) -> int:
+    return sum(tokens.num_tokens for tokens in read.tokens.values())
+
+
+def _shows_the_same(ours: ReadUnit, theirs: ReadUnit) -> bool:
+    if not ours.images or not theirs.images:
+        return ours.images.keys() == theirs.images.keys()
+    a, b = ours.images[0].inputs(), theirs.images[0].inputs()
+    return all(torch.equal(a[name], b[name]) for name in a)
 
 
 def device_memory(extractor: ProxyExtractor) -> tuple[int, int] | None:

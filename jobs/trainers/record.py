@@ -1,4 +1,4 @@
-"""Write down what a real trainer makes of tests/trainer_cases.py, for tests/test_trainers.py to hold grace-store against.
+"""Write down what a real trainer makes of tests/trainer_cases.py; tests/test_trainers.py holds grace-store against it.
 
 Run by hand, once for each trainer, in an environment of its own that needs nothing of grace-store:
 
@@ -10,13 +10,14 @@ Run by hand, once for each trainer, in an environment of its own that needs noth
 
 and the same with `llama-factory` (pip install llamafactory) and `trl` (pip install trl). All three need torchvision of
 the version that fits torch (0.28 for 2.13). If it was built for CUDA and torch was not, install it with --no-deps and
-empty its _meta_registrations.py: of torchvision only resizing is used here.
+empty its _meta_registrations.py; of LLaMA-Factory's torchaudio, then, delete lib/*.so. Only resizing is used here.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -167,11 +168,7 @@ def record(make: Callable[[Path], tuple[Any, Encode]], cases: Path) -> Iterator[
             plain = asked["conversations"]["plain"]
             questions += [("images", name, plain, path) for name, path in asked["images"].items()]
         for kind, name, messages, image in questions:
-            print(model, kind, name, file=sys.stderr)
-            try:
-                found[kind][name] = kept(encode(messages, image), token)
-            except Exception as error:  # a trainer that refuses a case has said something about it
-                found[kind][name] = {"error": f"{type(error).__name__}: {error}".split("\n")[0][:200]}
+            found[kind][name] = kept(encode(messages, image), token)
         yield model, found
 
 
@@ -193,8 +190,6 @@ def main(trainer: str, cases: str, out: str) -> None:
 
 def compact(text: str) -> str:
     """Return JSON with every innermost list on one line."""
-    import re
-
     return re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found[0].split()), text)
 
 

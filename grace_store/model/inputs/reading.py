@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from grace_store.base.errors import GraceStoreError, SettingError
-from grace_store.base.settings import ExtractSpec
+from grace_store.base.settings import ExtractSpec, ImagesAs
 from grace_store.base.states import Reason, SetAside, Unusable
 from grace_store.data.image_files import ImageFolder
 from grace_store.data.sample import Sample
@@ -44,6 +44,7 @@ class SampleReader:
         self, loaded: LoadedModel, spec: ExtractSpec, vocab_size: int, images: str | Path | None = None
     ) -> None:
         """Take images, the folder that image paths are in; by default the current one."""
+        self._made_of = (loaded, spec, vocab_size, images)
         max_length = loaded.longest(spec.max_length)
         self._context = loaded.context
         self._renderer = Renderer(
@@ -75,6 +76,11 @@ class SampleReader:
                 max_length=max_length,
                 dtype=next(loaded.model.parameters()).dtype,
             )
+
+    def with_images_as(self, images_as: ImagesAs) -> SampleReader:
+        """Return what reads the same but for its images; raises SettingError where that has no meaning."""
+        loaded, spec, vocab_size, images = self._made_of
+        return SampleReader(loaded, spec.model_copy(update={"images_as": images_as}), vocab_size, images)
 
     def read(self, samples: Sequence[Sample]) -> ReadUnit:
         """Return what became of each sample."""
