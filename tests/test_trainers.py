@@ -211,7 +211,7 @@ def test_what_is_not_known_of_a_trainer_is_refused(tmp_path):
     with pytest.raises(SettingError, match="what ms-swift does with the images of Gemma3Processor is not known"):
         resolve_spec(str(gemma), ExtractRequest(images_as="ms-swift"), options)
     text = tiny_text_model("qwen3", tmp_path / "text")
-    with pytest.raises(SettingError, match="--images-as.*Qwen3ForCausalLM reads text only"):
+    with pytest.raises(SettingError, match=r"--images-as.*Qwen3ForCausalLM reads text only"):
         resolve_spec(str(text), ExtractRequest(images_as="ms-swift"), options)
     assert resolve_spec(str(text), ExtractRequest(images_as="processor"), options).images_as == "processor"
 

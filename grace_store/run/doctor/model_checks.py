@@ -62,8 +62,10 @@ def examine_samples(job: DoctorJob, seen: Seen) -> Finding | None:
 
 def examine_trainer(job: DoctorJob, seen: Seen) -> Finding | None:
     """How many samples' images a trainer would show the model otherwise, or in other numbers of tokens."""
-    shown = [sample for sample in seen.trial if sample.images]
-    if seen.extractor is None or seen.spec is None or seen.spec.text_only or not shown:
+    shown = _spread([sample for sample in seen.samples if sample.images], 2 * NUM_TRIAL)
+    if seen.extractor is None or seen.spec is None or seen.spec.model.processor is None or seen.spec.text_only:
+        return None
+    if not shown:
         return None
     reference: Any = importlib.import_module(job.reference)
     own = seen.spec.images_as
