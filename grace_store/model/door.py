@@ -191,13 +191,12 @@ def _identity(described: ModelDescription, adapter: str | None) -> ModelIdentity
 
 
 def _check_images(request: ExtractRequest, described: ModelDescription) -> None:
-    images_as, limits = request.images_as or "processor", (request.min_pixels, request.max_pixels)
+    limits = (request.min_pixels, request.max_pixels)
     if described.processor is not None:
-        as_trainer(images_as, described.processor, *limits)
-    elif images_as != "processor" or limits != (None, None):
+        as_trainer(request.images_as or "processor", described.processor, *limits)
+    elif limits != (None, None):
         raise SettingError(
-            "--images-as, --min-pixels and --max-pixels have no meaning: "
-            f"{described.identity.architecture} reads text only."
+            f"--min-pixels and --max-pixels have no meaning: {described.identity.architecture} reads text only."
         )
 
 
