@@ -22,6 +22,9 @@ from grace_store.model.door import resolve_spec
 from grace_store.model.inputs.reading import ReadUnit, SampleReader
 from grace_store.model.inputs.trainer_images import TRAINERS, as_trainer
 from grace_store.model.load.weights import describe_model, load_described
+from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
+from grace_store.model.lora.trainer import resolve_warmup
+from grace_store.model.lora.training_data import reading_spec
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import picture, png, tiny_vision_model
 from tests.trainer_cases import CONVERSATIONS, MODELS, make_model, pictures, save_picture
@@ -211,6 +214,12 @@ def test_what_is_not_known_of_a_trainer_is_refused(tmp_path):
         resolve_spec(str(gemma), ExtractRequest(images_as="ms-swift"), options)
     text = tiny_text_model("qwen3", tmp_path / "text")
     assert resolve_spec(str(text), ExtractRequest(images_as="ms-swift"), options).images_as == "ms-swift", "no harm"
+
+
+def test_a_warm_up_reads_images_in_the_same_way(folder, read):
+    read("llava", "plain")
+    spec = resolve_warmup(str(folder / "llava"), WarmupRequest(images_as="ms-swift"), WarmupOptions(device="cpu"))
+    assert reading_spec(spec).images_as == "ms-swift"
 
 
 def test_every_way_has_a_model_that_it_was_held_against():

@@ -192,9 +192,10 @@ class ExtractSpec(Frozen):
     """Set conversations with more tokens aside."""
     text_only: bool = False
     """Leave images out and use the text alone; without this, a text model sets samples with images aside."""
+    # Left out of documents if it is the processor, as it was before there was a choice.
     images_as: ImagesAs = Field(default="processor", exclude_if=lambda value: value == "processor")
-    """Prepare images as the model's own processor does, and TRL with it, or as ms-swift or LLaMA-Factory does: their
-    sizes, transparency and orientation differ. Left out of documents if it is the processor."""
+    """Prepare images (size, transparency, orientation) as the model's own processor does, and TRL with it, or as
+    ms-swift or LLaMA-Factory does."""
     min_pixels: int | None = Field(default=None, ge=1)
     """Enlarge images with fewer pixels to about this number."""
     max_pixels: int | None = Field(default=None, ge=1)

@@ -42,6 +42,11 @@ def read_processor(folder: Path, config: Any, tokenizer: Any) -> Any:
         raise ModelError(_missing_package(folder, error)) from error
     except _UNREADABLE as error:
         raise _unreadable(folder, error) from error
+    if not hasattr(processor, "image_token"):
+        raise ModelError(
+            f"{type(processor).__name__}, the processor of {folder}, has no token that stands for an image among the "
+            "words of a conversation. The model cannot be used."
+        )
     tokenizer.chat_template = processor.chat_template or tokenizer.chat_template
     return processor
 
