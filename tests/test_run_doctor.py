@@ -212,6 +212,8 @@ def test_images_that_a_trainer_shows_otherwise_are_told(job: DoctorJob, tmp_path
     assert "--images-as" in found.remedy
     for way in ("processor", "ms-swift"):
         assert finding(doctor(replace(job, request=ExtractRequest(images_as=way))), "trainer").verdict == "ok"
+    job = replace(job, model=str(tiny_vision_model("gemma3", tmp_path / "gemma")))
+    assert finding(doctor(job), "trainer").text.endswith("what trainers do with images of this model is not known")
 
 
 def test_images_in_records_need_no_folder(fake: DoctorJob) -> None:

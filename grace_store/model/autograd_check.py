@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,10 @@ from torch import Tensor
 
 from grace_store.base.arrays import Float32Array
 from grace_store.base.errors import SettingError
+from grace_store.base.settings import ImagesAs
 from grace_store.data.sample import Sample
 from grace_store.model.head.own_forward import backbones
-from grace_store.model.inputs.reading import ReadUnit
+from grace_store.model.inputs.reading import ReadUnit, SampleReader
 from grace_store.model.inputs.trainer_images import TRAINERS
 from grace_store.model.proxy import ProxyExtractor
 
@@ -73,21 +74,30 @@ def _leaf_hidden_states(model: Any) -> Iterator[list[Tensor]]:
             hook.remove()
 
 
-def shown_otherwise(extractor: ProxyExtractor, samples: Sequence[Sample]) -> dict[str, tuple[int, int]]:
-    """Return for each other way to prepare images: samples whose images differ so, and those with other token counts.
+def shown_otherwise(
+    extractor: ProxyExtractor, samples: Sequence[Sample], own: ImagesAs
+) -> dict[ImagesAs, tuple[int, int]]:
+    """Return for each way to prepare images but the extractor's own: samples whose images differ, and whose tokens do.
 
     Ways that are not known for the model are left out.
     """
-    found: dict[str, tuple[int, int]] = {}
-    for name in TRAINERS:
-        try:
-            other = extractor.reader.with_images_as(name)
-        except SettingError:
-            continue
-        pairs = [(extractor.reader.read([sample]), other.read([sample])) for sample in samples]
-        counts = sum(_num_tokens(ours) != _num_tokens(theirs) for ours, theirs in pairs)
-        found[name] = (sum(not _shows_the_same(ours, theirs) for ours, theirs in pairs), counts)
+    readers = dict(_readers(extractor, own))
+    found = dict.fromkeys(readers, (0, 0))
+    for sample in samples:
+        ours = extractor.reader.read([sample])
+        for name, reader in readers.items():
+            theirs = reader.read([sample])
+            differ, differ_in_tokens = found[name]
+            differ += not _shows_the_same(ours, theirs)
+            found[name] = (differ, differ_in_tokens + (_num_tokens(ours) != _num_tokens(theirs)))
     return found
+
+
+def _readers(extractor: ProxyExtractor, own: ImagesAs) -> Iterator[tuple[ImagesAs, SampleReader]]:
+    for name in TRAINERS:
+        with suppress(SettingError):
+            if name != own:
+                yield name, extractor.reader.with_images_as(name)
 
 
 def _num_tokens(read: ReadUnit) -> int:

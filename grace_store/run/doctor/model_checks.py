@@ -69,11 +69,12 @@ def examine_trainer(job: DoctorJob, seen: Seen) -> Finding | None:
         return None
     reference: Any = importlib.import_module(job.reference)
     own = seen.spec.images_as
-    found = {name: counts for name, counts in reference.shown_otherwise(seen.extractor, shown).items() if name != own}
+    found = reference.shown_otherwise(seen.extractor, shown, own)
     others = "".join(
         f"; {name} shows {counted(differ, 'sample')} otherwise, {other_tokens} with another number of tokens"
         for name, (differ, other_tokens) in found.items()
     )
+    others = others or "; what trainers do with images of this model is not known"
     text = f"images of {counted(len(shown), 'sample')} prepared as {own} does{others}"
     figures = {f"differ_from_{name}": differ for name, (differ, _) in found.items()}
     if job.request.images_as is not None or not any(figures.values()):
