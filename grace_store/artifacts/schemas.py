@@ -22,8 +22,8 @@ from grace_store.values.methods.method_spec import MethodSpec
 
 NOTES: tuple[type[Document], ...] = (ScoresNote, SweepNote, SubsetNote, DuplicatesNote, Diversity, FidelityDocument)
 """Every kind of document beside results. A new kind is a model in ``artifacts`` and its name here."""
-OMITTED = ("gradient",)
-"""Fields that documents of a store leave out when they are None."""
+OMITTED = ("gradient", "images_as")
+"""Fields that documents of a store leave out when they are what they were before there was a choice."""
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -141,6 +141,11 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         return self._model
 
     @property
+    def reader(self) -> SampleReader:
+        """What samples are read with."""
+        return self._reader
+
+    @property
     @abstractmethod
     def vector_size(self) -> int: ...
 
