@@ -45,6 +45,10 @@ class Document(Frozen):
     """What it belongs to, in a sentence."""
     maker: ClassVar[str]
     """The command that writes it."""
+    remedy: ClassVar[str] = "Make it again with `grace-store {maker}`."
+    """What to do when it cannot be read."""
+    was_bare: ClassVar[bool] = False
+    """Whether documents of this kind were once written without kind, version and made_by."""
 
     kind: str
     version: str = VERSION
@@ -113,7 +117,7 @@ def metadata_document(metadata: Mapping[bytes, bytes] | None, model: type[Docume
 def parse_document(raw: bytes, model: type[DocumentT], where: str) -> DocumentT:
     """Return the document of a kind that JSON text holds, or raise DataError with what is wrong and what to do."""
     try:
-        content = _with_versions(json.loads(raw.decode()))
+        content = _completed(json.loads(raw.decode()), model)
         # It will be written again, into what is made from it: what JSON cannot hold must not get further.
         text = json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
@@ -128,6 +132,14 @@ def parse_document(raw: bytes, model: type[DocumentT], where: str) -> DocumentT:
         raise DataError(
             f"{where} carries a wrong note of what made it: {one_sentence(error, 'field')}. {_remedy(model)}"
         ) from None
+
+
+def _completed(content: Any, model: type[Document]) -> Any:
+    """Return a document with what earlier releases did not say of it."""
+    if model.was_bare and isinstance(content, dict) and not Document.model_fields.keys() & content.keys():
+        content["kind"] = model.model_fields["kind"].default
+        content["made_by"] = "grace-store (an early release)"
+    return _with_versions(content)
 
 
 def _with_versions(value: Any) -> Any:
@@ -173,4 +185,4 @@ def _is_readable(version: str) -> bool:
 
 
 def _remedy(model: type[Document]) -> str:
-    return f"Make it again with `grace-store {model.maker}`."
+    return model.remedy.format(maker=model.maker)

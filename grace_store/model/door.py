@@ -137,12 +137,7 @@ def _resolve_gradient(request: ExtractRequest, adapter: str | None) -> GradientS
             "`grace-store warmup` wrote."
         )
     require_peft()
-    from grace_store.model.gradients.coordinates import (
-        coordinates_of,
-        coordinates_sha256,
-        learning_rate_of,
-        read_moments,
-    )
+    from grace_store.model.gradients.coordinates import coordinates_of, coordinates_sha256, read_moments
     from grace_store.model.load.adapters import read_adapter
 
     read = read_adapter(adapter)
@@ -156,7 +151,7 @@ def _resolve_gradient(request: ExtractRequest, adapter: str | None) -> GradientS
         **{"normalise": wishes.get("per", "sample") == "sample", **wishes},
         moments=moments,
         parameters=coordinates_sha256(coordinates),
-        learning_rate=learning_rate_of(read),
+        learning_rate=read.folder.state and read.folder.state.mean_learning_rate,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grace_store.artifacts.pictures.panels import Axis, Panel, Point, Series, draw_panels
+from grace_store.base.documents import read_document, write_document
 from grace_store.base.errors import NothingUsable, SettingError, StoreBusy
 from grace_store.base.events import Listener, Note, Warned, ignore
-from grace_store.base.settings import DataRequest, Frozen, wishes_in
+from grace_store.base.settings import DataRequest, wishes_in
 from grace_store.base.states import SetAside
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
 from grace_store.data.sample import Sample
-from grace_store.model.load.adapter_folder import TENSORS, TRAINING_STATE, require_peft
-from grace_store.model.load.model_folder import read_object
+from grace_store.model.load.adapter_folder import TENSORS, read_state, require_peft
 from grace_store.model.lora.loss_log import read_losses
 from grace_store.model.lora.recipe import (
     DONE,
@@ -30,12 +29,13 @@ from grace_store.model.lora.recipe import (
     Ranks,
     Recipe,
     SampleRef,
+    WarmupDone,
     WarmupOptions,
     WarmupRequest,
 )
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.plan import open_planned, plan
-from grace_store.run.warmup_recipe import check_recipe, freeze, make_recipe, read_recipe, write_whole
+from grace_store.run.warmup_recipe import check_recipe, freeze, make_recipe, read_recipe
 from grace_store.run.warmup_samples import ChosenSamples, choose_samples, order_steps
 from grace_store.store.backend import is_url, open_backend
 from grace_store.store.opened import Store
@@ -63,18 +63,6 @@ class WarmupJob:
     images: str | None = None
     """The folder that relative image paths start from."""
     ranks: Ranks = field(default_factory=Ranks)
-
-
-class WarmupDone(Frozen):
-    """The end of a warm-up. Its file says that nothing is left to do."""
-
-    recipe_sha256: str
-    num_planned: int
-    num_samples: int
-    num_left_out: int
-    num_steps: int
-    checkpoints: tuple[str, ...]
-    """Folders beside this file, in the order of their steps."""
 
 
 def warmup(job: WarmupJob, listener: Listener = ignore, stop: threading.Event | None = None) -> WarmupDone:
@@ -157,7 +145,7 @@ def _train(
     trained = Warmup(model, recipe.spec, job.options, job.ranks, recipe.origin["images"])
     data, left_out = _training_set(job, recipe, store, chosen, trained)
     if job.ranks.is_first:
-        _write_subset(job.out, chosen, left_out)
+        write_document(job.out / SUBSET, chosen.document.model_copy(update={"left_out": tuple(left_out)}))
         if left_out:
             counts = Counter(each.reason for each in left_out)
             told = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
@@ -172,14 +160,15 @@ def _train(
         checkpoints=tuple(f"checkpoint-{step}" for step in trained.checkpoint_steps(data)),
     )
     if job.ranks.is_first:
-        write_whole(job.out / DONE, done.model_dump_json(indent=1).encode() + b"\n")
+        write_document(job.out / DONE, done)
     return done
 
 
 def _warn_of_unlearnt(job: WarmupJob, done: WarmupDone, listener: Listener) -> None:
     """Name the first checkpoint if every step up to it had a rate of 0, from which rates rise."""
     first = done.checkpoints[0]
-    if job.ranks.is_first and (read_object(job.out / first / TRAINING_STATE) or {}).get("mean_learning_rate") == 0:
+    state = read_state(job.out / first) if job.ranks.is_first else None
+    if state is not None and state.mean_learning_rate == 0:
         listener(
             Warned(
                 f"{job.out / first} has learnt nothing yet: up to there the learning rate, which rises from 0, was 0. "
@@ -227,16 +216,11 @@ def _encode(trained: Warmup, samples: Sequence[Sample], refs: Sequence[SampleRef
     return encoded
 
 
-def _write_subset(out: Path, chosen: ChosenSamples, left_out: Sequence[LeftOut]) -> None:
-    content = chosen.document.model_dump(mode="json") | {"left_out": [each.model_dump() for each in left_out]}
-    write_whole(out / SUBSET, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
-
-
 def _read_done(out: Path, recipe: Recipe) -> WarmupDone | None:
     path = out / DONE
     if not path.is_file():
         return None
-    done = WarmupDone.model_validate_json(path.read_bytes())
+    done = read_document(path, WarmupDone)
     there = all((out / name / TENSORS).is_file() for name in done.checkpoints)
     return done if there and done.recipe_sha256 == recipe.fingerprint() else None
 

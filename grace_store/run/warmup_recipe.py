@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from grace_store.base.documents import parse_document
 from grace_store.base.errors import ResumeMismatch
 from grace_store.base.files import whole_file
 from grace_store.base.metadata import Plan
@@ -15,7 +16,7 @@ from grace_store.model.lora.recipe import RECIPE, REPLAY, Recipe, WarmupSpec, Wa
 from grace_store.run.open_signal import describe_differences, software
 from grace_store.store.backend import is_url
 from grace_store.store.opened import Store
-from grace_store.store.sealed import from_bytes, seal, to_bytes, unseal
+from grace_store.store.sealed import from_bytes, seal, sealed_body, to_bytes
 
 OPTION_NAMES = {"num_heldout": "heldout", "num_epochs": "epochs"}
 """Fields whose option on the command line is called otherwise."""
@@ -23,15 +24,17 @@ OPTION_NAMES = {"num_heldout": "heldout", "num_epochs": "epochs"}
 
 def read_recipe(out: Path) -> Recipe | None:
     """Return the recipe of a warm-up that was begun, or None."""
-    path = out / RECIPE
-    return unseal(from_bytes(path.read_bytes(), str(path)), Recipe, str(path)) if path.is_file() else None
+    path, where = out / RECIPE, str(out / RECIPE)
+    if not path.is_file():
+        return None
+    return parse_document(sealed_body(from_bytes(path.read_bytes(), where), where), Recipe, where)
 
 
 def make_recipe(spec: WarmupSpec, store: Store, subset: WarmupSubset, model: str, images: str) -> Recipe:
     """Return the recipe of a warm-up as it would run now."""
     place = store.location if is_url(store.location) else str(Path(store.location).resolve())
     origin = {**software(), "model": str(Path(model).resolve()), "store": place, "images": images}
-    return Recipe(spec=spec, plan_sha256=plan_digest(store.plan), subset_sha256=subset.digest(), origin=origin)
+    return Recipe(spec=spec, plan_sha256=plan_digest(store.plan), subset_sha256=subset.fingerprint(), origin=origin)
 
 
 def plan_digest(plan: Plan) -> str:

@@ -10,7 +10,6 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from peft.tuners.lora import LoraLayer
@@ -19,9 +18,7 @@ from torch import Tensor, nn
 
 from grace_store.base.errors import ModelError, SettingError
 from grace_store.base.settings import canonical_json
-from grace_store.model.load.adapter_folder import TRAINING_STATE
 from grace_store.model.load.adapters import Adapter, tensor_names
-from grace_store.model.load.model_folder import read_object
 from grace_store.model.lora.checkpoints import MOMENTS, OPTIMIZER
 from grace_store.model.lora.layers import ADAPTER
 
@@ -125,10 +122,3 @@ def _moment(path: Path, moment: str, tensors: dict[str, Tensor], coordinates: li
     if wrong:
         raise ModelError(f"{path} has no {moment} of {wrong[0]} in its shape: it belongs to another adapter.")
     return {each.name: found[each.name] for each in coordinates}
-
-
-def learning_rate_of(adapter: Adapter) -> float | None:
-    """Return the mean learning rate of the steps that led to a checkpoint, where a warm-up wrote it down."""
-    state: dict[str, Any] = read_object(adapter.folder.path / TRAINING_STATE) or {}
-    rate = state.get("mean_learning_rate")
-    return float(rate) if isinstance(rate, int | float) and not isinstance(rate, bool) else None

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grace_store.base.documents import read_document
 from grace_store.base.errors import MissingExtra, ModelError, UnsafeModel
 from grace_store.model.load.model_folder import ADAPTER_FILES, read_object
+from grace_store.model.lora.recipe import TRAINING_STATE, CheckpointState
 
 CONFIG, TENSORS = ADAPTER_FILES
-TRAINING_STATE = "training_state.json"
 
 CONVERTED = Path("converted", "default")
 """Where in a checkpoint ms-swift writes an adapter that changed its base anew, as plain LoRA."""
@@ -76,8 +77,8 @@ class AdapterFolder:
 
     path: Path
     config: dict[str, Any]
-    base: dict[str, Any] | None
-    """The identity of the model it was trained on, where a warm-up of ours wrote it down."""
+    state: CheckpointState | None
+    """How it was trained and on which model, where a warm-up of ours wrote it down."""
 
     @property
     def tensors(self) -> Path:
@@ -108,9 +109,14 @@ def open_adapter(path: str | Path) -> AdapterFolder:
             )
         raise ModelError(f"{folder} has {CONFIG} but no {TENSORS}.")
     _refuse_unfit(folder, config)
-    state = read_object(folder / TRAINING_STATE) or {}
-    base = state.get("base")
-    return AdapterFolder(folder, config, base if isinstance(base, dict) else None)
+    return AdapterFolder(folder, config, read_state(folder))
+
+
+def read_state(folder: Path) -> CheckpointState | None:
+    """Return what a warm-up of ours wrote beside an adapter; None for an adapter that another tool made."""
+    path = folder / TRAINING_STATE
+    is_ours = {"made_by", "recipe_sha256"} & (read_object(path) or {}).keys()
+    return read_document(path, CheckpointState) if is_ours else None
 
 
 def require_peft() -> None:

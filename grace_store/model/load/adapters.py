@@ -83,12 +83,11 @@ def read_adapter(path: str | Path) -> Adapter:
 
 def check_base(adapter: Adapter, base: ModelIdentity) -> None:
     """Raise if the adapter says it was trained on another model."""
-    trained_on = adapter.folder.base
-    if trained_on is None:
+    state = adapter.folder.state
+    if state is None:
         return
-    found = base.model_dump()
-    differing = [part for part in ("architecture", "config", "weights") if trained_on.get(part) != found[part]]
-    if differing:
+    parts = ("architecture", "config", "weights")
+    if differing := [part for part in parts if getattr(state.base, part) != getattr(base, part)]:
         raise ModelError(
             f"{adapter.folder.path} was trained on another model than the one given ({', '.join(differing)} differ). "
             f"Its base lay at {adapter.folder.base_name}; give that as --model."
@@ -123,7 +122,7 @@ def merge(adapter: Adapter, model: nn.Module) -> nn.Module:
     merged.eval()
     merged.requires_grad_(False)
     own_name = Path(adapter.folder.base_name or "").name
-    if adapter.folder.base is None and own_name:
+    if adapter.folder.state is None and own_name:
         _LOG.info("%s was trained on a model called %s", adapter.folder.path, own_name)
     return merged  # type: ignore[no-any-return]
 

@@ -25,33 +25,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from grace_store.base.documents import write_document
 from grace_store.base.errors import Corrupt, ResumeMismatch
 from grace_store.base.files import sync_file, sync_folder
-from grace_store.base.settings import Frozen, ModelIdentity
-from grace_store.model.load.adapter_folder import CONFIG, TENSORS, TRAINING_STATE
-from grace_store.model.lora.recipe import WarmupSpec
+from grace_store.model.load.adapter_folder import CONFIG, TENSORS
+from grace_store.model.lora.recipe import RECIPE, TRAINING_STATE, CheckpointState, WarmupSpec
 
 LAST = "last.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-class CheckpointState(Frozen):
-    """Where in the training a checkpoint stands, and what it was trained on."""
-
-    step: int
-    num_steps: int
-    fraction: str
-    learning_rate: float
-    """Of the step just taken."""
-    mean_learning_rate: float
-    """Over the steps since the checkpoint before: the weight that influence methods give a checkpoint."""
-    loss: float
-    """Mean over the tokens of the steps since the checkpoint before."""
-    heldout_loss: float | None
-    base: ModelIdentity
-    """The model that the adapter belongs on."""
-    recipe_sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +70,7 @@ def write_checkpoint(
     }
     # One metadata entry: safetensors writes several in no particular order.
     (part / OPTIMIZER).write_bytes(save(_flat(progress.moments), metadata={"adamw": json.dumps(adamw, sort_keys=True)}))
-    (part / TRAINING_STATE).write_text(state.model_dump_json(indent=1) + "\n")
+    write_document(part / TRAINING_STATE, state)
     for file in part.iterdir():
         sync_file(file)
     sync_folder(part)
@@ -121,7 +103,7 @@ def read_last(out: Path, recipe_sha256: str) -> TrainingState | None:
     except (SafetensorError, KeyError, ValueError) as error:
         raise Corrupt(f"{path} is damaged ({error}). Delete it to begin the warm-up anew.") from error
     if state["recipe_sha256"] != recipe_sha256:
-        raise ResumeMismatch(f"{path} belongs to another recipe than {out / 'recipe.json'}. Choose a new --out.")
+        raise ResumeMismatch(f"{path} belongs to another recipe than {out / RECIPE}. Choose a new --out.")
     groups: dict[str, dict[str, Tensor]] = {"adapter": {}, **{moment: {} for moment in MOMENTS}}
     for key, tensor in found.items():
         group, _, name = key.partition(".")

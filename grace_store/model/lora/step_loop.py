@@ -16,10 +16,10 @@ from pathlib import Path
 
 from grace_store.base.errors import Interrupted, ModelError, SettingError
 from grace_store.base.events import CheckpointWritten, HeldOutMeasured, Listener, Note, StepTaken
-from grace_store.model.lora.checkpoints import CheckpointState, read_last, write_checkpoint, write_last
+from grace_store.model.lora.checkpoints import read_last, write_checkpoint, write_last
 from grace_store.model.lora.loss_log import LossLog
 from grace_store.model.lora.ranks import lowest_and_highest
-from grace_store.model.lora.recipe import LOSSES, Ranks, WarmupSpec
+from grace_store.model.lora.recipe import LOSSES, CheckpointState, Ranks, WarmupSpec
 from grace_store.model.lora.schedule import checkpoint_steps, learning_rate, mean_learning_rate
 from grace_store.model.lora.training import AdapterTrainer, StepResult
 from grace_store.model.lora.training_data import TrainingSample
