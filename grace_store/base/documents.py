@@ -108,8 +108,7 @@ def find_document(path: Path, model: type[DocumentT]) -> DocumentT | None:
 
 def metadata_document(metadata: Mapping[bytes, bytes] | None, model: type[DocumentT], where: str) -> DocumentT:
     """Return the document that a Parquet file's metadata carries, or raise DataError."""
-    raw = (metadata or {}).get(METADATA_KEY)
-    if raw is None:
+    if (raw := (metadata or {}).get(METADATA_KEY)) is None:
         raise DataError(f"{where} is not {model.words}: it carries no note of what made it. {_remedy(model)}")
     return parse_document(raw, model, where)
 

@@ -20,8 +20,7 @@ _SETTLED_NS = 2_000_000_000
 
 def cache_folder() -> Path:
     """Return where digests are remembered: $GRACE_STORE_CACHE, or the user's cache folder."""
-    chosen = os.environ.get("GRACE_STORE_CACHE")
-    if chosen:
+    if chosen := os.environ.get("GRACE_STORE_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grace-store"
 
@@ -31,8 +30,7 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
     real = Path(path).resolve(strict=True)
     before = _stamp(real)
     entry = _entry_path(real)
-    remembered = _recall(entry, before)
-    if remembered is not None:
+    if (remembered := _recall(entry, before)) is not None:
         return remembered
     digest = _read_sha256(real)
     if _stamp(real) == before and time.time_ns() - before["ctime_ns"] > _SETTLED_NS:

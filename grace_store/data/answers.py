@@ -64,8 +64,7 @@ def boxed_answer(response: str, *, by_paragraph: bool = False) -> int | None:
     A line that opens a formula on its own (``\[`` or ``$$``) goes with it. Where the paragraph is the whole
     response, the line is taken.
     """
-    at = _last_boxed(response)
-    if at is None:
+    if (at := _last_boxed(response)) is None:
         return None
     if by_paragraph:
         paragraph = max((start for start in paragraph_starts(response) if start <= at), default=0)

@@ -91,8 +91,7 @@ class Dataset:
     def read(self, file: int, offset: int, length: int) -> bytes:
         """Return the raw bytes of the record at a place that a scan gave."""
         with self._lock:
-            reader = self._readers.get(file)
-            if reader is None:
+            if (reader := self._readers.get(file)) is None:
                 reader = self._readers[file] = _open_reader(self.files[file])
             return reader.read(offset, length)
 
@@ -210,8 +209,7 @@ class _TextCursor:
         self.position += len(self._block)
         self._block = next(self._blocks, b"")
         while not self._block:
-            following = next(self._blocks, None)
-            if following is None:
+            if (following := next(self._blocks, None)) is None:
                 return False
             self._block = following
         return True

@@ -138,8 +138,7 @@ def _read_regular(path: Path, name: str) -> bytes:
 
 
 def _read_data_url(source: str) -> bytes:
-    head = _DATA_URL.match(source[:_SHOWN_CHARS])
-    if head is None:
+    if (head := _DATA_URL.match(source[:_SHOWN_CHARS])) is None:
         raise Unusable(Reason.IMAGE_UNREADABLE, f"{_shown(source)} is a data URL without base64")
     _check_num_bytes((len(source) - head.end()) * 3 // 4, "the image in a data URL")
     try:

@@ -25,8 +25,7 @@ Draft = tuple[Role, Sequence[Part]]
 def record_images(record: Mapping[str, Any]) -> list[ImageRef]:
     """Return the record's images: strings, {"path", "bytes"} or {"bytes_base64"} objects, one or a list of them."""
     for key in IMAGE_KEYS:
-        value = record.get(key)
-        if not value:
+        if not (value := record.get(key)):
             continue
         if images := [image_ref(item) for item in (value if isinstance(value, list) else [value]) if item]:
             return images

@@ -180,8 +180,7 @@ class _ArrayScanner:
         return at
 
     def _skip_outside(self, block: bytes, at: int) -> int:
-        match = _NOT_SPACE.search(block, at)
-        if match is None:
+        if (match := _NOT_SPACE.search(block, at)) is None:
             return len(block)
         if self._closed or match[0] != b"[":
             found = "more text after its closing bracket" if self._closed else f"{match[0]!r} where [ should be"

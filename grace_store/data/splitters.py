@@ -149,8 +149,7 @@ def _without_tags(text: str, spans: list[tuple[int, int]]) -> list[int]:
     starts: list[int] = []
     opened: int | None = None
     for start, stop in spans:
-        match = _TAGS_ONLY.fullmatch(text, start, stop)
-        if match is None:
+        if (match := _TAGS_ONLY.fullmatch(text, start, stop)) is None:
             starts.append(start if opened is None else opened)
             opened = None
         elif opened is None and not match["tag"].startswith("</"):

@@ -50,7 +50,6 @@ class TableReader(Protocol):
 
     def rows(self) -> Iterator[bytes]:
         """Yield every row in order, in flat memory."""
-        ...
 
     def row(self, index: int) -> bytes: ...
 
@@ -105,8 +104,7 @@ def _batch_json(batch: pa.RecordBatch) -> list[bytes]:
 
 def _check_table(schema: pa.Schema, num_rows: int, num_bytes: int) -> None:
     """Raise for a table whose rows are ambiguous, or could cost far more than its bytes."""
-    repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
-    if repeated:
+    if repeated := sorted({name for name in schema.names if schema.names.count(name) > 1}):
         raise pa.ArrowInvalid(f"several columns are called {repeated[0]!r}")
     if num_rows > _ROWS_PER_BYTE * num_bytes:
         raise pa.ArrowInvalid(f"it claims {num_rows} rows in {num_bytes} bytes")

@@ -95,8 +95,7 @@ def load_planned(
     """
     described = describe_model(model)
     found, planned = _identity(described, adapter).model_dump(), spec.model.model_dump()
-    differing = [name for name in planned if planned[name] != found[name]]
-    if differing:
+    if differing := [name for name in planned if planned[name] != found[name]]:
         details = ", ".join(f"{name} {short(found[name])} against {short(planned[name])}" for name in differing)
         raise ModelError(
             f"{model} is not the model this signal was planned with: {details}. "
@@ -160,8 +159,7 @@ def _check_gradient(planned: GradientSpec, adapter: str | None) -> None:
     wishes = GradientRequest(**pick_fields(planned, GradientRequest))
     found = _resolve_gradient(ExtractRequest(kind="gradient", gradient=wishes), adapter)
     assert found is not None
-    differing = [name for name in GradientSpec.model_fields if getattr(found, name) != getattr(planned, name)]
-    if differing:
+    if differing := [name for name in GradientSpec.model_fields if getattr(found, name) != getattr(planned, name)]:
         raise ModelError(
             f"{adapter} does not have the {', '.join(differing).replace('_', ' ')} that this signal was planned with. "
             "Give the checkpoint it was planned with, or a new --signal name."

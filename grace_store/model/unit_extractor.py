@@ -153,11 +153,9 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
 
     def _finish(self) -> None:
         """End a unit: nothing may be left to compute."""
-        return
 
     def _forget(self) -> None:
         """Drop what a batch that failed left behind."""
-        return
 
     def prepare(self, samples: Sequence[Sample]) -> PreparedUnit:
         """Tokenise a unit, open its images and form its batches; CPU work only, safe from several threads."""

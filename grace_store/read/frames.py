@@ -108,8 +108,7 @@ def _columns(reader: VectorReader, asked: IntArray) -> tuple[IntArray, dict[str,
     """Return the done samples among those asked for, and the columns of the signal for them, vectors decoded."""
     units = np.unique(asked // reader.store.plan.samples_per_unit).tolist()
     there = [unit for unit in units if unit in reader.committed[0]]
-    parts = list(map_ordered(lambda unit: _unit_columns(reader, unit, asked), there, reader.threads(None)))
-    if not parts:
+    if not (parts := list(map_ordered(lambda unit: _unit_columns(reader, unit, asked), there, reader.threads(None)))):
         raise SettingError(f"signal {reader.names[0]!r} has done none of the samples that were asked for")
     samples, columns = zip(*parts, strict=True)
     return np.concatenate(samples), {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}

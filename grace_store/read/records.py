@@ -37,8 +37,7 @@ def open_dataset(store: Store, paths: Sequence[str | Path] | None = None, *, by_
         check_files(store, dataset, by_content=by_content)
         return dataset
     wanted = [file.path for file in store.plan.files]
-    missing = [str(path) for path in wanted if not Path(path).exists()]
-    if missing:
+    if missing := [str(path) for path in wanted if not Path(path).exists()]:
         raise DatasetChanged(
             f"{store.location} was planned from {', '.join(missing)}, which is no longer there. "
             "Give the files' new place with --data (in Python: data=[...])."

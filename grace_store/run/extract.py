@@ -122,8 +122,7 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
         store, job.signal, job.model, job.request, job.options, model_door(job.door), job.adapter, job.images
     )
     job = replace(job, adapter=adapter, images=image_folder(job.images, view, dataset))
-    units = missing_units(view, job.shard)
-    if not units:
+    if not (units := missing_units(view, job.shard)):
         clear_dead(store.backend)
         listener(_started(view, job.shard, units))
         if view.completion() is not None:

@@ -67,8 +67,7 @@ def name_signals(
             f"{len(names)} --signal names for {len(found)} adapters ({', '.join(found)}). Give one for each, in their "
             "order, or none to name signals after the adapters' folders."
         )
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise SettingError(f"Several adapters would be written as signal {repeated[0]!r}. Give a --signal for each.")
     for name in names:
         check_signal_name(name)

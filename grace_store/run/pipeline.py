@@ -25,11 +25,9 @@ class Feed(Protocol):
     @property
     def is_stopped(self) -> bool:
         """Whether to end after the unit under way, whatever else was taken."""
-        ...
 
     def take(self, *, wait: bool) -> int | None:
         """Return the next unit, or None if there is none (with wait: none will ever come)."""
-        ...
 
 
 class ListFeed:
@@ -138,8 +136,7 @@ def run_pipeline(
         with _Writer(view, options, listener) as writer:
             while writer.failure is None:
                 while len(waiting) <= options.queue_units:
-                    unit = feed.take(wait=not waiting)
-                    if unit is None:
+                    if (unit := feed.take(wait=not waiting)) is None:
                         break
                     waiting.append(pool.submit(load, unit))
                 if not waiting or feed.is_stopped:

@@ -57,8 +57,7 @@ def _repair_documents(backend: Backend) -> list[Problem]:
 def _repair_plan(store: Store, job: ExtractJob, listener: Listener) -> list[Problem]:
     """Write again what is wrong with the plan's arrays: metadata from the plan itself, values from the data."""
     found = list(check_plan(store, deep=True))
-    hopeless = [problem for problem in found if problem.remedy == "replan"]
-    if hopeless:
+    if hopeless := [problem for problem in found if problem.remedy == "replan"]:
         raise StoreError(
             f"The plan of {store.location} itself is damaged ({hopeless[0].where}: {hopeless[0].text}), so there is no "
             "telling which rows are whose. Move the store away and run `grace-store extract` into a new one."

@@ -127,8 +127,7 @@ def signal_status(view: SignalView) -> SignalStatus:
     """Return the counts of one signal: one small file if it is complete, else its commits added up."""
     plan = view.store.plan
     units = view.committed_units()
-    completion = view.completion() if len(units) == plan.num_units else None
-    if completion is not None:
+    if len(units) == plan.num_units and (completion := view.completion()) is not None:
         return SignalStatus(
             num_units=plan.num_units,
             num_units_done=plan.num_units,

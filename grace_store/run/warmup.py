@@ -69,15 +69,13 @@ def warmup(job: WarmupJob, listener: Listener = ignore, stop: threading.Event | 
     """Do what is missing of a warm-up; raise Interrupted if asked to stop before the end."""
     require_peft()
     begun = read_recipe(job.out)
-    model = job.model or (begun.origin["model"] if begun else None)
-    if model is None:
+    if (model := job.model or (begun.origin["model"] if begun else None)) is None:
         raise SettingError(f"{job.out} has no warm-up yet; say which --model to train.")
     store = _planned(job, begun, listener)
     recipe, chosen = _resolve(job, begun, store, model)
     if begun is not None:
         check_recipe(begun, recipe, job.out)
-    done = _read_done(job.out, recipe)
-    if done is not None:
+    if (done := _read_done(job.out, recipe)) is not None:
         listener(Note(f"{job.out} is complete: {done.num_steps} steps were taken before."))
         _warn_of_unlearnt(job, done, listener)
         return done
@@ -99,8 +97,7 @@ def _planned(job: WarmupJob, begun: Recipe | None, listener: Listener) -> Store:
     """Return the store that was planned, or plan one beside the checkpoints."""
     own = _own_plan(job.out)
     is_own = bool(job.data) or open_backend(own).read("zarr.json") is not None
-    location = job.store or (own if is_own else begun.origin["store"] if begun else None)
-    if location is None:
+    if (location := job.store or (own if is_own else begun.origin["store"] if begun else None)) is None:
         raise SettingError("Give a planned --store, or the dataset with --data.")
     if (planned := open_planned(location, job.data_request, job.samples_per_unit)) is not None:
         return planned

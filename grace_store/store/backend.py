@@ -32,65 +32,51 @@ class Backend(Protocol):
 
     def zarr_store(self) -> ZarrStore:
         """Return a read-only view for zarr, to which a missing chunk is an error."""
-        ...
 
     def read(self, key: str) -> bytes | None: ...
 
     def read_slice(self, key: str, part: slice) -> bytes | None:
         """Return value[part] of a key without reading the rest; part is a:b, a: or -a:."""
-        ...
 
     def read_all(self, keys: Iterable[str]) -> Iterator[bytes | None]:
         """Yield the values of keys, in the order of the keys; several at a time where each one takes a round trip."""
-        ...
 
     def write(self, key: str, value: bytes) -> None:
         """Put the whole value under the key or, whatever happens, nothing."""
-        ...
 
     def write_all(self, values: Mapping[str, bytes]) -> None:
         """Write each value as write does, in any order; after an error some are written and some are not."""
-        ...
 
     def write_new(self, key: str, value: bytes) -> bool:
         """Like write, but only if the key is free; False if it was taken."""
-        ...
 
     def renew(self, key: str, value: bytes) -> bool:
         """Let a value count as written now; False, and nothing written, if another value or none is there."""
-        ...
 
     def flush(self) -> None:
         """Return when everything written so far would survive a power cut."""
-        ...
 
     def size(self, key: str) -> int | None: ...
 
     def written_at(self, key: str) -> float | None:
         """Return when a value was written or renewed, in seconds since 1970 by the clock of the storage."""
-        ...
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """Yield (key, size) of everything below a prefix, from one listing."""
-        ...
 
     def names(self, prefix: str) -> list[str]:
         """Return the sorted names directly below a prefix."""
-        ...
 
     def walk(self, prefix: str = "") -> Iterator[str]:
         """Yield every key below a prefix."""
-        ...
 
     def delete(self, *keys: str) -> None:
         """Delete values; those that are not there are no error."""
-        ...
 
     def delete_tree(self, prefix: str) -> None: ...
 
     def prune(self) -> None:
         """Remove the folders of a store that has nothing in it, and those only."""
-        ...
 
 
 class LocalBackend:

@@ -210,8 +210,7 @@ def _wrong_unit(view: SignalView, commit: Commit, sizes: Sizes, *, deep: bool) -
         yield keys.commit_key(view.name, commit.unit), "samples done and set aside do not add up"
     for name, chunk in commit.chunks.items():
         key = f"{view.key}/{name}"
-        size = sizes.get(key)
-        if size is None:
+        if (size := sizes.get(key)) is None:
             yield key, "chunk is missing"
         elif size != chunk.num_bytes:
             yield key, f"chunk has {size} bytes, {chunk.num_bytes} were written"

@@ -76,8 +76,7 @@ class ChunkReader:
             raise self._broken(where, "is missing")
         if hashlib.sha256(raw).hexdigest() != committed.get("sha256"):
             raise self._broken(where, "is not the chunk that was committed")
-        codecs = self._codecs.get(spec.name)
-        if codecs is None:
+        if (codecs := self._codecs.get(spec.name)) is None:
             codecs = self._codecs[spec.name] = _Codecs(self._group[spec.name], spec)
         try:
             chunk = codecs.decode(raw, key)

@@ -59,8 +59,7 @@ class Store:
     @classmethod
     def open(cls, location: str | Path | Backend) -> Store:
         backend = open_backend(location) if isinstance(location, (str, Path)) else location
-        raw = backend.read("zarr.json")
-        if raw is None:
+        if (raw := backend.read("zarr.json")) is None:
             found = "nothing is there" if not backend.names("") else "it has no plan (planning may have been cut short)"
             if isinstance(backend, LocalBackend) and backend.root.is_file():
                 found = "it is a file"
@@ -99,8 +98,7 @@ class Store:
     def signal(self, name: str | None = None) -> SignalView:
         """Return a signal by name; without a name, the only one there is."""
         if name is None:
-            names = self.signal_names
-            if not names:
+            if not (names := self.signal_names):
                 raise UnknownName(f"{self.location} has no signal yet; `grace-store extract` writes one.")
             if len(names) > 1:
                 raise UnknownName(
@@ -277,8 +275,7 @@ class SignalView:
 
     def array_spec(self, name: str) -> layout.ArraySpec:
         """Return what the plan implies of one of the signal's arrays."""
-        spec = self._group.specs.get(name)
-        if spec is None:
+        if (spec := self._group.specs.get(name)) is None:
             raise UnknownName(
                 f"Signal {self.name!r} of {self.store.location} has vectors per {self.vectors_of}, and no {name}."
             )

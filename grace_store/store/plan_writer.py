@@ -222,8 +222,7 @@ def check_claimable(backend: Backend) -> None:
     arrays = "|".join(spec.name for spec in sample_arrays(1, 1))
     samples = rf"{SAMPLES_GROUP}/(({arrays})/(zarr\.json|c/[0-9/]+)|zarr\.json)"
     ours = re.compile(rf"{samples}|{SIGNALS_GROUP}/zarr\.json|{LEDGER_GROUP}/.*")
-    strangers = [name for name in backend.names("") if name not in keys.GROUPS]
-    if not strangers:
+    if not (strangers := [name for name in backend.names("") if name not in keys.GROUPS]):
         if backend.names(COMMITS):
             raise NotAStore(
                 f"{backend.location} holds units of a store whose plan (zarr.json) is gone. `grace-store repair` puts "

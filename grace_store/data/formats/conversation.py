@@ -34,8 +34,7 @@ def read_turns(record: Fields, key: str, role_key: str, text_key: str) -> list[D
     for number, turn in enumerate(turns, start=1):
         if not isinstance(turn, dict) or not isinstance(turn.get(role_key), str):
             raise Unusable(Reason.UNKNOWN_RECORD, f"turn {number} of {key!r} has no {role_key!r}")
-        role = _ROLES.get(turn[role_key].strip().lower())
-        if role is None:
+        if (role := _ROLES.get(turn[role_key].strip().lower())) is None:
             raise Unusable(
                 Reason.UNKNOWN_RECORD,
                 f"turn {number} of {key!r} is from {turn[role_key][:40]!r}; known are {', '.join(_ROLES)}",
@@ -74,8 +73,7 @@ def _content_parts(content: Any, where: str) -> list[Part]:
 
 def finish_conversation(record: Fields, drafts: Sequence[Draft]) -> Trace:
     """Return the trace whose response is the last assistant turn, the record's images in their places."""
-    last = max((i for i, (role, _) in enumerate(drafts) if role == "assistant"), default=None)
-    if last is None:
+    if (last := max((i for i, (role, _) in enumerate(drafts) if role == "assistant"), default=None)) is None:
         raise Unusable(Reason.NO_RESPONSE, "no turn is the assistant's")
     response = "".join(part for part in drafts[last][1] if isinstance(part, str))
     return Trace(place_images(drafts[:last], record_images(record)), response)

@@ -118,7 +118,6 @@ def _moment(path: Path, moment: str, tensors: dict[str, Tensor], coordinates: li
     found = {
         names[key.removeprefix(prefix)]: tensor for key, tensor in own.items() if key.removeprefix(prefix) in names
     }
-    wrong = [each.name for each in coordinates if each.name not in found or found[each.name].shape != each.shape]
-    if wrong:
+    if wrong := [each.name for each in coordinates if each.name not in found or found[each.name].shape != each.shape]:
         raise ModelError(f"{path} has no {moment} of {wrong[0]} in its shape: it belongs to another adapter.")
     return {each.name: found[each.name] for each in coordinates}

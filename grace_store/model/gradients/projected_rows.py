@@ -53,8 +53,7 @@ class ProjectedRows:
 
     def flush(self) -> None:
         """Project all that waits; if memory runs out, it goes on waiting."""
-        waiting = self._waiting
-        if not waiting:
+        if not (waiting := self._waiting):
             return
         made = waiting[0].out.new_zeros((sum(len(each.rows) for each in waiting), waiting[0].out.shape[1]))
         for each in self._coordinates:

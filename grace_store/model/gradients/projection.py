@@ -30,7 +30,6 @@ class Projector(Protocol):
 
     def add(self, out: Tensor, piece: Tensor, start: int) -> None:
         """Add the projection of a piece (rows, coordinates), whose first coordinate is start, to out (rows, d)."""
-        ...
 
 
 def make_projector(spec: GradientSpec) -> Projector:

@@ -51,7 +51,6 @@ class GradientSource(Protocol):
 
         The caller takes all gradients before it runs another batch.
         """
-        ...
 
 
 class RecordedGradients:
@@ -157,8 +156,7 @@ def _is_exact(
     except NotBySample as error:
         _LOG.info("gradients one sample at a time: %s", error)
         return False
-    missing = [name for name in parameters if name not in found]
-    if missing:
+    if missing := [name for name in parameters if name not in found]:
         # A part that runs for some inputs only, such as a vision tower: nobody knows what it will be given.
         _LOG.info("gradients one sample at a time: %s has no part in a text", missing[0])
         return False

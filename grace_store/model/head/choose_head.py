@@ -57,8 +57,7 @@ def _check_whole(model: Any, own: OwnForward) -> tuple[int, int]:
         refuse_not_finite(model)
         remedy = "Its configuration may be damaged" if hidden.dtype == torch.float32 else "Try --dtype float32"
         raise ModelError(f"{type(model).__name__} gives logits that are not numbers in {hidden.dtype}. {remedy}.")
-    same = whole.shape == parts.shape and _close(whole, parts, _WHOLE_TOLERANCE.get(hidden.dtype, 5e-2))
-    if not same:
+    if whole.shape != parts.shape or not _close(whole, parts, _WHOLE_TOLERANCE.get(hidden.dtype, 5e-2)):
         raise ModelError(
             f"{type(model).__name__} cannot be taken apart into a backbone and a head: together they give other logits "
             "than the whole. It cannot be used."

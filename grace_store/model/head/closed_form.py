@@ -61,11 +61,9 @@ class OutputHead(Protocol):
 
     def segment_means(self, hidden: Tensor, tokens: ResponseTokens, block_tokens: int) -> SegmentMeans:
         """Return the means of dL/dh and of the tokens' statistics; hidden is (num_tokens, vector_size)."""
-        ...
 
     def release(self) -> None:
         """Give back memory kept between calls."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,8 +124,7 @@ def backbones(model: Any) -> list[nn.Module]:
     found = [backbone_of(model)]
     if hasattr(model, "get_decoder"):
         found.append(model.get_decoder())
-    unique = {id(module): module for module in found if module is not model}
-    if not unique:
+    if not (unique := {id(module): module for module in found if module is not model}):
         raise ModelError(f"{type(model).__name__} has no backbone apart from its head; it cannot be used.")
     return list(unique.values())
 

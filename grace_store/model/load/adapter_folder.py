@@ -96,8 +96,7 @@ def open_adapter(path: str | Path) -> AdapterFolder:
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise ModelError(f"There is no adapter at {folder}: expected a folder with {CONFIG} and {TENSORS}.")
-    config = read_object(folder / CONFIG)
-    if config is None:
+    if (config := read_object(folder / CONFIG)) is None:
         if (folder / "config.json").is_file():
             raise ModelError(f"{folder} is a whole model, not an adapter. Give it with --model, without --adapter.")
         raise ModelError(f"{folder} has no {CONFIG}: it is no adapter in peft's layout.")
@@ -146,8 +145,7 @@ def _refuse_unfit(folder: Path, config: dict[str, Any]) -> None:
         raise ModelError(f"{folder} also trained biases (bias={config['bias']}), which is not supported. {MERGING}.")
     _refuse_changed_base(folder, config.get("init_lora_weights", True))
     known = {*UNDERSTOOD, *IMMATERIAL, *CHECKED}
-    strange = sorted(key for key, value in config.items() if key not in known and _is_set(key, value))
-    if strange:
+    if strange := sorted(key for key, value in config.items() if key not in known and _is_set(key, value)):
         raise ModelError(
             f"{folder} uses {', '.join(strange)} ({CONFIG}), which cannot be merged exactly here. {MERGING}."
         )

@@ -70,8 +70,7 @@ def read_adapter(path: str | Path) -> Adapter:
     carried: dict[str, Tensor] = {}
     trained_whole = tuple(folder.config.get("modules_to_save") or ())
     for name, tensor in sorted(tensors.items()):
-        found = _LORA_KEY.fullmatch(name)
-        if found:
+        if found := _LORA_KEY.fullmatch(name):
             lora.setdefault(found["module"], {})[found["part"]] = tensor
         elif "lora_" in name:
             raise ModelError(f"{folder.tensors} holds {name}, which is not LoRA on a linear layer. {MERGING}.")
@@ -83,8 +82,7 @@ def read_adapter(path: str | Path) -> Adapter:
 
 def check_base(adapter: Adapter, base: ModelIdentity) -> None:
     """Raise if the adapter says it was trained on another model."""
-    state = adapter.folder.state
-    if state is None:
+    if (state := adapter.folder.state) is None:
         return
     parts = ("architecture", "config", "weights")
     if differing := [part for part in parts if getattr(state.base, part) != getattr(base, part)]:
@@ -191,8 +189,7 @@ def _check_whole(folder: AdapterFolder, lora: dict[str, dict[str, Tensor]], save
     if not lora:
         raise ModelError(f"{folder.tensors} holds no LoRA tensors.")
     needed = {"lora_A", "lora_B"} | ({"lora_magnitude_vector"} if folder.config.get("use_dora") else set())
-    halves = [name for name, parts in lora.items() if set(parts) != needed]
-    if halves:
+    if halves := [name for name, parts in lora.items() if set(parts) != needed]:
         raise ModelError(f"{folder.tensors} lacks {' or '.join(sorted(needed))} of {halves[0]}.")
     for name, parts in lora.items():
         if any(parts[part].dim() != 2 for part in ("lora_A", "lora_B")):
@@ -237,8 +234,7 @@ def _renaming(adapter: Adapter, modules: dict[str, nn.Module]) -> Callable[[str]
         def rename(name: str, old: str = old, new: str = new) -> str:
             return new + name.removeprefix(old) if name.startswith(old) else name
 
-        absent = [name for name in adapter.lora if rename(name) not in modules]
-        if not absent:
+        if not (absent := [name for name in adapter.lora if rename(name) not in modules]):
             return rename
         missing = missing or absent
     raise ModelError(f"{adapter.folder.path} does not fit this model: it has no {_some(missing)}. {_its_base(adapter)}")
@@ -266,8 +262,7 @@ def _check_saved(
         raise _misfit(adapter, model, "tensors trained whole have no place of their shape", wrong)
     owner: Any = model
     ends = (owner.get_input_embeddings(), owner.get_output_embeddings())
-    unnamed = [name for name in adapter.carried if modules[rename(name).rpartition(".")[0]] not in ends]
-    if unnamed:
+    if unnamed := [name for name in adapter.carried if modules[rename(name).rpartition(".")[0]] not in ends]:
         raise ModelError(f"{adapter.folder.tensors} holds {_some(unnamed)}, which modules_to_save does not name.")
 
 

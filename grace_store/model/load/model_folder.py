@@ -84,8 +84,7 @@ def _weight_files(folder: Path) -> dict[str, Path]:
         return {"model.safetensors": folder / "model.safetensors"}
     if "model.safetensors.index.json" in names:
         return _shards(folder)
-    pickles = [name for name in names if name.endswith(_PICKLE_SUFFIXES)]
-    if pickles:
+    if pickles := [name for name in names if name.endswith(_PICKLE_SUFFIXES)]:
         raise UnsafeModel(
             f"{folder} holds its weights as pickles ({', '.join(pickles[:3])}), which can run code when opened. "
             "Convert them: load the model once where you trust it and save_pretrained(folder) writes safetensors."
@@ -99,12 +98,10 @@ def _shards(folder: Path) -> dict[str, Path]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelError(f"{folder / 'model.safetensors.index.json'} has no weight_map; copy the file anew.")
     shards = sorted({str(name) for name in weight_map.values()})
-    outside = [name for name in shards if Path(name).name != name or not name.endswith(".safetensors")]
-    if outside:
+    if outside := [name for name in shards if Path(name).name != name or not name.endswith(".safetensors")]:
         raise UnsafeModel(f"The index in {folder} names weights that are no safetensors in the folder: {outside[0]}.")
     here = {entry.name for entry in folder.iterdir() if entry.is_file()}
-    missing = [name for name in shards if name not in here]
-    if missing:
+    if missing := [name for name in shards if name not in here]:
         raise ModelError(f"{folder} lacks {len(missing)} of {len(shards)} weight files: {', '.join(missing[:5])}.")
     return {name: folder / name for name in shards}
 
@@ -116,8 +113,7 @@ def _refuse_adapter(folder: Path) -> None:
 
 
 def _read_json(path: Path, *, missing: str) -> dict[str, Any]:
-    content = read_object(path)
-    if content is None:
+    if (content := read_object(path)) is None:
         raise ModelError(f"{path.parent} has no {path.name}. {missing}".rstrip())
     return content
 

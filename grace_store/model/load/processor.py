@@ -110,8 +110,7 @@ def _processor_class(folder: Path, config: Any) -> Any:
     """Return the class that the folder names, if transformers has it, else that of the model's family."""
     for name in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
         named = (read_object(folder / name) or {}).get("processor_class")
-        found = processor_class_from_name(named) if isinstance(named, str) else None
-        if found is not None:
+        if isinstance(named, str) and (found := processor_class_from_name(named)) is not None:
             return found
     if type(config) in PROCESSOR_MAPPING:
         return PROCESSOR_MAPPING[type(config)]
@@ -127,8 +126,7 @@ def _parts(family: Any, images: Any, tokenizer: Any) -> list[Any]:
 
 def _without_videos(family: Any) -> Any:
     """Return a class of the same name and behaviour whose only parts are a tokenizer and an image processor."""
-    needed = [name for name in family.get_attributes() if name not in (*_PARTS, "video_processor")]
-    if needed:
+    if needed := [name for name in family.get_attributes() if name not in (*_PARTS, "video_processor")]:
         raise ValueError(f"{family.__name__} also needs {', '.join(needed)}")
     module = sys.modules[family.__module__]
     for name in _FOR_VIDEOS:

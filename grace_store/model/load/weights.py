@@ -229,8 +229,7 @@ def _refuse_unfit(folder: ModelFolder, config: Any) -> None:
         raise ModelError(f"{folder.path} is a {kind}, which has no causal language model in transformers.")
     if encoder:
         raise ModelError(f"{folder.path} is an encoder ({kind}): it sees what it is to predict. Give a causal one.")
-    quantization = folder.config.get("quantization_config")
-    if quantization:
+    if quantization := folder.config.get("quantization_config"):
         method = quantization.get("quant_method", "?") if isinstance(quantization, dict) else "?"
         raise ModelError(
             f"{folder.path} holds quantised weights ({method}), which would not run in the dtype asked for. "
@@ -320,8 +319,7 @@ def _read_weights(
 
 def _say_what_differs(described: ModelDescription) -> None:
     """Raise if tensors have other shapes than the configuration makes them, which transformers does not spell out."""
-    differing = differing_shapes(read_shapes(described.folder), skeleton_of(described))
-    if differing:
+    if differing := differing_shapes(read_shapes(described.folder), skeleton_of(described)):
         raise ModelError(
             f"The weights in {described.folder.path} are not those of its config.json: {len(differing)} of another "
             f"shape ({'; '.join(differing[:3])}{'; ...' if len(differing) > 3 else ''})."
@@ -332,13 +330,11 @@ def _refuse_incomplete(folder: ModelFolder, report: dict[str, Any]) -> None:
     """Raise where transformers would have made up weights, and only have warned."""
     problems = []
     for key, meaning in (("missing_keys", "missing"), ("mismatched_keys", "of another shape")):
-        names = sorted(str(name) for name in report.get(key) or ())
-        if names:
+        if names := sorted(str(name) for name in report.get(key) or ()):
             problems.append(f"{len(names)} {meaning} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})")
     if problems:
         raise ModelError(f"The weights in {folder.path} are not those of its config.json: {'; '.join(problems)}.")
-    unexpected = report.get("unexpected_keys")
-    if unexpected:
+    if unexpected := report.get("unexpected_keys"):
         _LOG.warning("%s holds %d tensors that the model does not use", folder.path, len(unexpected))
 
 

@@ -37,8 +37,7 @@ def target_names(model: Any) -> list[str]:
     decoder = language_part(model)
     output = model.get_output_embeddings()
     inside = {id(module) for module in decoder.modules() if isinstance(module, nn.Linear | Conv1D)}
-    names = [name for name, module in model.named_modules() if id(module) in inside and module is not output]
-    if not names:
+    if not (names := [name for name, module in model.named_modules() if id(module) in inside and module is not output]):
         raise ModelError(f"{type(model).__name__} has no linear layers in its language part for LoRA to go on.")
     return names
 

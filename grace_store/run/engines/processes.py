@@ -134,8 +134,7 @@ def device_environment(device: str) -> dict[str, str]:
 
 class _Processes(Engine):
     def run(self, work: Work) -> None:
-        devices = work.engine.devices
-        if not devices:
+        if not (devices := work.engine.devices):
             raise SettingError("The engine of processes needs devices: one process is started for each.")
         work.listener(Note(f"Starting {counted(len(devices), 'worker')} on {', '.join(devices)}."))
         _Run(work).finish()
