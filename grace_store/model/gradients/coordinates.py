@@ -7,6 +7,7 @@ by now. Its elements are coordinates of the gradient: parameters by name, each i
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,17 +39,9 @@ class Coordinates:
 
 def coordinates_of(adapter: Adapter) -> list[Coordinates]:
     """Return the places of an adapter's LoRA parameters; those trained whole (modules_to_save) have none."""
-    shapes = {
-        f"{module}.{part}": tuple(tensor.shape)
-        for module, parts in adapter.lora.items()
-        for part, tensor in parts.items()
-    }
-    found: list[Coordinates] = []
-    start = 0
-    for name in sorted(shapes):
-        found.append(Coordinates(name, shapes[name], start))
-        start += found[-1].size
-    return found
+    shapes = {f"{module}.{part}": each.shape for module, parts in adapter.lora.items() for part, each in parts.items()}
+    starts = itertools.accumulate((shapes[name].numel() for name in sorted(shapes)), initial=0)
+    return [Coordinates(name, tuple(shapes[name]), start) for name, start in zip(sorted(shapes), starts, strict=False)]
 
 
 def coordinates_sha256(coordinates: list[Coordinates]) -> str:
@@ -58,11 +51,8 @@ def coordinates_sha256(coordinates: list[Coordinates]) -> str:
 
 def parameters_of(coordinates: list[Coordinates], layers: dict[str, LoraLayer]) -> dict[str, nn.Parameter]:
     """Return the parameters themselves, from layers by their modules' names in the adapter."""
-    found: dict[str, nn.Parameter] = {}
-    for each in coordinates:
-        module, _, part = each.name.rpartition(".")
-        found[each.name] = getattr(layers[module], part)[ADAPTER].weight
-    return found
+    places = {each.name: each.name.rpartition(".") for each in coordinates}
+    return {name: getattr(layers[module], part)[ADAPTER].weight for name, (module, _, part) in places.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +103,8 @@ def read_moments(adapter: Adapter, coordinates: list[Coordinates]) -> Moments:
 def _moment(path: Path, moment: str, tensors: dict[str, Tensor], coordinates: list[Coordinates]) -> dict[str, Tensor]:
     """Return one moment of every parameter, by the parameters' names."""
     prefix = f"{moment}."
-    own = {key: tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-    names = tensor_names(key.removeprefix(prefix) for key in own)
-    found = {
-        names[key.removeprefix(prefix)]: tensor for key, tensor in own.items() if key.removeprefix(prefix) in names
-    }
+    own = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+    found = {name: own[key] for key, name in tensor_names(own).items()}
     if wrong := [each.name for each in coordinates if each.name not in found or found[each.name].shape != each.shape]:
         raise ModelError(f"{path} has no {moment} of {wrong[0]} in its shape: it belongs to another adapter.")
     return {each.name: found[each.name] for each in coordinates}

@@ -19,8 +19,7 @@ from grace_store.base.unit import SampleSignals, UnitOutcome
 from grace_store.model.failures import is_out_of_memory
 from grace_store.model.gradients.adam_step import AdamStep
 from grace_store.model.gradients.coordinates import coordinates_of, parameters_of, read_moments
-from grace_store.model.gradients.projected_rows import ProjectedRows
-from grace_store.model.gradients.projection import make_projector
+from grace_store.model.gradients.projection import ProjectedRows, make_projector
 from grace_store.model.gradients.recorded_gradients import record
 from grace_store.model.gradients.sample_gradients import (
     PlainGradients,
@@ -42,9 +41,6 @@ from grace_store.model.unit_extractor import (
     UnitInFlight,
     to_host,
 )
-
-GRADIENT_BATCH_TOKENS = 2048
-"""A backward pass keeps what every layer was given, many times what a forward pass needs."""
 
 
 @dataclass(slots=True)
@@ -82,6 +78,9 @@ class PendingSamples(UnitInFlight[VectorRows, SampleSignals]):
 class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
     """Turns samples into projected gradients of the loss over a LoRA adapter's parameters."""
 
+    batch_tokens = 2048
+    """A backward pass keeps what every layer was given, many times what a forward pass needs."""
+
     def __init__(
         self,
         loaded: LoadedModel,
@@ -94,7 +93,7 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
         """Take a model without the adapter, which is put on it and stays there."""
         assert spec.gradient is not None
         layers = attach_adapter(adapter, loaded.model)
-        super().__init__(loaded, spec, options, batch_tokens=GRADIENT_BATCH_TOKENS, images=images)
+        super().__init__(loaded, spec, options, images=images)
         self._gradient = spec.gradient
         coordinates = coordinates_of(adapter)
         parameters = parameters_of(coordinates, layers)

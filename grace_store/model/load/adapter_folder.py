@@ -28,45 +28,17 @@ MERGING = (
 INITIALISATIONS = ("gaussian", "orthogonal", "eva", "mica")
 """Values of init_lora_weights, beside true and false, that leave the base model's weights as they are."""
 UNDERSTOOD = (
-    "r",
-    "lora_alpha",
-    "rank_pattern",
-    "alpha_pattern",
-    "use_rslora",
-    "use_dora",
-    "fan_in_fan_out",
-    "modules_to_save",
-)
+    "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "fan_in_fan_out", "modules_to_save",
+)  # fmt: skip
 """Keys that change what a finished adapter computes, and that peft merges exactly."""
 CHECKED = ("bias", "init_lora_weights", "peft_type")
 """Keys of which only some values can be used."""
-IMMATERIAL = frozenset(
-    {
-        "auto_mapping",
-        "base_model_name_or_path",
-        "corda_config",
-        "ensure_weight_tying",
-        "eva_config",
-        "exclude_modules",
-        "inference_mode",
-        "layers_pattern",
-        "layers_to_transform",
-        "loftq_config",
-        "lora_dropout",
-        "lora_dtype",
-        "lora_ga_config",
-        "lorap_emb_lr",
-        "lorap_lr_ratio",
-        "megatron_core",
-        "model_key_mapping",
-        "peft_version",
-        "qalora_group_size",
-        "revision",
-        "runtime_config",
-        "target_modules",
-        "task_type",
-    }
-)
+IMMATERIAL = (
+    "auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config", "exclude_modules",
+    "inference_mode", "layers_pattern", "layers_to_transform", "loftq_config", "lora_dropout", "lora_dtype",
+    "lora_ga_config", "lorap_emb_lr", "lorap_lr_ratio", "megatron_core", "model_key_mapping", "peft_version",
+    "qalora_group_size", "revision", "runtime_config", "target_modules", "task_type",
+)  # fmt: skip
 """Keys that only mattered while the adapter was made (those of an initialisation count with it alone), or say where it
 goes, which its tensors say better."""
 

@@ -214,16 +214,13 @@ def _setting(config: dict[str, Any], pattern_key: str, key: str, module: str) ->
 
 def _digest(folder: AdapterFolder, lora: dict[str, dict[str, Tensor]], saved: dict[str, Tensor]) -> str:
     flat = {f"{module}.{part}": tensor for module, parts in lora.items() for part, tensor in parts.items()} | saved
+    raw = {name: tensor.contiguous().flatten().view(torch.uint8).numpy().data for name, tensor in flat.items()}
     contents = {
-        name: [str(tensor.dtype), list(tensor.shape), hashlib.sha256(_bytes(tensor)).hexdigest()]
+        name: [str(tensor.dtype), list(tensor.shape), hashlib.sha256(raw[name]).hexdigest()]
         for name, tensor in flat.items()
     }
     settings = {key: folder.config[key] for key in UNDERSTOOD if folder.config.get(key)}
     return hashlib.sha256(canonical_json({"tensors": contents, "settings": settings})).hexdigest()
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return bytes(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
 
 
 def _renaming(adapter: Adapter, modules: dict[str, nn.Module]) -> Callable[[str], str]:
@@ -244,9 +241,7 @@ def _linear_shape(module: nn.Module) -> tuple[int, int] | None:
     """Return (outputs, inputs) of a linear layer."""
     if isinstance(module, nn.Linear):
         return module.out_features, module.in_features
-    if isinstance(module, Conv1D):
-        return int(module.weight.shape[1]), int(module.weight.shape[0])
-    return None
+    return (int(module.weight.shape[1]), int(module.weight.shape[0])) if isinstance(module, Conv1D) else None
 
 
 def _check_saved(
@@ -260,8 +255,7 @@ def _check_saved(
             wrong.append(rename(name))
     if wrong:
         raise _misfit(adapter, model, "tensors trained whole have no place of their shape", wrong)
-    owner: Any = model
-    ends = (owner.get_input_embeddings(), owner.get_output_embeddings())
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())  # type: ignore[operator]
     if unnamed := [name for name in adapter.carried if modules[rename(name).rpartition(".")[0]] not in ends]:
         raise ModelError(f"{adapter.folder.tensors} holds {_some(unnamed)}, which modules_to_save does not name.")
 
@@ -316,9 +310,8 @@ def _its_base(adapter: Adapter) -> str:
 
 
 def _some(names: list[str]) -> str:
-    return ", ".join(names[:_NAMES_SHOWN]) + (
-        f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    )
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _by(shape: tuple[int, int] | None) -> str:

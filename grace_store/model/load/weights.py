@@ -35,12 +35,11 @@ from transformers.utils import logging as transformers_logging
 from grace_store.base.errors import ModelError, SettingError, UnsafeModel
 from grace_store.base.settings import Attention, Dtype, ModelIdentity, default_threads
 from grace_store.model.failures import in_words, telling
-from grace_store.model.head.own_forward import refuse_not_finite, run_backbone
+from grace_store.model.head.own_forward import refuse_not_finite, run_backbone, trial_ids
 from grace_store.model.load.identity import identify
 from grace_store.model.load.length_probe import forget_lengths
-from grace_store.model.load.model_folder import ModelFolder, open_folder
+from grace_store.model.load.model_folder import ModelFolder, check_plausible, differing_shapes, open_folder, read_shapes
 from grace_store.model.load.processor import read_processor
-from grace_store.model.load.weight_files import check_plausible, differing_shapes, read_shapes
 
 _LOG = logging.getLogger(__name__)
 # transformers annotates some of its functions and overloads others wrongly: not to be checked.
@@ -108,30 +107,15 @@ def _describe(path: str, _stamp: tuple[tuple[str, int, int], ...]) -> ModelDescr
         output = skeleton.get_output_embeddings()
         text_config = config.get_text_config()
         shape = tuple(output.weight.shape) if output is not None else (text_config.vocab_size, text_config.hidden_size)
-        identity = identify(
-            folder,
-            tokenizer,
-            architecture=type(skeleton).__name__,
-            hidden_size=shape[1],
-            vocab_size=shape[0],
-            processor=processor,
-        )
-        return ModelDescription(
-            folder,
-            config,
-            tokenizer,
-            identity,
-            supports_sdpa=_supports_sdpa(skeleton),
-            max_positions=_max_positions(text_config),
-            context=_context(text_config),
-            processor=processor,
-        )
-
-
-def _supports_sdpa(skeleton: nn.Module) -> bool:
-    """Tell whether all parts of a model have that attention: those for text and for images are classes of their own."""
-    parts: list[Any] = [part for part in skeleton.modules() if isinstance(part, PreTrainedModel)]
-    return all(part._supports_sdpa for part in parts)
+        identity = identify(folder, type(skeleton).__name__, shape, tokenizer, processor)
+        # Parts for text and for images are classes of their own.
+        supports_sdpa = all(part._supports_sdpa for part in skeleton.modules() if isinstance(part, PreTrainedModel))
+        limit = getattr(text_config, "max_position_embeddings", None)
+        length = int(limit) if limit and limit > 0 else None
+        # Rotary positions are computed: no table of them ends, but the model is said to be made for some length.
+        computes = bool(getattr(text_config, "rope_parameters", None) or getattr(text_config, "alibi", False))
+        places, context = (None, length) if computes else (length, None)
+        return ModelDescription(folder, config, tokenizer, identity, supports_sdpa, places, context, processor)
 
 
 def load(
@@ -165,15 +149,8 @@ def load_described(
     forget_lengths(model)
     with telling(f"The model in {described.folder.path} does not run"):
         _check_causal(model)
-    return LoadedModel(
-        model,
-        described.tokenizer,
-        described.identity,
-        target,
-        described.max_positions,
-        described.context,
-        described.processor,
-    )
+    limits = described.max_positions, described.context
+    return LoadedModel(model, described.tokenizer, described.identity, target, *limits, described.processor)
 
 
 def resolve_device(device: str) -> torch.device:
@@ -289,7 +266,8 @@ def _read_weights(
     described: ModelDescription, dtype: torch.dtype, attention: Attention, experts: str | None, device: torch.device
 ) -> Any:
     folder = described.folder
-    options: dict[str, Any] = dict(_LOCAL)
+    options: dict[str, Any] = {**_LOCAL, "use_safetensors": True, "output_loading_info": True}
+    options["attn_implementation"] = attention
     if folder.gguf_file:
         options.update(gguf_file=folder.gguf_file, quantization_config=GgufConfig(dequantize=True))
     if experts:
@@ -300,14 +278,7 @@ def _read_weights(
     silence = redirect_stderr(io.StringIO()) if folder.gguf_file else nullcontext()
     try:
         with silence, telling(f"The weights in {folder.path} cannot be loaded"):
-            model, report = _models(described.config).from_pretrained(
-                folder.path,
-                dtype=dtype,
-                attn_implementation=attention,
-                use_safetensors=True,
-                output_loading_info=True,
-                **options,
-            )
+            model, report = _models(described.config).from_pretrained(folder.path, dtype=dtype, **options)
     except ModelError as error:
         _say_what_differs(described)
         if "attention" in str(error):
@@ -338,34 +309,13 @@ def _refuse_incomplete(folder: ModelFolder, report: dict[str, Any]) -> None:
         _LOG.warning("%s holds %d tensors that the model does not use", folder.path, len(unexpected))
 
 
-def _max_positions(config: Any) -> int | None:
-    """Return the size of the model's table of positions; rotary positions are computed and have none."""
-    return None if _computes_positions(config) else _declared_length(config)
-
-
-def _context(config: Any) -> int | None:
-    """Return the length that a model with computed positions is said to be made for."""
-    return _declared_length(config) if _computes_positions(config) else None
-
-
-def _computes_positions(config: Any) -> bool:
-    return bool(getattr(config, "rope_parameters", None) or getattr(config, "alibi", False))
-
-
-def _declared_length(config: Any) -> int | None:
-    limit = getattr(config, "max_position_embeddings", None)
-    return int(limit) if limit and limit > 0 else None
-
-
 def _check_causal(model: Any) -> None:
     """Raise unless hidden states depend on nothing to their right.
 
     Losses are predictions only then. Batches also rely on it: they are padded on the right and need no mask,
     which leaves attention its fastest kernels.
     """
-    num_ids = model.get_input_embeddings().weight.shape[0]
-    device = next(model.parameters()).device
-    ids = (torch.arange(1, 9, device=device) * 31 % num_ids).unsqueeze(0)
+    ids = trial_ids(model, 8, 31)
     padded = torch.cat((ids[:, :5], torch.zeros_like(ids[:, 5:])), dim=1)
     with torch.inference_mode():
         alone = run_backbone(model, input_ids=ids[:, :5]).last_hidden_state.float()

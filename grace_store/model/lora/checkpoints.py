@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,16 +46,11 @@ class TrainingState:
     """exp_avg and exp_avg_sq, each by the adapter's tensor names."""
 
 
-def checkpoint_folder(out: Path, step: int) -> Path:
-    """Return where the checkpoint after a step lies."""
-    return out / f"checkpoint-{step}"
-
-
 def write_checkpoint(
     out: Path, progress: TrainingState, config: dict[str, Any], spec: WarmupSpec, state: CheckpointState
 ) -> Path:
     """Write one checkpoint under a temporary name and give it its own once it is whole."""
-    final = checkpoint_folder(out, progress.step)
+    final = out / f"checkpoint-{progress.step}"
     part = out / f".{final.name}.part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
@@ -113,15 +108,13 @@ def read_last(out: Path, recipe_sha256: str) -> TrainingState | None:
 
 def capture(step: int, parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> TrainingState:
     """Return the present state on the CPU."""
-    state: Callable[[torch.nn.Parameter], dict[str, Tensor]] = lambda each: optimizer.state[each]  # noqa: E731
-    return TrainingState(
-        step,
-        {name: parameter.detach().cpu().clone() for name, parameter in parameters.items()},
-        {
-            moment: {name: state(parameter)[moment].detach().cpu().clone() for name, parameter in parameters.items()}
-            for moment in MOMENTS
-        },
-    )
+
+    def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+
+    states = {name: optimizer.state[parameter] for name, parameter in parameters.items()}
+    moments = {moment: copied({name: each[moment] for name, each in states.items()}) for moment in MOMENTS}
+    return TrainingState(step, copied(parameters), moments)
 
 
 def restore(

@@ -23,8 +23,7 @@ from grace_store.model.inputs.vision import image_mark
 from grace_store.model.load.weights import ModelDescription, describe_model, load_described, resolve_device
 from grace_store.model.lora.ranks import as_one_of
 from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupRequest, WarmupSpec
-from grace_store.model.lora.schedule import checkpoint_steps
-from grace_store.model.lora.step_loop import StepLoop, TrainingSet
+from grace_store.model.lora.step_loop import StepLoop, TrainingSet, checkpoint_steps
 from grace_store.model.lora.training import AdapterTrainer
 from grace_store.model.lora.training_data import TrainingEncoder, TrainingSample
 
@@ -95,16 +94,8 @@ class Warmup:
     def run(self, data: TrainingSet, out: Path, recipe_sha256: str, listener: Listener, stop: threading.Event) -> None:
         """Take every step that is missing; raise Interrupted if asked to stop before the end."""
         trainer = AdapterTrainer(self._loaded, self._spec, self._options, self._ranks, self._model_path)
-        loop = StepLoop(
-            self._spec,
-            trainer,
-            data,
-            out=out,
-            recipe_sha256=recipe_sha256,
-            save_seconds=self._options.save_seconds,
-            ranks=self._ranks,
-            listener=listener,
-        )
+        seconds, is_first = self._options.save_seconds, self._ranks.is_first
+        loop = StepLoop(self._spec, trainer, data, out, recipe_sha256, seconds, is_first, listener)
         with as_one_of(self._ranks, self._loaded.device), _reproducible(self._loaded.device):
             loop.run(stop)
 
