@@ -43,11 +43,9 @@ class RawBlocks:
 
 def text_blocks(raw: Iterable[bytes], compression: Compression, name: str) -> Iterator[bytes]:
     """Yield the decompressed text of a file; DataError naming it when it is damaged or cut short."""
-    if compression == "gz":
-        return _gunzip(raw, name)
-    if compression == "zst":
-        return _unzstd(raw, name)
-    return iter(raw)
+    if compression == "":
+        return iter(raw)
+    return _gunzip(raw, name) if compression == "gz" else _unzstd(raw, name)
 
 
 def damaged(name: str, kind: str, error: Exception) -> DataError:

@@ -36,12 +36,12 @@ def default_image_folder(files: Sequence[str | Path]) -> str:
 
 def name_files(files: Sequence[Path]) -> list[str]:
     """Return, for each file, its name with as few folders before it as make all of them different."""
-    depth = 1
-    while True:
+    names: list[str] = []
+    for depth in range(1, max((len(file.parts) for file in files), default=0) + 1):
         names = ["/".join(file.parts[-depth:]) for file in files]
-        if len(set(names)) == len(files) or all(depth >= len(file.parts) for file in files):
-            return names
-        depth += 1
+        if len(set(names)) == len(files):
+            break
+    return names
 
 
 def _refuse_repeats(files: Sequence[Path]) -> None:

@@ -25,8 +25,7 @@ Draft = tuple[Role, Sequence[Part]]
 def record_images(record: Mapping[str, Any]) -> list[ImageRef]:
     """Return the record's images: strings, {"path", "bytes"} or {"bytes_base64"} objects, one or a list of them."""
     for key in IMAGE_KEYS:
-        if not (value := record.get(key)):
-            continue
+        value = record.get(key)
         if images := [image_ref(item) for item in (value if isinstance(value, list) else [value]) if item]:
             return images
     return []
@@ -34,9 +33,7 @@ def record_images(record: Mapping[str, Any]) -> list[ImageRef]:
 
 def image_ref(value: Any) -> ImageRef:
     """Return one image as the record writes it. Bytes count before a path, which is then only where they came from."""
-    if isinstance(value, str) and value:
-        return ImageRef(value)
-    if isinstance(value, bytes):
+    if isinstance(value, bytes) or (isinstance(value, str) and value):
         return ImageRef(value)
     if isinstance(value, Mapping):
         if isinstance(encoded := value.get("bytes_base64"), str):

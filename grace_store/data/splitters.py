@@ -126,10 +126,8 @@ def compile_marker(setting: str, expression: str) -> re.Pattern[str]:
 @lru_cache(maxsize=64)
 def named_splitter(name: str) -> Splitter:
     """Return the splitter that a setting names: lines, paragraphs or marker:REGEX."""
-    if name == "lines":
-        return line_starts
-    if name == "paragraphs":
-        return paragraph_starts
+    if name in ("lines", "paragraphs"):
+        return line_starts if name == "lines" else paragraph_starts
     kind, _, expression = name.partition(":")
     if kind == "marker" and expression:
         return marker_splitter(compile_marker("--splitter", expression))

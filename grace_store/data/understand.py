@@ -110,10 +110,13 @@ def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
 def _segment(trace: Trace, format: Format, spec: DataSpec) -> tuple[int, ...]:
     if spec.answer == "last":
         *starts, answer_start = _all_starts(trace, format, spec) or [0]
-        return _covered(trace.response, starts, answer_start, spec)
-    answer_start = _answer_start(trace, format, spec)
-    starts = [start for start in _all_starts(trace, format, spec, answer_start) if start < answer_start]
-    return _covered(trace.response, starts, answer_start, spec)
+    else:
+        answer_start = _answer_start(trace, format, spec)
+        starts = [start for start in _all_starts(trace, format, spec, answer_start) if start < answer_start]
+    if not starts:
+        how = "" if spec.splitter == "format" else f" --splitter {spec.splitter}"
+        raise Unusable(Reason.NO_STEPS, f"no step found before the answer{how}; see --splitter")
+    return cover(trace.response, starts, answer_start)
 
 
 def _answer_start(trace: Trace, format: Format, spec: DataSpec) -> int:
@@ -141,13 +144,6 @@ def _all_starts(trace: Trace, format: Format, spec: DataSpec, stop: int | None =
     if trace.step_starts is None:
         return format.split(trace.response[:stop])
     return [*trace.step_starts, *([] if stop is not None or trace.answer_start is None else [trace.answer_start])]
-
-
-def _covered(response: str, starts: Sequence[int], answer_start: int, spec: DataSpec) -> tuple[int, ...]:
-    if not starts:
-        how = "" if spec.splitter == "format" else f" --splitter {spec.splitter}"
-        raise Unusable(Reason.NO_STEPS, f"no step found before the answer{how}; see --splitter")
-    return cover(response, starts, answer_start)
 
 
 def _check_num_steps(num_steps: int, spec: DataSpec) -> None:

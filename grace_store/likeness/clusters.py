@@ -20,9 +20,9 @@ from grace_store.likeness.faiss_threads import faiss_threads
 
 MAX_CLUSTERS = 4096
 SAMPLES_PER_CLUSTER = 8
-"""A cluster has at least so many samples on average, unless more clusters are asked for."""
+"""A cluster has at least this many samples on average, unless more clusters are asked for."""
 TRAINING_SAMPLES = 64
-"""Centroids are learnt from at most so many samples for each of them, drawn by the seed."""
+"""Centroids are learnt from at most this many samples for each of them, drawn by the seed."""
 NUM_ITERATIONS = 15
 SAMPLES_PER_BLOCK = 4096
 MAX_CELL = 4096
@@ -77,15 +77,8 @@ def _train(points: Float32Array, num_clusters: int, seed: int) -> Float32Array:
     if num_clusters == 1:
         mean = points.mean(axis=0, dtype=np.float64)
         return np.asarray(mean / (np.linalg.norm(mean) or 1.0), dtype=np.float32)[None]
-    kmeans = faiss.Kmeans(
-        points.shape[1],
-        num_clusters,
-        niter=NUM_ITERATIONS,
-        seed=seed % 2**31,
-        spherical=True,
-        min_points_per_centroid=1,
-        max_points_per_centroid=TRAINING_SAMPLES,
-    )
+    limits = {"min_points_per_centroid": 1, "max_points_per_centroid": TRAINING_SAMPLES, "seed": seed % 2**31}
+    kmeans = faiss.Kmeans(points.shape[1], num_clusters, niter=NUM_ITERATIONS, spherical=True, **limits)
     with faiss_threads(1):  # several may add up the same numbers in another order
         kmeans.train(np.ascontiguousarray(points, dtype=np.float32))
     return np.asarray(kmeans.centroids, dtype=np.float32)

@@ -67,8 +67,7 @@ def expected_share_touched(sizes: IntArray, count: int) -> float:
         return math.nan
     total, before = int(sizes.sum()), np.arange(int(sizes.max()))
     # The chance to miss n samples of a cluster: one after the other, each among those that are left.
-    each = ((total - count - before) / (total - before)).clip(min=0.0)
-    missed = np.concatenate([[1.0], np.cumprod(each)])
+    missed = np.cumprod([1.0, *((total - count - before) / (total - before)).clip(min=0.0)])
     return float(1.0 - missed[sizes].mean())
 
 

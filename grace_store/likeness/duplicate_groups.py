@@ -62,15 +62,10 @@ def choose_kept(group: IntArray, keep: Keep, *, value: FloatArray, num_tokens: I
 
     value: the one with the highest value, NaN below all; shortest: with the fewest tokens; earliest: the first.
     """
-    match keep:
-        case "value":
-            if np.isnan(value).all():
-                raise SettingError("to keep the sample with the highest value, give the scores that have the values")
-            rank = np.where(np.isnan(value), np.inf, -value)
-        case "shortest":
-            rank = num_tokens.astype(np.float64)
-        case "earliest":
-            rank = np.zeros(len(group))
+    if keep == "value" and np.isnan(value).all():
+        raise SettingError("to keep the sample with the highest value, give the scores that have the values")
+    by_value = np.where(np.isnan(value), np.inf, -value)
+    rank = {"value": by_value, "shortest": num_tokens, "earliest": np.zeros(len(group))}[keep]
     order = np.lexsort((np.arange(len(group)), rank, group))
     kept = group < 0
     members = order[group[order] >= 0]

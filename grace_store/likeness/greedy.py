@@ -30,7 +30,8 @@ def greedy_orders(vectors: Float32Array, at: IntArray, cell: IntArray, trades: S
     at is the row of each in vectors, which are of length 1 or zeros; cell its cell.
     """
     utility = rank_utility(len(at))
-    members = _members(cell)
+    by_cell = np.split(np.argsort(cell, kind="stable"), np.cumsum(np.bincount(cell))[:-1])
+    members = [part for part in by_cell if len(part)]
     found: list[list[GreedyOrder]] = [[] for _ in trades]
     for mine in members:
         similarity = cell_similarity(vectors[at[mine]])
@@ -47,9 +48,3 @@ def cell_similarity(vectors: Float32Array) -> FloatArray:
     wide = vectors.astype(np.float64)
     cosine = (wide @ wide.T).astype(np.float32).clip(0.0, 1.0)
     return np.asarray(np.maximum(cosine, cosine.T), dtype=np.float64)
-
-
-def _members(cell: IntArray) -> list[IntArray]:
-    """Return the samples of every cell, ascending."""
-    by_cell = np.argsort(cell, kind="stable")
-    return [part for part in np.split(by_cell, np.cumsum(np.bincount(cell))[:-1]) if len(part)]

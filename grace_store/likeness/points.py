@@ -24,8 +24,6 @@ Descriptor = Literal["answer", "steps", "weighted", "projected"]
 DESCRIPTORS: tuple[Descriptor, ...] = get_args(Descriptor)
 DEFAULT_DESCRIPTOR: Descriptor = "steps"
 """Answers are short: those of quite different traces point the same way, as their steps do not."""
-
-
 PROJECTED_SIZE = 512
 """Numbers that a projected descriptor is projected to, unless told."""
 _CANCELLED = 1e-6
@@ -65,10 +63,9 @@ class Projection:
 
 def descriptor_named(name: str) -> Descriptor:
     """Return a descriptor by its name, or say which there are."""
-    for descriptor in DESCRIPTORS:
-        if descriptor == name:
-            return descriptor
-    raise SettingError(f"descriptor {name!r} is none of {', '.join(DESCRIPTORS)}")
+    if name not in DESCRIPTORS:
+        raise SettingError(f"descriptor {name!r} is none of {', '.join(DESCRIPTORS)}")
+    return name
 
 
 def projection_for(vector_size: int, dimension: int | None = None, seed: int = 0) -> Projection | None:
@@ -111,8 +108,7 @@ def normalised(vectors: Float32Array, shortest: float = 0.0) -> tuple[Float32Arr
     # In float64, where squares of the smallest and largest float32 still have room.
     length = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
     is_zero = ~(length > shortest)
-    unit = np.asarray(vectors / np.where(is_zero, np.inf, length)[:, None], dtype=np.float32)
-    return unit, is_zero
+    return np.asarray(vectors / np.where(is_zero, np.inf, length)[:, None], dtype=np.float32), is_zero
 
 
 def _step_weights(
@@ -134,8 +130,7 @@ def _mean_direction(steps: Float32Array, weight: FloatArray, num_steps: IntArray
     unit, _ = normalised(steps)
     total = _reduced(np.add, unit * weight[:, None], num_steps)
     share = _reduced(np.add, weight, num_steps)
-    mean = total / np.where(share > 0, share, 1)[:, None]
-    return normalised(mean.astype(np.float32), _CANCELLED)
+    return normalised((total / np.where(share > 0, share, 1)[:, None]).astype(np.float32), _CANCELLED)
 
 
 def _reduced(reduce: np.ufunc, values: FloatArray, num_steps: IntArray) -> FloatArray:

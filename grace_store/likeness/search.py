@@ -39,7 +39,7 @@ GPU_NEIGHBOURS = 1024
 """On a GPU, where more cost little; its index cannot be asked for all, so that is done on the CPU."""
 
 _ROUNDING = 1e-5
-"""Inner products of float32 may be so much off."""
+"""How far inner products of float32 may be off."""
 _SQ8_ROUNDING = 5e-3
 _SQ8_MARGIN = 0.1
 """Room beyond the numbers seen in training, as a share of their range."""
@@ -62,7 +62,7 @@ class IndexPlan:
 
 
 def plan_index(num_points: int, size: int, *, num_gpus: int = 0) -> IndexPlan:
-    """Return how so many points of that size are searched.
+    """Return how that many points, each of that many numbers, are searched.
 
     >>> plan_index(20_000, 2048)
     IndexPlan(kind='flat', num_cells=0, num_probed=0)
@@ -72,11 +72,8 @@ def plan_index(num_points: int, size: int, *, num_gpus: int = 0) -> IndexPlan:
     if num_points**2 * size <= (GPU_FLAT_WORK if num_gpus else FLAT_WORK):
         return IndexPlan("flat")
     num_cells = 1 << round(np.log2(2 * np.sqrt(num_points)))
-    return IndexPlan(
-        "ivf" if num_points * size * 4 <= FLOAT_BYTES else "ivf-sq8",
-        num_cells,
-        min(num_cells, max(16, num_cells // 32)),
-    )
+    kind: Kind = "ivf" if num_points * size * 4 <= FLOAT_BYTES else "ivf-sq8"
+    return IndexPlan(kind, num_cells, min(num_cells, max(16, num_cells // 32)))
 
 
 def num_gpus() -> int:
@@ -245,16 +242,10 @@ class _Searching:
     def found(self) -> Found:
         self.index = None  # its memory is for what follows
         forest = measured(self.forest.finish(), self.number, self.source)
-        return Found(
-            forest=forest[forest.similarity >= np.float32(self.floor)],
-            nearest=self.nearest,
-            nearest_similarity=self.nearest_similarity,
-            num_points=self.num_points,
-            num_distinct=len(self.number),
-            num_pairs=self.num_pairs,
-            plan=self.plan,
-            recall=None if self._truth is None else self._truth.recall(),
-        )
+        kept = forest[forest.similarity >= np.float32(self.floor)]
+        recall = None if self._truth is None else self._truth.recall()
+        counts = self.num_points, len(self.number), self.num_pairs
+        return Found(kept, self.nearest, self.nearest_similarity, *counts, self.plan, recall)
 
 
 def _distinct(number: IntArray, vector: Float32Array, first_with: dict[bytes, int]) -> tuple[BoolArray, IntArray]:
@@ -264,24 +255,18 @@ def _distinct(number: IntArray, vector: Float32Array, first_with: dict[bytes, in
     """
     is_new, twin = np.zeros(len(number), dtype=np.bool_), np.full(len(number), -1)
     for i in np.flatnonzero(vector.any(axis=1)).tolist():
-        digest = hashlib.blake2b(vector[i].tobytes(), digest_size=16).digest()
-        first = first_with.setdefault(digest, int(number[i]))
+        first = first_with.setdefault(hashlib.blake2b(vector[i].tobytes(), digest_size=16).digest(), int(number[i]))
         is_new[i] = first == number[i]
         twin[i] = -1 if is_new[i] else first
     return is_new, twin
 
 
-@dataclass(slots=True)
 class _Asked:
     """Asks an index, or a copy of it on the GPUs, for the nearest points and all that reach a similarity."""
 
-    index: Any
-    floor: float
-    gpus: int = 0
-    _asked: Any = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._asked = faiss.index_cpu_to_all_gpus(self.index) if self.gpus else self.index
+    def __init__(self, index: Any, floor: float, gpus: int) -> None:
+        self.index, self.floor, self.gpus = index, floor, gpus
+        self._asked = faiss.index_cpu_to_all_gpus(index) if gpus else index
 
     def __call__(self, vector: Float32Array) -> Iterator[tuple[IntArray, IntArray, Float32Array]]:
         """Yield which vector, which place in the index, and how similar: the nearest few, and all above floor."""

@@ -31,7 +31,7 @@ class VectorSource(Protocol):
     def blocks(self) -> Iterator[Block]: ...
 
     def sampled(self, num_vectors: int, seed: int) -> Block:
-        """Return about so many vectors at random, by the seed alone."""
+        """Return about that many vectors at random, by the seed alone."""
 
 
 def measured(forest: Pairs, number: IntArray, source: VectorSource) -> Pairs:
@@ -52,8 +52,7 @@ def measured(forest: Pairs, number: IntArray, source: VectorSource) -> Pairs:
         mine = open_pairs[np.isin(low[open_pairs], held)]
         mine = mine[np.argsort(high[mine], kind="stable")]
         _measure(similarity, mine, low, high, held, source)
-    order = np.lexsort((high, low, -similarity))
-    return Pairs(low, high, similarity)[order]
+    return Pairs(low, high, similarity)[np.lexsort((high, low, -similarity))]
 
 
 def _measure(

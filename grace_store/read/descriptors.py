@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -163,18 +163,8 @@ class DescriptionReader:
         if chosen == "weighted":
             assert scores is not None
             step_scores = _StepScores.of(scores, opened)
-        return cls(
-            vectors=vectors,
-            descriptor=chosen,
-            units=units,
-            wanted=wanted,
-            made_by=made_by,
-            threads=threads,
-            projection=projection,
-            _scores=step_scores,
-            _num_steps=opened.column("sample_num_steps"),
-            _row=opened.column("sample_row").astype(np.int64),
-        )
+        columns = opened.column("sample_num_steps"), opened.column("sample_row").astype(np.int64)
+        return cls(vectors, chosen, units, wanted, made_by, threads, projection, step_scores, *columns)
 
     @property
     def store(self) -> Store:
@@ -198,8 +188,8 @@ class DescriptionReader:
 
     def blocks(self, units: list[int] | None = None) -> Iterator[Descriptions]:
         """Yield the descriptors of units (of all that are asked for) one by one; a few are read ahead."""
-        alone = replace(self, threads=None)  # which may be sent to a task, where it has no use for others
-        yield from map_ordered(alone.read, self.units if units is None else units, self.threads)
+        # Without threads: it may be sent to a task, where it has no use for them.
+        yield from map_ordered(replace(self, threads=None).read, self.units if units is None else units, self.threads)
 
     def read_all(self, dtype: VectorType = "float32", listener: Listener = ignore) -> Descriptions:
         """Return all of them in one array; beside it, no more than a few units are held."""
@@ -211,14 +201,8 @@ class DescriptionReader:
             out[start:stop] = block.vector
             # The columns without the vectors, which would keep the units in memory.
             parts.append(Descriptions(block.sample, block.row, out[:0], block.is_zero, block.is_unweighted))
-        found = Descriptions(
-            sample=np.concatenate([np.zeros(0, np.int64), *(part.sample for part in parts)]),
-            row=np.concatenate([np.zeros(0, np.int64), *(part.row for part in parts)]),
-            vector=out[:stop],
-            is_zero=np.concatenate([np.zeros(0, np.bool_), *(part.is_zero for part in parts)]),
-            is_unweighted=np.concatenate([np.zeros(0, np.bool_), *(part.is_unweighted for part in parts)]),
-            made_by=self.made_by,
-        )
+        sample = np.concatenate([np.zeros(0, np.int64), *(part.sample for part in parts)])
+        found = Descriptions(sample, self._row[sample], out[:stop], *_flags(parts), self.made_by)
         tell_oddities(int(found.is_zero.sum()), int(found.is_unweighted.sum()), listener)
         return found
 
@@ -230,15 +214,8 @@ class DescriptionReader:
         asked = self._asked(unit)
         sample = asked[found.done[asked - start]]
         parts = list(self._described(unit, sample - start, found))
-        vectors = [part.vector for part in parts]
-        return Descriptions(
-            sample=sample,
-            row=self._row[sample],
-            vector=np.ascontiguousarray(np.concatenate(vectors)) if vectors else np.zeros((0, self.size), np.float32),
-            is_zero=np.concatenate([np.zeros(0, np.bool_), *(part.is_zero for part in parts)]),
-            is_unweighted=np.concatenate([np.zeros(0, np.bool_), *(part.is_unweighted for part in parts)]),
-            made_by=self.made_by,
-        )
+        vector = np.concatenate([np.zeros((0, self.size), np.float32), *(part.vector for part in parts)])
+        return Descriptions(sample, self._row[sample], vector, *_flags(parts), self.made_by)
 
     def describe_trace(self, vectors: Float32Array) -> Described:
         """Return the descriptor of a trace that is not in the store, of its K+1 vectors, or the one of its sample.
@@ -274,14 +251,20 @@ class DescriptionReader:
             )
 
 
+def _flags(parts: Sequence[Descriptions] | Sequence[Described]) -> tuple[BoolArray, BoolArray]:
+    """Return which samples of several parts are zero, and which are unweighted."""
+    none = np.zeros(0, np.bool_)
+    is_zero = np.concatenate([none, *(part.is_zero for part in parts)])
+    return is_zero, np.concatenate([none, *(part.is_unweighted for part in parts)])
+
+
 def tell_oddities(num_zero: int, num_unweighted: int, listener: Listener) -> None:
     """Say how many samples could not be described as asked."""
-    if num_zero:
-        those = "1 sample has" if num_zero == 1 else f"{num_zero} samples have"
-        listener(Warned(f"{those} a descriptor of zeros, which is like no other: every cosine with it is 0."))
-    if num_unweighted:
-        those = "1 sample has" if num_unweighted == 1 else f"{num_unweighted} samples have"
-        listener(Warned(f"{those} no step with a score above 0: all steps weigh the same there."))
+    zero = "a descriptor of zeros, which is like no other: every cosine with it is 0."
+    unweighted = "no step with a score above 0: all steps weigh the same there."
+    for number, what in ((num_zero, zero), (num_unweighted, unweighted)):
+        if number:
+            listener(Warned(f"{counted(number, 'sample')} {'has' if number == 1 else 'have'} {what}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,8 +283,7 @@ class _StepScores:
                 "store."
             )
         first = np.full(store.plan.num_samples, -1, dtype=np.int64)
-        places = np.searchsorted(store.column("sample_row"), scores.row)
-        first[places] = offsets_of(scores.num_steps)[:-1]
+        first[store.positions_of(scores.row)] = offsets_of(scores.num_steps)[:-1]
         return cls(np.asarray(scores.flat("step_score"), dtype=np.float64), first)
 
     def of_samples(self, samples: IntArray, num_steps: IntArray) -> FloatArray:

@@ -13,16 +13,12 @@ from grace_store.data.formats.trace import Fields, Trace, wrong_field
 from grace_store.data.images import EMPTY_PLACE, Draft, Part, image_ref, place_images, record_images
 from grace_store.data.sample import Role
 
-_ROLES: dict[str, Role] = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "human": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "model": "assistant",
-    "bot": "assistant",
+_NAMES: dict[Role, tuple[str, ...]] = {
+    "system": ("system", "developer"),
+    "user": ("user", "human"),
+    "assistant": ("assistant", "gpt", "model", "bot"),
 }
+_ROLES = {name: role for role, names in _NAMES.items() for name in names}
 
 
 def read_turns(record: Fields, key: str, role_key: str, text_key: str) -> list[Draft]:
