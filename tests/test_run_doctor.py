@@ -23,7 +23,7 @@ from grace_store.cli import main
 from grace_store.model.head.closed_form import ClosedFormHead
 from grace_store.run.doctor import doctor, machine
 from grace_store.run.doctor.findings import DoctorJob, Examination, Finding
-from grace_store.run.doctor.machine import Room, try_place
+from grace_store.run.doctor.machine_checks import Room, try_place
 from tests import fake_model
 from tests.fake_model import FakeExtractor, FakePending, make_fake_model
 from tests.jobs import record

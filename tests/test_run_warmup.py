@@ -51,8 +51,7 @@ from grace_store.model.lora.training import AdapterTrainer, StepResult
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.plan import plan
 from grace_store.run.warmup import _held, warmup
-from grace_store.run.warmup_recipe import read_recipe
-from grace_store.run.warmup_samples import choose_samples, order_steps
+from grace_store.run.warmup_recipe import choose_samples, order_steps, read_recipe
 from grace_store.store.opened import Store
 from grace_store.values.random_values import random_values
 from tests.tiny_models import tiny_text_model

@@ -18,6 +18,11 @@ KIND_VERSIONS: dict[Kind, str] = {"proxy": "1.0", "gradient": "1.1"}
 """The version of the format in which each kind of signal appeared."""
 
 
+def version_number(version: str) -> tuple[int, ...]:
+    """Return a version of the format as numbers that compare as versions do."""
+    return tuple(int(part) for part in version.split("."))
+
+
 class DataFile(Frozen):
     """One file of the dataset, identified by its content."""
 

@@ -7,7 +7,9 @@ centroids are learnt by one, and labels are found in blocks of a fixed size, eac
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import faiss
@@ -16,7 +18,6 @@ import numpy as np
 from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import default_threads
-from grace_store.likeness.faiss_threads import faiss_threads
 
 MAX_CLUSTERS = 4096
 SAMPLES_PER_CLUSTER = 8
@@ -123,3 +124,14 @@ def make_cells(
             label = np.arange(len(members)) // max_size
         waiting += [members[label == each] for each in range(int(label.max()) + 1)]
     return cell
+
+
+@contextmanager
+def faiss_threads(count: int) -> Iterator[None]:
+    """Let the calls of this thread use so many; afterwards it is as before."""
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(count)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)

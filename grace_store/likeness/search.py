@@ -18,7 +18,7 @@ import numpy as np
 from grace_store.base.arrays import BoolArray, Float32Array, IntArray
 from grace_store.base.events import Listener, SamplesCompared, Warned, ignore
 from grace_store.base.settings import default_threads
-from grace_store.likeness.faiss_threads import faiss_threads
+from grace_store.likeness.clusters import faiss_threads
 from grace_store.likeness.forest import PAIRS_AT_ONCE, ForestBuilder, Pairs
 from grace_store.likeness.recall import NUM_QUERIES, Recall, Truth
 from grace_store.likeness.vector_sources import Block, VectorSource, measured

@@ -20,7 +20,7 @@ from grace_store.read.parallel import Threads, map_ordered
 from grace_store.store.chunk_reader import Digests
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.packed_grams import num_packed
+from grace_store.store.storages import num_packed
 
 FoundT = TypeVar("FoundT")
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from grace_store.base.errors import Interrupted, SettingError
@@ -15,13 +19,13 @@ from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions, w
 from grace_store.data.dataset import Dataset
 from grace_store.read.records import image_folder, open_dataset
 from grace_store.run.engines import ENGINES
+from grace_store.run.engines.choice import EngineChoice, choose_engine
 from grace_store.run.engines.engine import EngineOptions, RunLock, Work, WorkerJob
 from grace_store.run.estimate import expected_bytes
 from grace_store.run.model_door import PROXY, model_door
-from grace_store.run.open_signal import check_said, open_signal, refuse_lone_gradient_options
+from grace_store.run.open_signal import check_said, choose_signals, open_signal, refuse_lone_gradient_options
 from grace_store.run.plan import check_store_path, open_planned, plan
-from grace_store.run.run_log import logged
-from grace_store.store.backend import LocalBackend, open_backend
+from grace_store.store.backend import LocalBackend, open_backend, open_run_log
 from grace_store.store.lock import Lease, Shard, clear_dead, hold
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import complete_signal
@@ -215,3 +219,57 @@ def _worker_job(
 def _absolute(path: str | Path) -> str:
     """Return a path that means the same to a worker started in another folder."""
     return str(Path(path).expanduser().absolute())
+
+
+@contextmanager
+def logged(store: Store, listener: Listener) -> Iterator[Listener]:
+    """Yield a listener that also writes every event into the store's folder of runs, at once or, in a bucket, last."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    lock = threading.Lock()
+    with open_run_log(store.backend, f"{stamp}-{socket.gethostname()}-{os.getpid()}.jsonl") as log:
+
+        def tee(event: Event) -> None:
+            line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **event.to_json()}
+            with lock:
+                log.write(json.dumps(line) + "\n")
+                log.flush()
+            listener(event)
+
+        yield tee
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """Wishes about who does the work. What is not said follows from the machine and its environment."""
+
+    workers: int | None = None
+    shard: Shard | None = None
+    elsewhere: EngineOptions | None = None
+    """An engine beyond this machine."""
+
+
+def extract_signals(
+    job: ExtractJob,
+    signals: Sequence[str] = (),
+    adapters: Sequence[str] = (),
+    engine: EngineRequest | None = None,
+    listener: Listener = ignore,
+    stop: threading.Event | None = None,
+) -> list[SignalView]:
+    """Do what is missing of every signal and return them; the job's own signal, adapter and engine are left aside.
+
+    A training's folder among the adapters stands for all its checkpoints. With neither signals nor adapters nor a
+    model, these are the store's signals that are not finished.
+    """
+    chosen = choose_signals(job.store, signals, adapters, job.model, job.request)
+    jobs = [replace(job, signal=name, adapter=adapter) for name, adapter in chosen]
+    how = _engine(jobs, engine or EngineRequest())
+    spread = [replace(each, options=how.options, shard=how.shard, engine=how.engine) for each in jobs]
+    return [extract(each, listener, stop) for each in spread]
+
+
+def _engine(jobs: Sequence[ExtractJob], wished: EngineRequest) -> EngineChoice:
+    options = jobs[0].options
+    if all(map(is_finished, jobs)):  # nobody should wait for torch to count GPUs that will have nothing to do
+        return EngineChoice(options, wished.shard or (0, 1))
+    return choose_engine(options, wished.workers, wished.shard, elsewhere=wished.elsewhere)

@@ -35,8 +35,15 @@ from grace_store.model.lora.recipe import (
 )
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.plan import open_planned, plan
-from grace_store.run.warmup_recipe import check_recipe, freeze, make_recipe, read_recipe
-from grace_store.run.warmup_samples import ChosenSamples, choose_samples, order_steps
+from grace_store.run.warmup_recipe import (
+    ChosenSamples,
+    check_recipe,
+    choose_samples,
+    freeze,
+    make_recipe,
+    order_steps,
+    read_recipe,
+)
 from grace_store.store.backend import is_url, open_backend
 from grace_store.store.opened import Store
 

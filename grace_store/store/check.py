@@ -18,9 +18,9 @@ from grace_store.store.copies import wrong_copy
 from grace_store.store.encode import ArrayEncoder
 from grace_store.store.keys import COMMITS, COMPLETIONS, LOCKS, RUNS, SAMPLES_GROUP, TMP
 from grace_store.store.opened import SignalView, Store, is_commit_name
-from grace_store.store.packed_grams import packed_grams
 from grace_store.store.plan_writer import combined_digest, plan_documents, update_digest
 from grace_store.store.sealed import from_bytes, group_bytes
+from grace_store.store.storages import packed_grams
 from grace_store.store.totals import Totals
 
 Remedy = Literal["repair", "extract", "replan", "delete"]

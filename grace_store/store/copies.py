@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grace_store.base.errors import Corrupt
-from grace_store.base.metadata import Plan, Signal
+from grace_store.base.metadata import Plan, Signal, version_number
 from grace_store.store.backend import Backend
 from grace_store.store.keys import COMMITS, PLAN_COPY, SIGNALS_GROUP, signal_copy_key, signal_key
 from grace_store.store.sealed import group_bytes, group_document
-from grace_store.store.version import version_number
 
 FIRST_VERSION = "1.1"
 """The first version of the format whose stores must have copies."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ import numpy as np
 import zarr
 
 from grace_store.base.arrays import Array, ByteArray, Float32Array, FloatArray, Int32Array, IntArray
-from grace_store.base.errors import Corrupt, GraceStoreError, NotAStore, Unfinished, UnknownName
-from grace_store.base.metadata import Commit, Completion, Plan, Signal
+from grace_store.base.errors import Corrupt, GraceStoreError, NotAStore, StoreError, Unfinished, UnknownName
+from grace_store.base.metadata import FORMAT_VERSION, Commit, Completion, Plan, Signal, version_number
 from grace_store.base.states import STATE_CODES
 from grace_store.base.text import counted
 from grace_store.store import keys, layout
@@ -24,7 +25,6 @@ from grace_store.store.chunk_reader import ChunkReader
 from grace_store.store.keys import SAMPLES_GROUP, SIGNALS_GROUP
 from grace_store.store.sealed import from_bytes, group_document, sealed_body, unseal
 from grace_store.store.storages import VectorStorage, storage_of
-from grace_store.store.version import check_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +105,13 @@ class Store:
                     f"{self.location}: say which signal is meant (there are: {', '.join(names)}) by --signal."
                 )
             name = names[0]
-        elif name not in self.backend.names(SIGNALS_GROUP) or not self._has_signal(name):
+        elif (
+            name not in self.backend.names(SIGNALS_GROUP)
+            or self.backend.size(f"{keys.signal_key(name)}/zarr.json") is None
+        ):
             known = ", ".join(self.signal_names) or "none yet: run `grace-store extract`"
             raise UnknownName(f"{self.location} has no signal {name!r} (there are: {known}).")
         return SignalView(self, name)
-
-    def _has_signal(self, name: str) -> bool:
-        return self.backend.size(f"{keys.signal_key(name)}/zarr.json") is not None
 
     def samples(self, start: int, stop: int) -> SampleRows:
         """Return the plan's rows for samples start..stop."""
@@ -354,7 +354,15 @@ def _plan_document(raw: bytes, location: str) -> Plan:
     attributes = node.get("attributes") if isinstance(node, dict) else None
     if not isinstance(attributes, dict) or "grace_store" not in attributes:
         raise NotAStore(f"{location} holds a Zarr group that grace-store did not make.")
-    check_version(sealed_body(attributes, where), location)
+    body = json.loads(sealed_body(attributes, where))
+    version = str(body.get("format_version")) if isinstance(body, dict) else ""
+    is_number = re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,9}", version) is not None
+    ours = version_number(FORMAT_VERSION)
+    if not is_number or version_number(version)[0] != ours[0] or version_number(version) > ours:
+        raise StoreError(
+            f"{location} has version {version} of the format; this grace-store reads {ours[0]}.0 to {FORMAT_VERSION}. "
+            "Use the release that made it, or a newer one."
+        )
     return group_document(raw, Plan, where)
 
 

@@ -21,8 +21,8 @@ from grace_store.store.copies import write_copy
 from grace_store.store.encode import ArrayEncoder
 from grace_store.store.keys import COMMITS, LEDGER_GROUP, SAMPLES_GROUP, SIGNALS_GROUP
 from grace_store.store.layout import sample_arrays
-from grace_store.store.packed_grams import num_packed
 from grace_store.store.sealed import group_bytes
+from grace_store.store.storages import num_packed
 
 Count = Callable[[IntArray], IntArray]
 """From samples' numbers of steps to the places that each of them takes in an array."""

@@ -9,7 +9,15 @@ import numpy as np
 
 from grace_store.base.arrays import Array, Int32Array, IntArray
 from grace_store.base.errors import Corrupt, StoreError
-from grace_store.base.metadata import KIND_VERSIONS, ChunkDigest, Commit, Completion, SampleSetAside, Signal
+from grace_store.base.metadata import (
+    KIND_VERSIONS,
+    ChunkDigest,
+    Commit,
+    Completion,
+    SampleSetAside,
+    Signal,
+    version_number,
+)
 from grace_store.base.settings import Kind
 from grace_store.base.states import STATE_CODES, STATE_DONE
 from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
@@ -17,11 +25,9 @@ from grace_store.store import keys, layout
 from grace_store.store.copies import write_copy
 from grace_store.store.encode import ArrayEncoder
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.packed_grams import packed_grams
 from grace_store.store.sealed import group_bytes, seal, to_bytes
-from grace_store.store.storages import storage_of
+from grace_store.store.storages import packed_grams, storage_of
 from grace_store.store.totals import Totals
-from grace_store.store.version import version_number
 
 Regions = dict[str, tuple[int, Array]]
 """For each array where along its first dimension values are written, and the values."""
