@@ -95,7 +95,7 @@ def whole_folder(path: Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
     the new one is in its place.
     """
     place = Path(os.path.realpath(path))
-    if place.exists() and not (place.is_dir() and (_is_empty(place) or is_ours(place))):
+    if place.exists() and not (place.is_dir() and (not any(place.iterdir()) or is_ours(place))):
         raise SettingError(f"{path} exists and was not made by this command; choose another --out.")
     part, old = name_beside(place, "part"), name_beside(place, "old")
     part.mkdir(parents=True)
@@ -115,10 +115,6 @@ def whole_folder(path: Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
     finally:
         shutil.rmtree(part, ignore_errors=True)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _is_empty(folder: Path) -> bool:
-    return next(folder.iterdir(), None) is None
 
 
 def overlaps(one: Path, other: Path) -> bool:

@@ -64,13 +64,14 @@ def extract(job: ExtractJob, listener: Listener = ignore, stop: threading.Event 
         view = store.signal(job.signal)
         check_said(view, job.request)
         if _is_done(view, job):
-            return _nothing_to_do(view, job.shard, listener)
+            # Neither the dataset nor the model has to be there to say so.
+            clear_dead(store.backend)
+            listener(_started(view, job.shard, []))
+            listener(Note(f"Signal {view.name} is complete: there is nothing to do."))
+            return view
     # One of the ranks reads all of the data to see that it is the planned data; all look at every record they use.
-    dataset = open_dataset(store, job.data or None, by_content=job.shard[0] == 0)
-    try:
+    with open_dataset(store, job.data or None, by_content=job.shard[0] == 0) as dataset:
         return _extract(job, store, dataset, listener, stop)
-    finally:
-        dataset.close()
 
 
 def is_finished(job: ExtractJob) -> bool:
@@ -83,20 +84,9 @@ def is_finished(job: ExtractJob) -> bool:
 
 
 def _is_done(view: SignalView, job: ExtractJob) -> bool:
-    return _is_only_asked_to_go_on(job) and view.completion() is not None and not missing_units(view)
-
-
-def _is_only_asked_to_go_on(job: ExtractJob) -> bool:
-    """Whether no model, data or setting was given that would have to be held against the signal's."""
-    return not (job.model or job.adapter or job.data or job.images or wishes_in(job.request))
-
-
-def _nothing_to_do(view: SignalView, shard: Shard, listener: Listener) -> SignalView:
-    """Say so; neither the dataset nor the model has to be there for that."""
-    clear_dead(view.store.backend)
-    listener(_started(view, shard, []))
-    listener(Note(f"Signal {view.name} is complete: there is nothing to do."))
-    return view
+    # A model, data or setting that is given would have to be held against the signal's.
+    is_given = job.model or job.adapter or job.data or job.images or wishes_in(job.request)
+    return not is_given and view.completion() is not None and not missing_units(view)
 
 
 def _planned(job: ExtractJob, listener: Listener) -> Store:
@@ -186,28 +176,21 @@ def _started(view: SignalView, shard: Shard, units: Sequence[int]) -> Event:
     mine = range(shard[0], plan_.num_units, shard[1])
     samples = {unit: len(range(*plan_.unit_range(unit))) for unit in mine}
     to_do = sum(samples[unit] for unit in units)
-    return Started(
-        signal=view.name,
-        num_units=len(units),
-        num_units_skipped=len(mine) - len(units),
-        num_samples=to_do,
-        num_samples_skipped=sum(samples.values()) - to_do,
-        bytes_expected=expected_bytes(view, to_do),
-    )
+    skipped, samples_skipped = len(mine) - len(units), sum(samples.values()) - to_do
+    return Started(view.name, len(units), skipped, to_do, samples_skipped, expected_bytes(view, to_do))
 
 
 def _worker_job(
     job: ExtractJob, view: SignalView, model: str, dataset: Dataset, lease: Lease, *, trial_unit: int
 ) -> WorkerJob:
     backend = view.store.backend
+    places = {"model": model, "adapter": job.adapter, "images": job.images}
     return WorkerJob(
         store=view.store.location,
         signal=view.name,
         data=tuple(_absolute(file.path) for file in dataset.files),
+        **{what: _absolute(path) for what, path in places.items() if path is not None},
         door=job.door,
-        model=_absolute(model),
-        adapter=None if job.adapter is None else _absolute(job.adapter),
-        images=None if job.images is None else _absolute(job.images),
         options=job.options,
         tmp_label=backend.tmp_label if isinstance(backend, LocalBackend) else "",
         trial_unit=trial_unit,

@@ -43,8 +43,7 @@ def choose_signals(
 
     Those are the store's signals that are not finished, or all of them if there is none.
     """
-    is_said = bool(signals or adapters or model or request.kind)
-    if is_said or open_backend(store).read("zarr.json") is None:
+    if signals or adapters or model or request.kind or open_backend(store).read("zarr.json") is None:
         return name_signals(signals, adapters, request)
     opened = Store.open(store)
     unfinished = [name for name in opened.signal_names if opened.signal(name).completion() is None]

@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, Protocol
 
 from grace_store.base.events import Listener, UnitCommitted
@@ -84,9 +83,7 @@ class _Writer:
     def put(self, loaded: LoadedUnit, pending: UnitUnderWay) -> None:
         self._queue.put((loaded, pending))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._queue.put(None)
         self._thread.join()
         if self.failure is not None and error is None:
@@ -94,16 +91,13 @@ class _Writer:
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
+            loaded, pending = item
             if self.failure is None:
                 try:
-                    self._write(*item)
+                    commit = self._writer.write(loaded.unit, pending.result(), loaded.spans)
+                    self._listener(_event_of(commit))
                 except BaseException as error:  # noqa: BLE001 - carried to the thread that waits for this one
                     self.failure = error
-
-    def _write(self, loaded: LoadedUnit, pending: UnitUnderWay) -> None:
-        signals = pending.result()
-        commit = self._writer.write(loaded.unit, signals, loaded.spans)
-        self._listener(_event_of(commit))
 
 
 def find_committed(view: SignalView, unit: int) -> UnitCommitted | None:
@@ -112,13 +106,8 @@ def find_committed(view: SignalView, unit: int) -> UnitCommitted | None:
 
 
 def _event_of(commit: Commit) -> UnitCommitted:
-    return UnitCommitted(
-        unit=commit.unit,
-        num_samples=commit.num_samples,
-        num_set_aside=len(commit.set_aside),
-        num_tokens=commit.num_tokens,
-        num_bytes=sum(chunk.num_bytes for chunk in commit.chunks.values()),
-    )
+    num_bytes = sum(chunk.num_bytes for chunk in commit.chunks.values())
+    return UnitCommitted(commit.unit, commit.num_samples, len(commit.set_aside), commit.num_tokens, num_bytes)
 
 
 def run_pipeline(

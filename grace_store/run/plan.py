@@ -229,8 +229,7 @@ class _Scanner:
         were_seen = iter(self._seen.add(ids).tolist())
         for record, outcome in zip(records, outcomes, strict=True):
             if isinstance(outcome, Understood) and next(were_seen):
-                text = f"id {outcome.sample.sample_id!r} was used before"
-                outcome = SetAside(Reason.DUPLICATE_ID, text)
+                outcome = SetAside(Reason.DUPLICATE_ID, f"id {outcome.sample.sample_id!r} was used before")
             if isinstance(outcome, SetAside):
                 self._example = self._example or (record, outcome)
                 self._writer.add_set_aside(record.row, outcome.reason, outcome.detail)

@@ -58,19 +58,10 @@ class Understanding:
             sample = understand(record, self.spec, self.names[record.file], record.row_in_file)
         except Unusable as why:
             return why.why
-        num_missing = 0
-        if self.images is not None:
-            num_missing = sum(is_missing(ref, Path(self.images)) for ref in sample.images)
-        planned = PlannedSample(
-            sample_id=sample.sample_id,
-            row=record.row,
-            file=record.file,
-            offset=record.offset,
-            length=record.length,
-            digest=record.digest,
-            num_steps=sample.num_steps,
-        )
-        return Understood(planned, num_missing)
+        images = [] if self.images is None else sample.images
+        num_missing = sum(is_missing(ref, Path(self.images or "")) for ref in images)
+        place = record.row, record.file, record.offset, record.length
+        return Understood(PlannedSample(sample.sample_id, *place, record.digest, sample.num_steps), num_missing)
 
 
 def understood(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Event
+from typing import TYPE_CHECKING, NamedTuple
 
 from grace_store.artifacts.pictures.panels import Axis, Panel, Point, Series, draw_panels
 from grace_store.base.documents import read_document, write_document
@@ -72,7 +72,7 @@ class WarmupJob:
     ranks: Ranks = field(default_factory=Ranks)
 
 
-def warmup(job: WarmupJob, listener: Listener = ignore, stop: threading.Event | None = None) -> WarmupDone:
+def warmup(job: WarmupJob, listener: Listener = ignore, stop: Event | None = None) -> WarmupDone:
     """Do what is missing of a warm-up; raise Interrupted if asked to stop before the end."""
     require_peft()
     begun = read_recipe(job.out)
@@ -88,14 +88,10 @@ def warmup(job: WarmupJob, listener: Listener = ignore, stop: threading.Event | 
         return done
     with _held(job.out) if job.ranks.is_first else nullcontext():
         if begun is None and job.ranks.is_first:
-            freeze(
-                recipe,
-                job.out,
-                store,
-                planned_here=not is_url(store.location)
-                and Path(store.location).resolve() == Path(_own_plan(job.out)).resolve(),
-            )
-        done = _train(job, recipe, store, chosen, model, listener, stop or threading.Event())
+            own = Path(_own_plan(job.out)).resolve()
+            is_own = not is_url(store.location) and Path(store.location).resolve() == own
+            freeze(recipe, job.out, store, planned_here=is_own)
+        done = _train(job, recipe, store, chosen, model, listener, stop or Event())
     _warn_of_unlearnt(job, done, listener)
     return done
 
@@ -122,26 +118,17 @@ def _resolve(job: WarmupJob, begun: Recipe | None, store: Store, model: str) -> 
     from grace_store.model.lora.trainer import resolve_warmup
 
     unsaid = begun.spec.model_dump(include=set(WarmupRequest.model_fields)) if begun else {}
-    request = WarmupRequest(**{**unsaid, **wishes_in(job.request)})
-    spec = resolve_warmup(model, request, job.options)
+    spec = resolve_warmup(model, WarmupRequest(**{**unsaid, **wishes_in(job.request)}), job.options)
     chosen = choose_samples(store, spec.ratio, spec.seed, spec.num_heldout)
-    images = job.images or (begun.origin["images"] if begun else None) or _image_folder(job, store)
+    images = job.images or (begun.origin["images"] if begun else None)
+    if not images:
+        with Dataset.open(job.data or [file.path for file in store.plan.files]) as dataset:
+            images = default_image_folder([file.path for file in dataset.files])
     return make_recipe(spec, store, chosen.document, model, images), chosen
 
 
-def _image_folder(job: WarmupJob, store: Store) -> str:
-    with Dataset.open(job.data or [file.path for file in store.plan.files]) as dataset:
-        return default_image_folder([file.path for file in dataset.files])
-
-
 def _train(
-    job: WarmupJob,
-    recipe: Recipe,
-    store: Store,
-    chosen: ChosenSamples,
-    model: str,
-    listener: Listener,
-    stop: threading.Event,
+    job: WarmupJob, recipe: Recipe, store: Store, chosen: ChosenSamples, model: str, listener: Listener, stop: Event
 ) -> WarmupDone:
     from grace_store.model.lora.trainer import Warmup
 
@@ -153,7 +140,8 @@ def _train(
         if left_out:
             counts = Counter(each.reason for each in left_out)
             told = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
-            listener(Warned(f"{len(left_out)} samples are left out ({told}); {job.out / SUBSET} names them."))
+            those = "1 sample is" if len(left_out) == 1 else f"{len(left_out)} samples are"
+            listener(Warned(f"{those} left out ({told}); {job.out / SUBSET} names them."))
     trained.run(data, job.out, recipe.fingerprint(), listener, stop)
     done = WarmupDone(
         recipe_sha256=recipe.fingerprint(),
@@ -197,14 +185,13 @@ def _training_set(
             f"({subset.left_out[0].detail})."
         )
     spec = recipe.spec
-    steps = order_steps([ref.row for ref in subset.refs], spec.seed, spec.batch_size, spec.num_epochs)
+    steps = order_steps(subset.rows, spec.seed, spec.batch_size, spec.num_epochs)
     return TrainingSet(subset.made, steps, heldout.made), subset.left_out + heldout.left_out
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoded:
+class _Encoded(NamedTuple):
     made: list[TrainingSample]
-    refs: list[SampleRef]
+    rows: list[int]
     left_out: list[LeftOut]
 
 
@@ -216,7 +203,7 @@ def _encode(trained: Warmup, samples: Sequence[Sample], refs: Sequence[SampleRef
             encoded.left_out.append(LeftOut(sample_id=ref.sample_id, row=ref.row, **verdict))
         else:
             encoded.made.append(made)
-            encoded.refs.append(ref)
+            encoded.rows.append(ref.row)
     return encoded
 
 

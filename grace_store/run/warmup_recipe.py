@@ -14,7 +14,7 @@ import numpy as np
 from grace_store.base.arrays import IntArray
 from grace_store.base.documents import parse_document
 from grace_store.base.errors import ResumeMismatch
-from grace_store.base.files import whole_file
+from grace_store.base.files import write_text
 from grace_store.base.metadata import Plan
 from grace_store.base.settings import canonical_json
 from grace_store.model.lora.recipe import RECIPE, REPLAY, Recipe, SampleRef, WarmupSpec, WarmupSubset
@@ -69,14 +69,8 @@ def check_recipe(frozen: Recipe, now: Recipe, out: Path) -> None:
 
 def freeze(recipe: Recipe, out: Path, store: Store, *, planned_here: bool) -> None:
     """Write the recipe, and the same as a configuration that replays it."""
-    write_whole(out / REPLAY, _replay(recipe, store, planned_here=planned_here).encode())
-    write_whole(out / RECIPE, to_bytes(seal(recipe)))
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Put a file in its place whole or not at all."""
-    with whole_file(path) as part:
-        part.write_bytes(content)
+    write_text(out / REPLAY, _replay(recipe, store, planned_here=planned_here))
+    write_text(out / RECIPE, to_bytes(seal(recipe)).decode())
 
 
 def _replay(recipe: Recipe, store: Store, *, planned_here: bool) -> str:

@@ -16,7 +16,7 @@ from grace_store.store.backend import Backend
 
 
 class ArrayGroup:
-    """Arrays of one Zarr group, opened when first asked for and held against what the plan implies.
+    """Arrays of one Zarr group, opened when first asked for.
 
     With keep_chunks, of each array the chunk is kept that was read last: for those of which a chunk serves many reads.
     """
@@ -41,7 +41,9 @@ class ArrayGroup:
             except (ArrayNotFoundError, FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise self._unreadable(name, f"cannot be opened ({error})") from error
             spec = self.specs[name]
-            if (array.shape, array.shards or array.chunks) != (spec.shape, spec.chunks) or not _has_dtype(array, spec):
+            is_text = spec.dtype == "string"
+            has_dtype = array.dtype.kind in "TO" if is_text else array.dtype == np.dtype(spec.dtype)
+            if (array.shape, array.shards or array.chunks) != (spec.shape, spec.chunks) or not has_dtype:
                 raise self._unreadable(
                     name,
                     f"is {array.dtype} {array.shape} in chunks of {array.shards or array.chunks}, the plan implies "
@@ -79,7 +81,3 @@ class ArrayGroup:
                 f"{self.backend.location}: rows {start}..{stop} of {self.path}/{name} cannot be read ({error}). "
                 "Run `grace-store verify --deep`, then `grace-store repair`."
             ) from error
-
-
-def _has_dtype(array: zarr.Array[Any], spec: layout.ArraySpec) -> bool:
-    return array.dtype.kind in "TO" if spec.dtype == "string" else array.dtype == np.dtype(spec.dtype)

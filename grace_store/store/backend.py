@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import BinaryIO, Protocol, TextIO
 
 from zarr.abc.store import Store as ZarrStore
 
@@ -32,6 +32,7 @@ class Backend(Protocol):
 
     def zarr_store(self) -> ZarrStore:
         """Return a read-only view for zarr, to which a missing chunk is an error."""
+        return ZarrView(self)
 
     def read(self, key: str) -> bytes | None: ...
 
@@ -79,7 +80,7 @@ class Backend(Protocol):
         """Remove the folders of a store that has nothing in it, and those only."""
 
 
-class LocalBackend:
+class LocalBackend(Backend):
     """A folder. Values are written beside their place, synced, then renamed into it."""
 
     def __init__(self, root: Path) -> None:
@@ -90,9 +91,6 @@ class LocalBackend:
         self._rooted: set[Path] = set()
         """Folders whose way up to the root is synced with the next flush, or was."""
 
-    def zarr_store(self) -> ZarrStore:
-        return ZarrView(self)
-
     def read(self, key: str) -> bytes | None:
         try:
             return (self.root / key).read_bytes()
@@ -102,8 +100,7 @@ class LocalBackend:
     def read_slice(self, key: str, part: slice) -> bytes | None:
         try:
             with open(self.root / key, "rb") as stream:
-                size = os.fstat(stream.fileno()).st_size
-                start, stop, _ = part.indices(size)
+                start, stop, _ = part.indices(os.fstat(stream.fileno()).st_size)
                 stream.seek(start)
                 return stream.read(stop - start)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -153,14 +150,14 @@ class LocalBackend:
             self._unsynced.discard(folder)
 
     def size(self, key: str) -> int | None:
-        try:
-            return (self.root / key).stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return None if (found := self._stat(key)) is None else found.st_size
 
     def written_at(self, key: str) -> float | None:
+        return None if (found := self._stat(key)) is None else found.st_mtime
+
+    def _stat(self, key: str) -> os.stat_result | None:
         try:
-            return (self.root / key).stat().st_mtime
+            return (self.root / key).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -219,9 +216,7 @@ class LocalBackend:
         tmp.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(tmp, "wb") as stream:
-                stream.write(value)
-                stream.flush()
-                os.fsync(stream.fileno())
+                _write_through(stream, value)
         except OSError:
             with contextlib.suppress(OSError):
                 tmp.unlink(missing_ok=True)
@@ -231,8 +226,7 @@ class LocalBackend:
     def _prepare(self, key: str) -> Path:
         path = self.root / key
         folder = path.parent
-        if not folder.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         # A folder's own name must survive too, all the way up, also of folders that a run made which was then killed.
         above = folder
         while above not in self._rooted and above != self.root.parent:
@@ -243,6 +237,12 @@ class LocalBackend:
         return path
 
 
+def _write_through(stream: BinaryIO, value: bytes) -> None:
+    stream.write(value)
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
 def _create(path: Path, value: bytes) -> bool:
     """Write a new file in its place, where there are no links: a reader may see it half-written, nobody twice."""
     try:
@@ -251,9 +251,7 @@ def _create(path: Path, value: bytes) -> bool:
         return False
     try:
         with stream:
-            stream.write(value)
-            stream.flush()
-            os.fsync(stream.fileno())
+            _write_through(stream, value)
     except BaseException:
         path.unlink(missing_ok=True)
         raise

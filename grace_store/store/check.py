@@ -141,7 +141,8 @@ def check_strays(store: Store, sizes: Sizes | None = None) -> Iterator[Problem]:
     """Report files that the format does not know, such as what a killed run left half-written."""
     backend = store.backend
     sizes = listed_sizes(store) if sizes is None else sizes
-    lost = sorted({*backend.names(COMMITS), *_names_of_totals(store)} - set(store.signal_names))
+    totals = {file.removesuffix(".json") for file in backend.names(COMPLETIONS) if file.endswith(".json")}
+    lost = sorted({*backend.names(COMMITS), *totals} - set(store.signal_names))
     for name in lost:
         text = "the signal's own metadata is gone, though units of it were committed"
         yield Problem(name, None, f"{keys.signal_key(name)}/zarr.json", text, remedy_of_lost(store, name))
@@ -169,12 +170,6 @@ def check_strays(store: Store, sizes: Sizes | None = None) -> Iterator[Problem]:
 def remedy_of_lost(store: Store, signal: str) -> Remedy:
     """Return what helps a signal whose own document is damaged or gone."""
     return "delete" if store.backend.size(keys.signal_copy_key(signal)) is None else "repair"
-
-
-def _names_of_totals(store: Store) -> Iterator[str]:
-    for file in store.backend.names(COMPLETIONS):
-        if file.endswith(".json"):
-            yield file.removesuffix(".json")
 
 
 def _wrong_documents(store: Store, expected: dict[str, bytes]) -> Iterator[tuple[str, str]]:
@@ -250,7 +245,7 @@ def _wrong_lengths(view: SignalView, unit: int) -> Iterator[tuple[str, str]]:
     gradient = view.signal.spec.gradient
     assert gradient is not None
     norm = view.unit_array("sample_norm", unit).astype(np.float64)
-    stated = (norm > 0).astype(np.float64) if gradient.normalise else norm
+    stated = norm > 0 if gradient.normalise else norm
     found = np.linalg.norm(view.unit_vectors(unit).astype(np.float64), axis=1)
     # Compression shortens a vector a little: most of all int4, by less than a tenth.
     if not np.isclose(found, stated, rtol=0.1).all():

@@ -55,8 +55,7 @@ def restore_documents(backend: Backend) -> list[Restored]:
     plan, restored = _restored(backend, None, "zarr.json", PLAN_COPY, Plan)
     names = {*backend.names(SIGNALS_GROUP), *backend.names(COMMITS)} - {"zarr.json"}
     for name in sorted(names):
-        key, copy = f"{signal_key(name)}/zarr.json", signal_copy_key(name)
-        signal, again = _restored(backend, name, key, copy, Signal)
+        signal, again = _restored(backend, name, f"{signal_key(name)}/zarr.json", signal_copy_key(name), Signal)
         restored += again
         if isinstance(plan, Plan) and isinstance(signal, Signal):
             restored += _copied(backend, name, plan, signal)

@@ -18,10 +18,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from zarr.abc.store import Store as ZarrStore
-
 from grace_store.base.errors import MissingExtra, SettingError, StorageError
-from grace_store.store.zarr_view import ZarrView
+from grace_store.store.backend import Backend
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutMode
@@ -61,7 +59,7 @@ _opened_in: list[int] = []
 """The process that first used obstore, whose threads a forked one does not have."""
 
 
-class ObjectBackend:
+class ObjectBackend(Backend):
     """A prefix of a bucket. Threads may share it; a pickle of it is its URL."""
 
     def __init__(self, url: str) -> None:
@@ -74,9 +72,6 @@ class ObjectBackend:
 
     def __reduce__(self) -> tuple[type[ObjectBackend], tuple[str]]:
         return type(self), (self.location,)
-
-    def zarr_store(self) -> ZarrStore:
-        return ZarrView(self)
 
     def read(self, key: str) -> bytes | None:
         return self._unless_missing(lambda: bytes(self._store.get(key).bytes()))
@@ -123,7 +118,11 @@ class ObjectBackend:
     def renew(self, key: str, value: bytes) -> bool:
         from obstore.exceptions import PreconditionError
 
-        found = self._unless_missing(lambda: _with_meta(self._store.get(key)))
+        def get() -> tuple[bytes, ObjectMeta]:
+            found = self._store.get(key)
+            return bytes(found.bytes()), found.meta
+
+        found = self._unless_missing(get)
         if found is None or found[0] != value:
             return False
         version = {name: text for name in ("e_tag", "version") if (text := found[1].get(name)) is not None}
@@ -265,7 +264,10 @@ class ObjectBackend:
                 f"{self.location} is in an object store, and the package for these is not installed. "
                 "Run `pip install 'grace-store[cloud]'`."
             ) from None
-        _check_endpoint()
+        for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
+            # At an address without http://, the library under obstore would panic.
+            if not os.environ.get(name, "http://").startswith(("http://", "https://")):
+                raise SettingError(f"The environment's {name} must begin with http:// or https://.")
         if not _opened_in:
             _opened_in.append(os.getpid())
         kinds: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
@@ -289,13 +291,6 @@ class ObjectBackend:
                 f"{self.location} cannot be opened ({reason}). Check the URL and the environment "
                 f"({CREDENTIALS[self._scheme]})."
             ) from None
-
-
-def _check_endpoint() -> None:
-    """Raise SettingError for an address without http://, at which the library under obstore would panic."""
-    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
-        if not os.environ.get(name, "http://").startswith(("http://", "https://")):
-            raise SettingError(f"The environment's {name} must begin with http:// or https://.")
 
 
 def split_url(url: str) -> tuple[str, str, str]:
@@ -347,10 +342,6 @@ def _several(do: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
             yield under_way.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _with_meta(found: Any) -> tuple[bytes, dict[str, Any]]:
-    return bytes(found.bytes()), found.meta
 
 
 def _may_pass(error: Exception) -> bool:

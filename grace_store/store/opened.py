@@ -115,17 +115,9 @@ class Store:
 
     def samples(self, start: int, stop: int) -> SampleRows:
         """Return the plan's rows for samples start..stop."""
-        read = self._samples.read
-        return SampleRows(
-            start=start,
-            sample_id=read("sample_id", start, stop).tolist(),
-            row=read("sample_row", start, stop),
-            file=read("sample_file", start, stop),
-            offset=read("sample_offset", start, stop),
-            length=read("sample_length", start, stop),
-            digest=read("sample_digest", start, stop),
-            num_steps=read("sample_num_steps", start, stop),
-        )
+        names = ("id", "row", "file", "offset", "length", "digest", "num_steps")
+        ids, *columns = (self._samples.read(f"sample_{name}", start, stop) for name in names)
+        return SampleRows(start, ids.tolist(), *columns)
 
     def column(self, name: str, start: int = 0, stop: int | None = None) -> Array:
         """Return one array of the plan, or a part of it."""
@@ -145,10 +137,8 @@ class Store:
         name = "sample_row" if by_row else "sample_id"
         wanted: Any = int(sample[1:]) if by_row else sample
         for start in range(0, self.plan.num_samples, layout.SAMPLES_PER_CHUNK):
-            hits = np.flatnonzero(
-                self.column(name, start, min(start + layout.SAMPLES_PER_CHUNK, self.plan.num_samples)) == wanted
-            )
-            if len(hits):
+            stop = min(start + layout.SAMPLES_PER_CHUNK, self.plan.num_samples)
+            if len(hits := np.flatnonzero(self.column(name, start, stop) == wanted)):
                 return start + int(hits[0])
         raise UnknownName(
             f"{self.location} has no sample {sample!r}. Give an id as `score` lists them, or #ROW for a dataset row; "
@@ -327,16 +317,14 @@ class SignalView:
 
     def state(self, sample: int) -> str:
         """Return a sample's state: planned, done, or the reason it was set aside."""
-        unit = self.store.plan.unit_of(sample)
-        if not is_committed(self, unit):
+        if not is_committed(self, self.store.plan.unit_of(sample)):
             return "planned"
         code = int(self._group.read("sample_state", sample, sample + 1)[0])
         return next((word for word, value in STATE_CODES.items() if value == code), str(code))
 
     def require_unit_of(self, sample: int) -> None:
         """Raise Unfinished unless the unit that a sample is in is committed."""
-        unit = self.store.plan.unit_of(sample)
-        if not is_committed(self, unit):
+        if not is_committed(self, unit := self.store.plan.unit_of(sample)):
             raise Unfinished(
                 f"{self.store.location}: sample {sample} is in unit {unit} of {self.name}, which is not done yet. "
                 "Run `grace-store extract` again to finish it."

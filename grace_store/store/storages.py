@@ -38,8 +38,8 @@ class Rotation:
         stream = hashlib.shake_256(_ROTATION_SEED % size).digest(10 * size)
         bits = np.unpackbits(np.frombuffer(stream, dtype=np.uint8, count=2 * size))[: 2 * size]
         keys = np.frombuffer(stream, dtype="<u8", offset=2 * size)
-        sign = (1 - 2 * bits.astype(np.int8)).reshape(2, size)
-        return cls(sign, np.argsort(keys, kind="stable").astype(np.int32))
+        order = np.argsort(keys, kind="stable").astype(np.int32)
+        return cls((1 - 2 * bits.astype(np.int8)).reshape(2, size), order)
 
     def forward(self, vectors: Float32Array) -> Float32Array:
         turned = hadamard_blocks(vectors * self.sign[0].astype(np.float32))

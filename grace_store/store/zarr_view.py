@@ -14,8 +14,6 @@ from grace_store.base.errors import Corrupt
 if TYPE_CHECKING:
     from grace_store.store.backend import Backend
 
-_METADATA = "zarr.json"
-
 
 class ZarrView(Store):
     """Reads through a backend, so that errors, attempts and limits are the same whoever asks."""
@@ -44,7 +42,7 @@ class ZarrView(Store):
             value = await asyncio.to_thread(self._backend.read_slice, key, _slice(byte_range))
         if value is not None:
             return prototype.buffer.from_bytes(value)
-        if key.rpartition("/")[2] == _METADATA:
+        if key.rpartition("/")[2] == "zarr.json":
             return None
         # Zarr would answer with fill values, which look like data.
         raise Corrupt(
@@ -81,6 +79,4 @@ class ZarrView(Store):
 def _slice(part: ByteRequest) -> slice:
     if isinstance(part, RangeByteRequest):
         return slice(part.start, part.end)
-    if isinstance(part, OffsetByteRequest):
-        return slice(part.offset, None)
-    return slice(-part.suffix, None)
+    return slice(part.offset if isinstance(part, OffsetByteRequest) else -part.suffix, None)

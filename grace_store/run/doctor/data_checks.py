@@ -55,9 +55,8 @@ def examine_data(job: DoctorJob, seen: Seen) -> Finding:
     )
     figures = {"num_records": num_records, "num_looked_at": len(records), "num_usable": len(seen.samples)}
     if not seen.samples:
-        return Finding(
-            "data", "fail", text, "Name another --format, --splitter or --answer, or lower --min-steps.", figures
-        )
+        remedy = "Name another --format, --splitter or --answer, or lower --min-steps."
+        return Finding("data", "fail", text, remedy, figures)
     if share >= 0.5:
         return Finding("data", "ok", text, "", figures)
     remedy = "Look at the reasons: --format, --splitter, --answer and --min-steps decide."
@@ -90,16 +89,14 @@ def _data_spec(job: DoctorJob, dataset: Dataset, records: Sequence[Record]) -> D
 
 def _num_records(dataset: Dataset, read_bytes: int) -> int:
     """Return how many records a dataset is likely to have: tables know, for text it follows from the bytes read."""
-    known = 0
-    text_bytes = 0
+    known = text_bytes = 0
     for file in dataset.files:
         if file.is_table:
             with closing(open_table(file.path, file.kind)) as table:
                 known += table.num_rows
         else:
             text_bytes += file.num_bytes
-    per_record = max(read_bytes, 1) / NUM_RECORDS
-    return known + round(text_bytes / per_record)
+    return known + round(text_bytes * NUM_RECORDS / max(read_bytes, 1))
 
 
 def examine_images(job: DoctorJob, seen: Seen) -> Finding | None:

@@ -82,8 +82,7 @@ def try_storage(url: str) -> Trouble:
 
 def _try_object(backend: Backend, key: str) -> Trouble:
     url = backend.location
-    is_new = backend.write_new(key, b"1")
-    is_new_again = backend.write_new(key, b"2")
+    is_new, is_new_again = backend.write_new(key, b"1"), backend.write_new(key, b"2")
     found, names = backend.read(key), backend.names("")
     if not is_new or key not in names or found is None:
         return Trouble(url, fatal=f"{url} does not give back at once what was put there")

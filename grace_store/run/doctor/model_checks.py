@@ -126,8 +126,7 @@ def _in_groups(extractor: Extractor, samples: Sequence[Sample], group: int) -> t
         some = samples[start : start + group]
         made: Any = extractor.compute(extractor.prepare(some)).result()
         vectors.append(made.segment_vector)
-        stops = np.cumsum([sample.num_segments for sample in some])
-        num_tokens += np.split(made.segment_num_tokens, stops[:-1])
+        num_tokens += np.split(made.segment_num_tokens, np.cumsum([sample.num_segments for sample in some])[:-1])
     return np.concatenate(vectors), num_tokens
 
 
@@ -154,9 +153,8 @@ def examine_storage(job: DoctorJob, seen: Seen) -> Finding | None:
     )
     figures = {"mean": float(difference.mean()), "largest": float(difference.max())}
     if difference.max() > STORAGE_WARNING:
-        return Finding(
-            "storage", "warn", text, "For duplicates and diversity, --storage int8 or float16 is finer.", figures
-        )
+        remedy = "For duplicates and diversity, --storage int8 or float16 is finer."
+        return Finding("storage", "warn", text, remedy, figures)
     return Finding("storage", "ok", text, "", figures)
 
 

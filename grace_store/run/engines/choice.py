@@ -49,7 +49,9 @@ def choose_engine(
         if workers is not None:
             raise SettingError("--workers has no meaning for a rank of torchrun or srun: each rank is one worker.")
         i, n, local = rank
-        return EngineChoice(options.model_copy(update={"device": _device_of_rank(options, local, environment)}), (i, n))
+        if options.device in ("auto", "cuda") and (gpus := _gpus(environment)):
+            options = options.model_copy(update={"device": f"cuda:{local % len(gpus)}"})
+        return EngineChoice(options, (i, n))
     devices = _devices(options, workers, environment)
     engine = EngineOptions("processes", devices=devices) if devices else EngineOptions("here")
     return EngineChoice(options, shard or (0, 1), engine)
@@ -69,13 +71,6 @@ def _devices(options: RunOptions, workers: int | None, environment: Mapping[str,
             f"--workers {workers}, but the number of visible GPUs is {len(gpus)}; give at most one worker a GPU."
         )
     return tuple(gpus[:workers]) if gpus else ("cpu",) * workers
-
-
-def _device_of_rank(options: RunOptions, local: int, environment: Mapping[str, str]) -> str:
-    if options.device not in ("auto", "cuda"):
-        return options.device
-    gpus = _gpus(environment)
-    return f"cuda:{local % len(gpus)}" if gpus else options.device
 
 
 def rank_in(environment: Mapping[str, str]) -> tuple[int, int, int] | None:

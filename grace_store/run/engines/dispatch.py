@@ -139,13 +139,10 @@ class Dispatch:
 
     def _uncommitted(self, worker: Worker) -> list[int]:
         """Return what a worker that ended had under way, and tell of units that it committed but could not report."""
-        units = []
-        for unit in sorted(worker.in_flight):
-            if (committed := self.find_committed(unit)) is not None:
-                self.listener(committed)
-            else:
-                units.append(unit)
-        return units
+        committed = {unit: self.find_committed(unit) for unit in sorted(worker.in_flight)}
+        for event in filter(None, committed.values()):
+            self.listener(event)
+        return [unit for unit, event in committed.items() if event is None]
 
     def _suspect(self, units: Sequence[int]) -> None:
         """Put units that were under way in a death at the end of the queue, to be done alone; or give them up."""

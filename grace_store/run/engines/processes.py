@@ -57,16 +57,11 @@ class _Run:
         self._dispatch.conclude()
 
     def _start(self, number: int, job: WorkerJob) -> None:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "grace_store.run.engines.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            env={**os.environ, **self._environments[number]},
-            # Ctrl-C in the terminal is for the parent alone, which lets workers finish their units.
-            start_new_session=True,
-        )
+        command = [sys.executable, "-m", "grace_store.run.engines.worker"]
+        lines: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+        environment = {**os.environ, **self._environments[number]}
+        # Ctrl-C in the terminal is for the parent alone, which lets workers finish their units.
+        process = subprocess.Popen(command, env=environment, start_new_session=True, **lines)
         worker = _Process(f"Worker {number}", str(number), number=number, process=process)
         self._workers.append(worker)
         self._send(worker, job.model_dump_json())

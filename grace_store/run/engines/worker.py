@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
 
 from grace_store.base.child_process import die_with_parent
 from grace_store.base.errors import GraceStoreError, NotAStore
@@ -44,27 +44,21 @@ def run_on_pipes() -> int:
     job = WorkerJob.model_validate_json(sys.stdin.readline())
     die_with_parent(job.parent)
     feed = QueueFeed()
-    threading.Thread(target=_read_units, args=(feed,), daemon=True).start()
-    return 0 if run_worker(job, feed, _Speaker(out)) else 1
 
+    def read_units() -> None:
+        for line in sys.stdin:
+            feed.put(int(line))
+        feed.end()
 
-class _Speaker:
-    """Writes messages as lines; called from more than one thread."""
+    threading.Thread(target=read_units, daemon=True).start()
+    lock = threading.Lock()  # of the output, as more than one thread says something
 
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._lock = threading.Lock()
+    def say(message: dict[str, Any]) -> None:
+        with lock:
+            out.write(json.dumps(message) + "\n")
+            out.flush()
 
-    def __call__(self, message: dict[str, Any]) -> None:
-        with self._lock:
-            self._out.write(json.dumps(message) + "\n")
-            self._out.flush()
-
-
-def _read_units(feed: QueueFeed) -> None:
-    for line in sys.stdin:
-        feed.put(int(line))
-    feed.end()
+    return 0 if run_worker(job, feed, say) else 1
 
 
 def run_worker(job: WorkerJob, feed: Feed, say: Callable[[dict[str, Any]], None]) -> bool:
