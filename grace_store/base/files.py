@@ -22,10 +22,7 @@ BUCKET_SCHEMES = ("s3", "gs", "az")
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a name to write to; the file takes its own name once its bytes are on the disk, if nothing goes wrong.
-
-    A link stays one: what it points to is written.
-    """
+    """Yield a name to write to; the file takes its own name when it is on the disk. A link stays a link."""
     given, path = path, path.resolve()
     refuse_file_above(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,11 +86,7 @@ def sync_file(path: Path) -> None:
 
 @contextmanager
 def whole_folder(path: Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
-    """Yield a folder to fill, which then takes its own name.
-
-    A folder of that name is replaced only if it was made here before, as is_ours tells. The old one is deleted when
-    the new one is in its place.
-    """
+    """Yield a folder to fill, which then takes its own name, replacing only what is_ours says was made here before."""
     place = Path(os.path.realpath(path))
     if place.exists() and not (place.is_dir() and (not any(place.iterdir()) or is_ours(place))):
         raise SettingError(f"{path} exists and was not made by this command; choose another --out.")

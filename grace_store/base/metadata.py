@@ -1,7 +1,4 @@
-"""Documents that live in stores: the plan, a signal, a commit, the totals.
-
-Everything here is written into stores, so a change is a change of the format (schemas/FORMAT.md).
-"""
+"""Documents in stores: the plan, a signal, a commit, the totals. To change one is to change schemas/FORMAT.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Where the answer of a response begins: pure functions from text to a place, or None. Knows no formats.
-
-The answer opens at its marker and runs to the end. A marker with nothing after it opens nothing.
-"""
+"""Where a response's answer begins, to its end: from text to a place, or None if nothing follows the marker."""
 
 from __future__ import annotations
 
@@ -59,10 +56,9 @@ def after_think(response: str) -> int | None:
 
 
 def boxed_answer(response: str, *, by_paragraph: bool = False) -> int | None:
-    r"""The line, or the paragraph, that holds the last ``\boxed{...}`` with balanced braces and something in them.
+    r"""The line, or paragraph, that holds the last ``\boxed{...}`` with balanced braces and something in them.
 
-    A line that opens a formula on its own (``\[`` or ``$$``) goes with it. Where the paragraph is the whole
-    response, the line is taken.
+    A line that opens a formula (``\[`` or ``$$``) goes with it; where the paragraph is the whole response, the line.
     """
     if (at := _last_boxed(response)) is None:
         return None

@@ -1,7 +1,4 @@
-"""Finds the records in a stream of JSON text: lines, or the elements of one array. Knows no files.
-
-Both scanners take blocks of bytes as they come and hold at most one block and one record.
-"""
+"""Finds records in a stream of JSON text: lines, or one array's elements; holds one block and one record at most."""
 
 from __future__ import annotations
 

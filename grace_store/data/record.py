@@ -16,11 +16,9 @@ MAX_NESTING = 64
 
 
 class Record(NamedTuple):
-    """One row: where it lies and its exact bytes.
+    """One row: where it lies and its exact bytes (of a table's row, the JSON that ``tables.row_json`` makes).
 
-    raw is the JSON text without the newline; of a Parquet or Arrow row it is the canonical JSON that
-    ``tables.row_json`` makes. A record over MAX_RECORD_BYTES has raw b"", its true length, and its digest in
-    large_digest.
+    A record over MAX_RECORD_BYTES has raw b"", its true length, and its digest in large_digest.
     """
 
     row: int

@@ -87,10 +87,7 @@ def natural_starts(text: str) -> list[int]:
 
 
 def marker_splitter(pattern: re.Pattern[str]) -> Splitter:
-    """Return a splitter whose steps open at lines that begin with the pattern, indentation aside.
-
-    Only a line's first 256 characters are looked at, which bounds the cost of a slow pattern.
-    """
+    """Return a splitter at lines that begin with a pattern, looked for in 256 characters to bound its cost."""
 
     def starts(text: str) -> list[int]:
         found = []

@@ -28,10 +28,7 @@ _MANY_LINES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def understand(record: Record, spec: DataSpec, file_name: str, row_in_file: int) -> Sample:
-    """Return the sample that a record holds, or raise Unusable saying why it holds none.
-
-    Its id is the record's own, else file_name (unique in the dataset, as RecordFile.name) and the row.
-    """
+    """Return the sample that a record holds, or raise Unusable; without an id of its own it gets file_name:row."""
     fields = record.parse()
     format = chosen_format(spec)
     trace = format.read(fields)

@@ -57,10 +57,7 @@ def default_num_clusters(num_samples: int) -> int:
 def cluster_vectors(
     vectors: Float32Array, num_clusters: int | None = None, *, seed: int = 0, threads: int | None = None
 ) -> Clusters:
-    """Cluster vectors (n, m) of length 1, or all zeros, by direction; the same seed gives the same clusters.
-
-    Asked for more clusters than there are different directions, it finds fewer.
-    """
+    """Cluster vectors (n, m) of length 1, or zeros, by direction and seed; fewer if there are fewer directions."""
     alive = np.flatnonzero(vectors.any(axis=1))
     if num_clusters is None:
         num_clusters = default_num_clusters(len(alive))

@@ -1,7 +1,4 @@
-"""How much of a pool a subset covers, by clusters, and what random subsets of its size would. NumPy alone.
-
-Counts are how many of a subset's samples lie in each cluster of the pool; sizes are those of the pool itself.
-"""
+"""How much of a pool a subset covers, by its counts in clusters and their sizes, and random ones would. NumPy alone."""
 
 from __future__ import annotations
 

@@ -45,10 +45,7 @@ def check_thresholds(threshold: float, floor: float) -> None:
 
 
 def group_samples(link: IntArray, link_similarity: Float32Array, threshold: float) -> IntArray:
-    """Return every sample's group at a threshold, numbered from 0 by their earliest samples; -1 for a sample alone.
-
-    link is the place of the sample that one is linked to, or -1.
-    """
+    """Return every sample's group at a threshold, from 0; -1 if alone. link is the sample it is linked to, or -1."""
     linked = np.flatnonzero((link >= 0) & (link_similarity >= np.float32(threshold)))
     earliest = connected(len(link), linked, link[linked])
     in_group = np.bincount(earliest, minlength=len(link))[earliest] > 1

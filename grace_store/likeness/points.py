@@ -69,10 +69,7 @@ def descriptor_named(name: str) -> Descriptor:
 
 
 def projection_for(vector_size: int, dimension: int | None = None, seed: int = 0) -> Projection | None:
-    """Return the projection of "projected" descriptors of segment vectors of that size; None if there is no need.
-
-    Answer and steps side by side have twice the size of a vector; what fits in dimension is left as it is.
-    """
+    """Return the projection of "projected" descriptors; None where answer and steps side by side fit in dimension."""
     dimension = PROJECTED_SIZE if dimension is None else dimension
     if dimension < 1:
         raise SettingError(f"dimension {dimension} is below 1: a descriptor needs at least one number")

@@ -88,8 +88,7 @@ class Found:
     forest: Pairs
     """Similarities are at least the floor; those of equal vectors are 1."""
     nearest: IntArray
-    """For every point searched the most similar one in the index, near or not; -1 for the others, whose equal is in
-    the forest or whose vector is zero."""
+    """Each searched point's most similar one; -1 for points whose equal is in the forest or whose vector is zero."""
     nearest_similarity: Float32Array
     """As the index has it; NaN where there is none."""
     num_points: int
@@ -249,10 +248,7 @@ class _Searching:
 
 
 def _distinct(number: IntArray, vector: Float32Array, first_with: dict[bytes, int]) -> tuple[BoolArray, IntArray]:
-    """Return which points have a vector that none before them has, and for the others the first that has it.
-
-    Vectors of zeros are neither.
-    """
+    """Return which points have a new vector, and for the others the first that has it; zero vectors are neither."""
     is_new, twin = np.zeros(len(number), dtype=np.bool_), np.full(len(number), -1)
     for i in np.flatnonzero(vector.any(axis=1)).tolist():
         first = first_with.setdefault(hashlib.blake2b(vector[i].tobytes(), digest_size=16).digest(), int(number[i]))

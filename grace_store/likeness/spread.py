@@ -37,10 +37,7 @@ def vendi_score(vectors: Float32Array) -> float:
 
 
 def nearest_distance(vectors: Float32Array, rng: np.random.Generator) -> float:
-    """Return the mean of 1 - cos to the nearest other of vectors (n, m) of length 1; NaN with fewer than two.
-
-    Above MAX_QUERIES the mean is over that many of them, drawn; the nearest is looked for among all.
-    """
+    """Return the mean of 1 - cos to the nearest other, for at most MAX_QUERIES drawn ones; NaN below two vectors."""
     if len(vectors) < 2:
         return math.nan
     asked = drawn(len(vectors), MAX_QUERIES, rng)

@@ -35,10 +35,7 @@ class VectorSource(Protocol):
 
 
 def measured(forest: Pairs, number: IntArray, source: VectorSource) -> Pairs:
-    """Return the forest with the cosines of the vectors themselves, whatever the index made of them.
-
-    They are read again, as often as it takes to hold no more than MEASURED_BYTES of them.
-    """
+    """Return the forest with the vectors' own cosines, read again with no more than MEASURED_BYTES of them held."""
     is_there = np.zeros(source.num_points, dtype=np.bool_)
     is_there[number] = True
     similarity = np.ones(len(forest), dtype=np.float32)

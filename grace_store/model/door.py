@@ -44,10 +44,7 @@ __all__ = ["ProxyExtractor", "open_extractor", "resolve_spec"]
 def resolve_spec(
     model: str, request: ExtractRequest, options: RunOptions, *, adapter: str | None = None
 ) -> ExtractSpec:
-    """Return the spec of a signal made with a model; what was not said is chosen for the model and the device.
-
-    Weights are read for their digest but not loaded.
-    """
+    """Return the spec of a signal, choosing what was not said for model and device; reads weights for digests only."""
     gradient = _resolve_gradient(request, adapter)
     described = describe_model(model)
     _check_pixels(request, described)
@@ -69,10 +66,7 @@ def open_extractor(
     adapter: str | None = None,
     images: str | Path | None = None,
 ) -> ProxyExtractor | GradientExtractor:
-    """Return an extractor that makes exactly what the spec says, or raise where the model is another one.
-
-    images is the folder that the samples' image paths are in; by default the current one.
-    """
+    """Return an extractor that makes exactly what the spec says; raise if the model is another. images is a folder."""
     described, loaded = load_planned(model, spec, options, adapter)
     extractor = _extractor(loaded, spec, options, adapter, images)
     sees_images = described.processor is not None and not spec.text_only
@@ -89,10 +83,7 @@ def open_extractor(
 def load_planned(
     model: str, spec: ExtractSpec, options: RunOptions, adapter: str | None
 ) -> tuple[ModelDescription, LoadedModel]:
-    """Return the model that a spec names, or raise where it is another one; an adapter is merged into it.
-
-    For gradients of an adapter's parameters it is not merged, but its content is held against the spec all the same.
-    """
+    """Return the model that a spec names, or raise; an adapter is merged into it unless gradients are taken of it."""
     described = describe_model(model)
     found, planned = _identity(described, adapter).model_dump(), spec.model.model_dump()
     if differing := [name for name in planned if planned[name] != found[name]]:

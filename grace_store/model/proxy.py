@@ -39,10 +39,9 @@ class ProxyExtractor(UnitExtractor[SegmentRows, UnitSignals]):
 
 
 def means_of_any_length(head: OutputHead, hidden: Tensor, tokens: ResponseTokens, block_tokens: int) -> SegmentMeans:
-    """Return a head's means over segments of any length, long ones summed up a stretch at a time.
+    """Return a head's means over segments, those above WHOLE_TOKENS a stretch at a time.
 
-    One float32 sum over a segment that repeats itself drifts, as every addition is rounded the same way. Segments of at
-    most WHOLE_TOKENS are left as they are, to the last bit.
+    One float32 sum over a long segment that repeats itself drifts, as every addition is rounded the same way.
     """
     lengths = np.bincount(tokens.host_segment, minlength=tokens.num_segments)
     long = np.flatnonzero(lengths > WHOLE_TOKENS)

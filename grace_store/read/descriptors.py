@@ -66,8 +66,7 @@ class DescriptorSpec:
     signal: str | None = None
     """None for the only one."""
     descriptor: Descriptor | None = None
-    """answer, steps (the default), weighted or projected. A signal that keeps one vector a sample has that vector as
-    its only descriptor: leave it out."""
+    """answer, steps (the default), weighted or projected; None for a signal that keeps one vector a sample."""
     dimension: int | None = None
     """Numbers of a projected descriptor; 512 unless given."""
     seed: int = 0
@@ -109,10 +108,7 @@ def describe_samples(
     threads: Threads = None,
     listener: Listener = ignore,
 ) -> Descriptions:
-    """Return one vector of length 1 for every done sample, or for those of samples (positions in the plan).
-
-    The descriptor weighted weighs steps by the step scores of scores.
-    """
+    """Return a vector of length 1 for each done sample, or for some positions; scores weigh the steps of "weighted"."""
     reader = DescriptionReader.of(store, spec, scores=scores, samples=samples, partial=partial, threads=threads)
     return reader.read_all(dtype, listener)
 
@@ -218,10 +214,7 @@ class DescriptionReader:
         return Descriptions(sample, self._row[sample], vector, *_flags(parts), self.made_by)
 
     def describe_trace(self, vectors: Float32Array) -> Described:
-        """Return the descriptor of a trace that is not in the store, of its K+1 vectors, or the one of its sample.
-
-        Its steps have no scores: "weighted" weighs them all the same.
-        """
+        """Return the descriptor of a trace outside the store, whose steps, having no scores, weigh the same."""
         num_steps = np.array([len(vectors) - 1])
         descriptor = "steps" if self.descriptor == "weighted" else self.descriptor
         return describe(vectors, num_steps, descriptor or "answer", projection=self.projection)

@@ -29,8 +29,7 @@ POSITIONS_AT_ONCE = 1 << 14
 def open_dataset(store: Store, paths: Sequence[str | Path] | None = None, *, by_content: bool = True) -> Dataset:
     """Open the files the store was planned from, or the same content at other paths.
 
-    Without by_content only number and sizes of the files are held against the plan, which saves reading all of them
-    before the first record; a record that differs is still refused when it is read.
+    Without by_content only their number and sizes are checked first; a record that differs is refused when it is read.
     """
     planned = [file.path for file in store.plan.files]
     if not paths and (missing := [path for path in planned if not Path(path).exists()]):
@@ -186,10 +185,9 @@ def read_field(
 def read_fields(
     store: Store, fields: Sequence[str], data: Sequence[str] | None = None, positions: IntArray | None = None
 ) -> dict[str, list[object]]:
-    """Return fields of the records of samples (of those at the positions given), None where a record has none.
+    """Return fields of the records of samples, or of those at some positions; None where a record has none.
 
-    Dots lead inside; what is a list or an object there is returned as JSON. data says where the files are now. The
-    records are read once, however many fields there are.
+    Dots lead inside; lists and objects come as JSON. data says where the files are now.
     """
     columns = [store.column(f"sample_{name}") for name in ("file", "offset", "length")]
     wanted = (column.tolist() if positions is None else column[positions].tolist() for column in columns)

@@ -241,8 +241,7 @@ def extract_signals(
 ) -> list[SignalView]:
     """Do what is missing of every signal and return them; the job's own signal, adapter and engine are left aside.
 
-    A training's folder among the adapters stands for all its checkpoints. With neither signals nor adapters nor a
-    model, these are the store's signals that are not finished.
+    A training's folder stands for all its checkpoints. With nothing said, the store's unfinished signals are meant.
     """
     chosen = choose_signals(job.store, signals, adapters, job.model, job.request)
     jobs = [replace(job, signal=name, adapter=adapter) for name, adapter in chosen]

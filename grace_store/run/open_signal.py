@@ -39,10 +39,7 @@ SpecT = TypeVar("SpecT", ExtractSpec, ExtractRequest, WarmupSpec)
 def choose_signals(
     store: str, signals: Sequence[str], adapters: Sequence[str], model: str | None, request: ExtractRequest
 ) -> list[tuple[str, str | None]]:
-    """Return (signal, adapter) for each signal to write, as name_signals; with nothing said, those to go on with.
-
-    Those are the store's signals that are not finished, or all of them if there is none.
-    """
+    """Return (signal, adapter) for each signal to write; with nothing said, the store's unfinished ones, else all."""
     if signals or adapters or model or request.kind or open_backend(store).read("zarr.json") is None:
         return name_signals(signals, adapters, request)
     opened = Store.open(store)
@@ -53,10 +50,9 @@ def choose_signals(
 def name_signals(
     signals: Sequence[str], adapters: Sequence[str], request: ExtractRequest | None = None
 ) -> list[tuple[str, str | None]]:
-    """Return (signal, adapter) for each signal to write; a training's output folder stands for its checkpoints.
+    """Return (signal, adapter) for each signal to write; a training's folder stands for its checkpoints.
 
-    Signals that are not named get their adapters' folder names, or "base" without adapters; those of gradients also
-    say so, as a proxy of the same checkpoint may stand beside them.
+    Signals without a name get their adapters' folder names, with a suffix for gradients, or "base".
     """
     found = [str(path) for adapter in adapters for path in find_adapters(adapter)]
     suffix = _gradient_suffix(request)

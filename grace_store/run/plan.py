@@ -52,9 +52,8 @@ def plan(
 ) -> Store:
     """Plan a store, or check that the one that is there was planned from the same data and settings.
 
-    With a folder of images, say how many of those that the records name are not there. That changes no plan: images
-    are opened when a signal is extracted. Nor do workers, the processes that understand records: 1 is this one, None
-    means as many as the machine has cores and the data is worth.
+    With a folder of images, say how many that records name are missing there. workers are processes that read records:
+    1 is this one, None means as many as pay off. Neither changes the plan.
     """
     request = request or DataRequest()
     if images is not None and not Path(images).is_dir():

@@ -26,10 +26,7 @@ from grace_store.store.unit_writer import rewrite_signal_metadata, withdraw_unit
 
 
 def repair(job: ExtractJob, listener: Listener = ignore, stop: threading.Event | None = None) -> list[Problem]:
-    """Mend everything that a deep check finds in all signals of the job's store, and return what that was.
-
-    Model, data and options are those of the job where it names some, else those that a signal was begun with.
-    """
+    """Mend and return all that a deep check finds; the job's model, data and options count before a signal's own."""
     backend = open_backend(job.store)
     refuse_busy(backend)
     mended = _repair_documents(backend)

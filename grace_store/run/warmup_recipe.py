@@ -99,10 +99,7 @@ class ChosenSamples:
 
 
 def choose_samples(store: Store, ratio: str, seed: int, num_heldout: int) -> ChosenSamples:
-    """Return a random ceil(ratio N) of the planned samples, and the next few in the same random order to hold out.
-
-    A sample's place in that order depends on the seed and its row only.
-    """
+    """Return a random ceil(ratio N) of the planned samples, and the next few to hold out; by seed and row alone."""
     row = store.column("sample_row").astype(np.int64)
     order = rank(random_values(seed + _STREAM, row), row)
     count = budget(ratio, len(row))

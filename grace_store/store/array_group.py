@@ -16,10 +16,7 @@ from grace_store.store.backend import Backend
 
 
 class ArrayGroup:
-    """Arrays of one Zarr group, opened when first asked for.
-
-    With keep_chunks, of each array the chunk is kept that was read last: for those of which a chunk serves many reads.
-    """
+    """Arrays of a Zarr group, opened when first asked for; keep_chunks keeps the chunk of each that was read last."""
 
     def __init__(
         self, backend: Backend, path: str, arrays: Sequence[layout.ArraySpec], *, keep_chunks: bool = False

@@ -49,10 +49,7 @@ def listed_sizes(store: Store) -> Sizes:
 
 
 def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Iterator[Problem]:
-    """Check the plan's arrays: metadata and presence, and with deep every value against the digest.
-
-    This and the other checks take a listing of the store, or list it themselves.
-    """
+    """Check the plan's arrays, with deep every value; sizes, here and below, is a listing of the store if at hand."""
 
     def problem(where: str, text: str, remedy: Remedy = "repair") -> Problem:
         return Problem(None, None, where, text, remedy)

@@ -41,8 +41,7 @@ OUTAGE_SECONDS = "GRACE_STORE_OUTAGE_SECONDS"
 """Environment variable: how long requests are made again before a run gives up."""
 _DEFAULTS = {REQUEST_SECONDS: 60.0, OUTAGE_SECONDS: 300.0}
 _FIRST_ANSWER_SECONDS = 15.0
-"""How long to wait for storage that never answered, which is more likely a slip of the pen than an outage, and for
-one that was given up on, so that a run which ends for that reason does end."""
+"""How long to wait for storage that never answered (its address may be wrong) or that was given up on."""
 _LONGEST_PAUSE_SECONDS = 15.0
 _REQUESTS_AT_ONCE = 16
 _PART_BYTES = 32 << 20
@@ -190,10 +189,7 @@ class ObjectBackend(Backend):
             return None
 
     def _ask(self, request: Callable[[], T], *expected: type[Exception]) -> T:
-        """Make a request, again and again while nothing but time can help; raise StorageError in the end.
-
-        FileNotFoundError and what is expected are answers.
-        """
+        """Make a request until it is answered or patience ends. FileNotFoundError and what is expected are answers."""
         from obstore.exceptions import BaseError
 
         _refuse_forked()

@@ -45,10 +45,7 @@ class SampleRows:
 
 
 class Store:
-    """A planned store, open for reading.
-
-    Use ``Store.open(path)``; ``store.plan`` says what was frozen, ``store.signal(name)`` reads vectors.
-    """
+    """A planned store, open for reading: ``plan`` says what was frozen, ``signal(name)`` reads vectors."""
 
     def __init__(self, backend: Backend, plan: Plan) -> None:
         self.backend = backend

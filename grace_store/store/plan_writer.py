@@ -45,11 +45,7 @@ class PlannedSample(NamedTuple):
 
 
 class PlanWriter:
-    """Collects samples and records set aside, a chunk of memory at a time.
-
-    All that is kept of a sample whose chunk is written is its number of steps, in a byte (two, if a sample of its chunk
-    has more than 255).
-    """
+    """Collects samples and records set aside, a chunk at a time; of what is written only numbers of steps are kept."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

@@ -23,7 +23,7 @@ _ROTATION_SEED = b"grace-store rotation of size %d"
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """A fixed orthogonal map that makes any vector's coordinates look normal, so that 4 bits suffice.
+    """A fixed orthogonal map that makes coordinates look normal, so that 4 bits suffice.
 
     Twice: flip signs, then a Walsh-Hadamard transform of each power-of-two block; in between, a permutation.
     """
@@ -240,10 +240,7 @@ def num_packed(num_segments: IntArray) -> IntArray:
 
 
 def packed_grams(vectors: Float32Array, num_segments: IntArray) -> Float32Array:
-    """Return the concatenated packed Grams of samples whose rows follow each other.
-
-    Products are summed in float64 and only then rounded, so a Gram does not depend on how sums are split.
-    """
+    """Return the packed Grams of samples whose rows follow each other, summed in float64 and rounded at the end."""
     out: list[FloatArray] = []
     start = 0
     for m in num_segments.tolist():

@@ -126,10 +126,7 @@ class UnitWriter:
         }
 
     def _columns(self, unit: int, signals: UnitOutcome, of: str, num_rows: int, **more: Array) -> dict[str, Array]:
-        """Return the arrays of a unit's segments or samples, vectors in their stored form.
-
-        Raises ValueError for what the format cannot hold; a sample with such vectors should have been set aside.
-        """
+        """Return the arrays of a unit's segments or samples as stored; ValueError for what the format cannot hold."""
         names = [each.name for each in fields(signals) if each.name.startswith(f"{of}_")]
         columns = {name: getattr(signals, name) for name in names} | more
         for name, values in columns.items():

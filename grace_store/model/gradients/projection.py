@@ -115,10 +115,7 @@ class _Waiting(NamedTuple):
 
 
 class ProjectedRows:
-    """Projects gradients, parameter by parameter, into rows of matrices that were given with them.
-
-    Gathered over batches, so that many rows share the making of a matrix.
-    """
+    """Projects gradients into rows of given matrices, gathered over batches so that many rows share a projection."""
 
     def __init__(
         self,

@@ -47,10 +47,7 @@ class GradientSource(Protocol):
     """Makes gradients of a batch."""
 
     def run(self, batch: Batch, inputs: dict[str, Tensor], per: Per) -> tuple[Tensor, Iterator[GradientRows]]:
-        """Return the tokens' statistics (tokens, 3: loss, entropy, hit) and the gradients of all rows, in some order.
-
-        The caller takes all gradients before it runs another batch.
-        """
+        """Return the tokens' (loss, entropy, hit) and the rows' gradients, to be taken before another batch is run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,7 @@ REPRESENTATION = "representation"
 LORA = "lora"
 """The adapter's own parameters."""
 GRADIENT_BYTES = 1 << 32
-"""What the gradients of all segments may take at once; with more, parameters are done in groups, each with backward
-passes of its own."""
+"""Memory for the gradients of all segments; where they need more, parameters are done in groups."""
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
 
 

@@ -93,10 +93,7 @@ def check_base(adapter: Adapter, base: ModelIdentity) -> None:
 
 
 def place(adapter: Adapter, model: nn.Module) -> dict[str, str]:
-    """Return {name in the adapter: name in the model} for every module; raise unless all are there and fit.
-
-    The model may be without storage.
-    """
+    """Return {name in the adapter: name in the model}; raise unless all fit. The model may be without storage."""
     modules = dict(model.named_modules())
     rename = _renaming(adapter, modules)
     names = {name: rename(name) for name in adapter.lora}
@@ -126,10 +123,7 @@ def merge(adapter: Adapter, model: nn.Module) -> nn.Module:
 
 
 def attach_adapter(adapter: Adapter, model: nn.Module) -> dict[str, LoraLayer]:
-    """Put the adapter beside a loaded model's weights, in place; return its layers by their names in the adapter.
-
-    All is frozen and nothing dropped out.
-    """
+    """Put the adapter beside a model's weights, in place and frozen; return its layers by the adapter's names."""
     names = place(adapter, model)
     _put_on(adapter, model)
     model.eval()

@@ -28,10 +28,9 @@ _LONGEST = 300
 
 
 def read_processor(folder: Path, config: Any, tokenizer: Any) -> Any:
-    """Return the processor of a vision-language model, around the tokenizer given; its chat template goes there too.
+    """Return a vision-language model's processor around the tokenizer given; its chat template goes there too.
 
-    It is of the class that the folder names, else of the one that the model's family has, made without what only
-    videos need.
+    Its class is the one that the folder names, else that of the model's family, without what only videos need.
     """
     images = _read_images(folder)
     try:

@@ -169,10 +169,7 @@ def resolve_device(device: str) -> torch.device:
 
 @cache
 def _bfloat16_products_work() -> bool:
-    """Tell whether bfloat16 runs on this CPU, by trying it in another process.
-
-    Some virtual machines announce Intel's matrix unit, grant it when asked, and kill who uses it.
-    """
+    """Try bfloat16 in another process: some virtual machines announce Intel's matrix unit and kill who uses it."""
     if not torch.cpu._is_amx_tile_supported():
         return True
     trial = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); torch.nn.functional.linear(a, a)"
@@ -310,11 +307,7 @@ def _refuse_incomplete(folder: ModelFolder, report: dict[str, Any]) -> None:
 
 
 def _check_causal(model: Any) -> None:
-    """Raise unless hidden states depend on nothing to their right.
-
-    Losses are predictions only then. Batches also rely on it: they are padded on the right and need no mask,
-    which leaves attention its fastest kernels.
-    """
+    """Raise unless hidden states depend on nothing to their right: batches are padded there and have no mask."""
     ids = trial_ids(model, 8, 31)
     padded = torch.cat((ids[:, :5], torch.zeros_like(ids[:, 5:])), dim=1)
     with torch.inference_mode():

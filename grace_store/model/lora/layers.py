@@ -43,10 +43,7 @@ def target_names(model: Any) -> list[str]:
 
 
 def say_left_out(model: Any) -> str | None:
-    """Return a sentence on weights of the language part that get no adapter, as a mixture's experts; None if few do.
-
-    Embeddings and the head do not count, nor does what is no matrix.
-    """
+    """Say which matrices of the language part get no adapter, such as a mixture's experts; None if few do."""
     targets = {id(model.get_submodule(name).weight) for name in target_names(model)}
     ends = [each for each in model.modules() if isinstance(each, nn.Embedding) or each is model.get_output_embeddings()]
     inside = {id(parameter) for parameter in language_part(model).parameters()}
@@ -100,10 +97,7 @@ def trainable(adapted: Any) -> dict[str, nn.Parameter]:
 
 
 def start(adapted: Any, seed: int) -> None:
-    """Give A the values that peft would draw (uniform within 1/sqrt of its inputs) but from our seed, and B zeros.
-
-    Drawn on the CPU in the order of the names, so that every device and every rank starts alike.
-    """
+    """Draw A as peft would but from our seed, on the CPU and by name so that all ranks start alike; B is zero."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in trainable(adapted).items():
@@ -122,10 +116,7 @@ def adapter_config(adapted: Any) -> dict[str, Any]:
 
 
 def compute_twice(model: nn.Module) -> int:
-    """Have each layer forget its activations and compute them again when gradients are taken; return how many.
-
-    transformers' own switch works in training mode only, which would also switch dropout on.
-    """
+    """Have each layer compute its activations again for gradients; transformers' switch would switch dropout on."""
     layers = [module for module in language_part(model).modules() if isinstance(module, GradientCheckpointingLayer)]
     for layer in layers:
         layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)

@@ -31,10 +31,7 @@ __all__ = ["TrainingSample", "TrainingSet", "Warmup", "resolve_warmup"]
 
 
 def resolve_warmup(model: str, request: WarmupRequest, options: WarmupOptions) -> WarmupSpec:
-    """Return the spec of a warm-up of a model; what was not said is chosen for the model and the device.
-
-    Weights are read for their digest but not loaded.
-    """
+    """Return the spec of a warm-up, choosing what was not said for model and device; reads weights for digests only."""
     shared = {name: wish for name, wish in wishes_in(request).items() if name in ExtractRequest.model_fields}
     reading = resolve_spec(model, ExtractRequest(**shared), RunOptions(device=options.device))
     chosen = {

@@ -43,8 +43,7 @@ class MicroBatch:
     members: tuple[int, ...]
     """Their positions among the samples that the batches were made of."""
     inputs: dict[str, Tensor]
-    """The model's arguments of every token, each (samples, longest), padded on the right. No mask: a causal model
-    does not see what follows."""
+    """The model's arguments, each (samples, longest), padded on the right, where a causal model does not look."""
     kept: Tensor
     """Positions whose logits some sample needs, ascending."""
     row: Tensor

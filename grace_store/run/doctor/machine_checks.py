@@ -101,10 +101,7 @@ def _can_renew(backend: Backend, key: str, value: bytes) -> bool:
 
 
 def try_place(place: Path) -> Trouble:
-    """Try, in files beside a store's place that are gone afterwards, what a store does: it has no other way to be sure.
-
-    A file appears whole under its name (rename), is never made twice (link), and survives a power cut (sync).
-    """
+    """Try what a store relies on, in files beside its place that are gone again: rename, link and sync."""
     folder = existing_folder(place)
     name = f".{place.name}.doctor-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     first, second = folder / f"{name}.a", folder / f"{name}.b"

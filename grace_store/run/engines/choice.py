@@ -34,9 +34,8 @@ def choose_engine(
 ) -> EngineChoice:
     """Return the engine for what was asked and what the environment offers.
 
-    A rank under torchrun or srun does its shard in this process, on its own GPU. Otherwise several GPUs mean one
-    worker each, and a single device, or one that was named, means this process. A shard that was given says only
-    which units are meant, not where they run. An engine elsewhere that was named does the work whatever there is here.
+    A rank of torchrun or srun does its shard here, on its own GPU. Otherwise several GPUs mean one worker each, and one
+    device, or a named one, this process. An engine elsewhere that was named does the work whatever there is here.
     """
     rank = None if shard is not None else rank_in(environment)
     if elsewhere is not None:

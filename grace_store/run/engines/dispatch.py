@@ -109,8 +109,7 @@ class Dispatch:
     def lost(self, worker: Worker, *, words: str, in_order: bool, num_workers: int) -> bool:
         """Put back what a worker that ended had under way; return whether there is use for another in its place.
 
-        in_order: it ended as one does that was told to. words say how it ended, unless it did so itself; num_workers is
-        how many there are at most.
+        in_order: it ended as it was told to. words: how it ended, unless it said so. num_workers: the most there are.
         """
         units = self._uncommitted(worker)
         if in_order and (self.stop.is_set() or not units):

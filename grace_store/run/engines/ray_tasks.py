@@ -1,7 +1,4 @@
-"""Work on the blocks of a store as tasks of a Ray cluster, with the results in order.
-
-A task opens the store where it runs: what is sent holds a store only by its location.
-"""
+"""Work on a store's blocks as tasks of a Ray cluster, in order; each opens the store, known by its location, there."""
 
 from __future__ import annotations
 

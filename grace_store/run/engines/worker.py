@@ -62,10 +62,7 @@ def run_on_pipes() -> int:
 
 
 def run_worker(job: WorkerJob, feed: Feed, say: Callable[[dict[str, Any]], None]) -> bool:
-    """Run the units of a feed, saying what is ready and committed; return whether it came to the end of them.
-
-    If not, it has said why. say is called from more than one thread.
-    """
+    """Run a feed's units, saying what is ready and committed, from several threads; False if it failed and said why."""
     try:
         view = _open_view(job)
         with Dataset.open(list(job.data)) as dataset:
