@@ -106,7 +106,8 @@ def write_plan(
         writer.add_set_aside(len(num_steps) + row, reason, f"record {row} is {reason}")
     num_records = len(num_steps) + len(set_aside or {})
     file = DataFile(path="data.jsonl", kind="jsonl", num_bytes=0, num_records=num_records, sha256="0" * 64)
-    return writer.finish(DataSpec(format="explicit", min_steps=1), [file], samples_per_unit, "tests")
+    spec = DataSpec(format="explicit", min_steps=1, max_steps=max([512, *num_steps]))
+    return writer.finish(spec, [file], samples_per_unit, "tests")
 
 
 def make_spec(storage: Storage, vector_size: int, per: Per | None = None, *, normalise: bool = True) -> ExtractSpec:

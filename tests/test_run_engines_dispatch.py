@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from grace_store.base.errors import WorkerDied
+from grace_store.base.errors import StoreBusy, WorkerDied
 from grace_store.base.events import Event, Rated, UnitCommitted, Warned
 from grace_store.run.engines.dispatch import LOSSES_PER_UNIT, Dispatch, Worker
 
@@ -16,12 +16,17 @@ class Floor:
 
     def __init__(self, units: range, num_workers: int) -> None:
         self.events: list[Event] = []
+        self.is_fenced_off = False
         self.committed: dict[int, UnitCommitted] = {}
         self.ended: list[Worker] = []
         self.stop = threading.Event()
-        self.dispatch = Dispatch(2, self.committed.get, self.events.append, self.stop)
+        self.dispatch = Dispatch(2, self.committed.get, self.confirm, self.events.append, self.stop)
         self.dispatch.waiting.extend(units)
         self.workers = [self.worker(number) for number in range(num_workers)]
+
+    def confirm(self) -> None:
+        if self.is_fenced_off:
+            raise StoreBusy("its lock was taken over")
 
     def worker(self, number: int, *, is_ready: bool = True) -> Worker:
         return Worker(f"Worker {number}", str(number), rate=Rated(0.0, 0.0) if is_ready else None)
@@ -134,3 +139,11 @@ def test_an_idle_worker_waits_for_what_others_may_lose() -> None:
     floor.feed()
     assert floor.ended == floor.workers
     floor.dispatch.conclude()
+
+
+def test_nothing_is_done_again_once_the_run_may_no_longer_write() -> None:
+    floor = Floor(range(4), 2)
+    floor.feed()
+    floor.is_fenced_off = True
+    with pytest.raises(StoreBusy, match="taken over"):
+        floor.bury(floor.workers[0])

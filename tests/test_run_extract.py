@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from grace_store.base.errors import Interrupted, ResumeMismatch, SettingError, StoreBusy
+from grace_store.base.errors import Interrupted, NotAStore, ResumeMismatch, SettingError, StoreBusy
 from grace_store.base.events import Event, Note, Started, UnitCommitted
 from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.run.engines.engine import EngineOptions
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.plan import plan
 from grace_store.run.status import status
 from grace_store.run.verify import verify
 from grace_store.store import lock
+from grace_store.store.keys import LOCKS
 from grace_store.store.opened import Store
-from tests.fake_model import CALLS_FILE, make_fake_model
-from tests.jobs import NUM_RECORDS, NUM_USABLE, content, make_job
+from tests.fake_model import CALLS_FILE, GATE, Gate, make_fake_model
+from tests.jobs import HELD, NUM_RECORDS, NUM_USABLE, content, make_job, processes
 from tests.mortal_backend import Crash, MortalBackend
 
 
@@ -228,6 +233,64 @@ def test_a_second_run_at_once_is_refused(tmp_path: Path) -> None:
     with lock.hold(store.backend, "base"), pytest.raises(StoreBusy, match="is being written by process"):
         extract(job)
     extract(job)
+
+
+# ---------------------------------------------------------------- fenced off
+
+
+def taken_over(job: ExtractJob) -> None:
+    theirs = {"host": "another-machine", "pid": 7, "since": "today"}
+    (Path(job.store) / LOCKS / "base.0-of-1.json").write_text(json.dumps(theirs))
+
+
+def renamed(job: ExtractJob) -> None:
+    Path(job.store).rename(f"{job.store}.moved")
+
+
+def deleted(job: ExtractJob) -> None:
+    Path(job.store).rename(f"{job.store}.moved")  # at once, as a listing would see it
+    shutil.rmtree(f"{job.store}.moved")
+
+
+@pytest.mark.usefixtures("repo_on_path")
+@pytest.mark.parametrize("engine", [EngineOptions(), processes("cpu", "cpu")], ids=["here", "processes"])
+@pytest.mark.parametrize(
+    ("what_happens", "error", "words"),
+    [
+        (taken_over, StoreBusy, "lock .* was taken over by process 7 on another-machine"),
+        (renamed, NotAStore, "store.zarr is gone: it was deleted, or has another name now.*with its new --store"),
+        (deleted, NotAStore, "store.zarr is gone"),
+    ],
+)
+def test_a_run_that_may_no_longer_write_stops_at_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: EngineOptions,
+    what_happens: Callable[[ExtractJob], None],
+    error: type[Exception],
+    words: str,
+) -> None:
+    job = make_job(tmp_path, engine=engine)
+    gate = Gate(tmp_path / "gate")
+    gate.folder.mkdir()
+    if engine.name == "processes":
+        monkeypatch.setenv(GATE, str(gate.folder))
+        gate.hold(*HELD)  # so that just one unit is committed
+    written: list[int] = []
+
+    def after_the_first(event: Event) -> None:
+        if isinstance(event, UnitCommitted):
+            written.append(event.unit)
+            what_happens(job)
+            gate.let_go()
+
+    with pytest.raises(error, match=words):
+        extract(job, after_the_first)
+    assert len(written) == 1
+    if what_happens is taken_over:
+        assert Store.open(job.store).signal("base").committed_units() == written
+    else:
+        assert not Path(job.store).exists()
 
 
 # ---------------------------------------------------------------- killed

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from grace_store.artifacts.score_table import read_scores
 from grace_store.base.errors import SettingError, StorageError, StoreBusy
+from grace_store.base.events import Event, UnitCommitted
 from grace_store.cli import main
 from grace_store.curate.score import score
 from grace_store.run.doctor.findings import DoctorJob, Seen
@@ -116,6 +117,17 @@ def test_shards_and_worker_processes_write_the_same(
     extract(replace(job, shard=(0, 2)))
     extract(replace(job, shard=(1, 2), engine=processes("cpu", "cpu")))
     assert objects(job.store) == finished
+
+
+def test_a_run_that_was_taken_over_stops_before_its_next_unit(job: ExtractJob, direct: None) -> None:
+    def take_over(event: Event) -> None:
+        if isinstance(event, UnitCommitted):
+            theirs = {"host": "another-machine", "pid": 7, "since": "today"}
+            open_backend(job.store).write(f"{keys.LOCKS}/base.0-of-1.json", json.dumps(theirs).encode())
+
+    with pytest.raises(StoreBusy, match="taken over by process 7 on another-machine"):
+        extract(job, take_over)
+    assert len(Store.open(job.store).signal("base").committed_units()) == 1
 
 
 def test_a_killed_run_is_resumed_to_the_same_bytes(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +73,38 @@ def test_damage_is_found_named_and_mended(
     assert content(job.store) == before
     assert list(verify(Store.open(job.store), deep=True)) == []
     assert len((tmp_path / "calls").read_text().split()) == 2  # one trial for the estimate, one unit
+
+
+def two_disks(monkeypatch: pytest.MonkeyPatch, other: Path) -> None:
+    """Have files not be renamed onto another disk, as the system does not."""
+    replace_file = os.replace
+
+    def refuse(source: str | Path, target: str | Path) -> None:
+        if len({other in Path(path).resolve().parents for path in (source, target)}) == 2:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(source), None, str(target))
+        replace_file(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse)
+
+
+@pytest.mark.parametrize("folder", ["signals", "signals/base", "samples"])
+def test_a_part_of_the_store_may_lie_on_another_disk(
+    tmp_path: Path, job: ExtractJob, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    before = content(job.store)
+    elsewhere = tmp_path / "larger"
+    (Path(job.store) / folder).rename(elsewhere)
+    (Path(job.store) / folder).symlink_to(elsewhere)
+    two_disks(monkeypatch, elsewhere)
+    assert list(verify(Store.open(job.store), deep=True)) == []
+    damaged = Path(job.store) / f"signals/base/segment_vector/c/{UNIT}/0"
+    flip(damaged)
+    (damaged.parent / "0.part").write_text("of a run that was killed")
+    repair(ExtractJob(job.store, door="tests.fake_model"))
+    assert list(verify(Store.open(job.store), deep=True)) == []
+    for path in [path for path in elsewhere.rglob("*") if path.is_file()]:
+        key = f"{folder}/{path.relative_to(elsewhere).as_posix()}"
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == before[key]
 
 
 @pytest.mark.parametrize("file", ["signals/base/segment_loss/zarr.json", "ledger/complete/base.json"])

@@ -365,3 +365,15 @@ def test_a_log_in_a_folder_grows_line_by_line(backend: LocalBackend) -> None:
 def test_a_url_that_was_made_a_path_is_not_taken_for_one() -> None:
     with pytest.raises(SettingError, match=r"s3:/bucket/store is neither a path nor a URL: give s3://bucket/store"):
         open_backend(Path("s3://bucket/store"))
+
+
+def test_links_are_followed_to_groups_and_not_in_circles(backend: LocalBackend, tmp_path: Path) -> None:
+    backend.write("zarr.json", b"")
+    backend.write("signals/zarr.json", b"")
+    backend.write("signals/base/c/0", b"")
+    (backend.root / "signals" / "back").symlink_to(backend.root)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").touch()
+    (backend.root / "signals" / "stranger").symlink_to(outside)
+    assert list(backend.walk()) == ["zarr.json", "signals/zarr.json", "signals/base/c/0"]

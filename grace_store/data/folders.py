@@ -25,6 +25,9 @@ def expand_paths(paths: Sequence[str | Path]) -> list[Path]:
     for path in paths:
         absolute = Path(path).absolute()  # not resolve(): a link's own name is the one the user knows
         files += _folder_files(absolute) if absolute.is_dir() else [absolute]
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"{file} is not a regular file, but a pipe or a device. Save the records in a file.")
     _refuse_repeats(files)
     return files
 

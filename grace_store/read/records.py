@@ -37,7 +37,16 @@ def open_dataset(store: Store, paths: Sequence[str | Path] | None = None, *, by_
             f"{store.location} was planned from {', '.join(missing)}, which is no longer there. "
             "Give the files' new place with --data (in Python: data=[...])."
         )
-    dataset = Dataset.open(paths or planned)  # of what is given, it names what is missing
+    try:
+        dataset = Dataset.open(paths or planned)  # of what is given, it names what is missing
+    except DataError:
+        if paths:
+            raise
+        # Without what was found: a store may be a stranger's, who named a file that is nobody's business.
+        raise DatasetChanged(
+            f"{store.location} was planned from {', '.join(planned)}, where no such records are now. "
+            "Give the files with --data (in Python: data=[...])."
+        ) from None
     check_files(store, dataset, by_content=by_content)
     return dataset
 

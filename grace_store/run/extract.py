@@ -134,7 +134,10 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
         began = time.monotonic()
         if units:
             worker_job = _worker_job(job, view, model, dataset, lease, trial_unit=units[len(units) // 2])
-            ENGINES[job.engine.name].run(Work(units, worker_job, view, dataset, job.engine, listener, stop))
+            try:
+                ENGINES[job.engine.name].run(Work(units, worker_job, view, dataset, job.engine, listener, stop, lease))
+            finally:
+                lease.confirm()  # however it ended: that the lock or the store is gone is what must be told
         if stop.is_set() and missing_units(view, job.shard):
             raise Interrupted(
                 f"Stopped. {len(view.committed_units())} of {store.plan.num_units} units are committed; run the same "

@@ -69,9 +69,9 @@ class QueueFeed:
 class _Writer:
     """A thread that turns pending units into committed ones, in order. The first failure ends the pipeline."""
 
-    def __init__(self, view: SignalView, options: RunOptions, listener: Listener) -> None:
+    def __init__(self, writer: UnitWriter, options: RunOptions, listener: Listener) -> None:
         self._queue: queue.Queue[tuple[LoadedUnit, UnitUnderWay] | None] = queue.Queue(options.queue_units)
-        self._writer = UnitWriter(view)
+        self._writer = writer
         self._listener = listener
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="unit-writer", daemon=True)
@@ -111,7 +111,7 @@ def _event_of(commit: Commit) -> UnitCommitted:
 
 
 def run_pipeline(
-    view: SignalView, feed: Feed, loader: UnitLoader, extractor: Extractor, options: RunOptions, listener: Listener
+    to: UnitWriter, feed: Feed, loader: UnitLoader, extractor: Extractor, options: RunOptions, listener: Listener
 ) -> None:
     """Run every unit of the feed; the listener is called from the writer's thread, after each commit."""
 
@@ -122,7 +122,7 @@ def run_pipeline(
     waiting: deque[Future[tuple[LoadedUnit, Any]]] = deque()
     pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="unit-loader")
     try:
-        with _Writer(view, options, listener) as writer:
+        with _Writer(to, options, listener) as writer:
             while writer.failure is None:
                 while len(waiting) <= options.queue_units:
                     if (unit := feed.take(wait=not waiting)) is None:
@@ -131,6 +131,7 @@ def run_pipeline(
                 if not waiting or feed.is_stopped:
                     break
                 loaded, prepared = waiting.popleft().result()
+                to.confirm()  # a unit that could not be written is not computed
                 writer.put(loaded, extractor.compute(prepared))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -97,12 +97,14 @@ def _check_unclaimed(backend: Backend) -> None:
 
 
 def check_store_path(store: str | Path) -> None:
-    """Raise SettingError if a file is where a store, which is a folder, would be."""
+    """Raise SettingError if a file, or a link to nothing, is where a store, which is a folder, would be."""
     if is_url(store):
         return
     place = Path(store).expanduser().absolute()
     if place.is_file():
         raise SettingError(f"{store} is a file, and a store is a folder. Give another --store.")
+    if place.is_symlink() and not place.exists():
+        raise SettingError(f"{store} is a link to {place.readlink()}, which is not there. Give another --store.")
     refuse_file_above(place)
 
 

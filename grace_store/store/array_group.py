@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, VLenUTF8Codec, ZstdCodec
 from zarr.errors import ArrayNotFoundError
 
 from grace_store.base.arrays import Array
@@ -38,6 +39,8 @@ class ArrayGroup:
             except (ArrayNotFoundError, FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise self._unreadable(name, f"cannot be opened ({error})") from error
             spec = self.specs[name]
+            if not _has_codecs(array, spec):
+                raise self._unreadable(name, "has codecs that no store of this format has")
             is_text = spec.dtype == "string"
             has_dtype = array.dtype.kind in "TO" if is_text else array.dtype == np.dtype(spec.dtype)
             if (array.shape, array.shards or array.chunks) != (spec.shape, spec.chunks) or not has_dtype:
@@ -73,8 +76,26 @@ class ArrayGroup:
         array = self[name]
         try:
             return np.asarray(array[start:stop])
-        except (ValueError, RuntimeError, OSError) as error:
+        except (ValueError, RuntimeError, OSError, MemoryError) as error:
             raise Corrupt(
                 f"{self.backend.location}: rows {start}..{stop} of {self.path}/{name} cannot be read ({error}). "
                 "Run `grace-store verify --deep`, then `grace-store repair`."
             ) from error
+
+
+def _has_codecs(array: zarr.Array[Any], spec: layout.ArraySpec) -> bool:
+    """Return whether an array is encoded as FORMAT.md says: others' codecs may do anything, such as unpack objects."""
+    codecs: Sequence[Any] = getattr(array.metadata, "codecs", ())
+    if not spec.inner:
+        return _are(codecs, VLenUTF8Codec if spec.dtype == "string" else BytesCodec, ZstdCodec, Crc32cCodec)
+    if not _are(codecs, ShardingCodec):
+        return False
+    shard = codecs[0]
+    is_plain = _are(shard.codecs, BytesCodec, ZstdCodec, Crc32cCodec)
+    has_index = _are(shard.index_codecs, BytesCodec, Crc32cCodec) and shard.index_location.value == "end"
+    return is_plain and has_index and tuple(shard.chunk_shape) == spec.inner
+
+
+def _are(codecs: Sequence[Any], *known: type) -> bool:
+    same = len(codecs) == len(known) and all(map(isinstance, codecs, known))
+    return same and getattr(getattr(codecs[0], "endian", None), "value", "little") == "little"

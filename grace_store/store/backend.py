@@ -21,8 +21,8 @@ from grace_store.store.keys import GROUPS, LOCKS, RUNS, TMP
 from grace_store.store.zarr_view import ZarrView
 
 _ATTEMPTS = 4
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-"""What file systems without hard links say when asked for one: exFAT, many network and user-space ones."""
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
+"""What two disks say when asked for a hard link, and file systems without: exFAT, many network and user-space ones."""
 
 
 class Backend(Protocol):
@@ -111,7 +111,15 @@ class LocalBackend(Backend):
 
     def write(self, key: str, value: bytes) -> None:
         def rename(tmp: Path) -> None:
-            os.replace(tmp, self._prepare(key))  # noqa: PTH105 - the tests count this call by its name
+            path = self._prepare(key)
+            try:
+                os.replace(tmp, path)  # noqa: PTH105 - the tests count this call by its name
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                # The folder is a link to another disk. Named for its place, so that the next run leaves none behind.
+                part = _write_synced(path.with_name(f"{path.name}.part"), value)
+                part.replace(path)
 
         self._place(value, rename)
 
@@ -173,8 +181,14 @@ class LocalBackend(Backend):
             return []
 
     def walk(self, prefix: str = "") -> Iterator[str]:
-        for folder, subfolders, files in os.walk(self.root / prefix):
-            subfolders.sort()
+        entered = set()
+        for folder, subfolders, files in os.walk(self.root / prefix, followlinks=True):
+            status = Path(folder).stat()
+            if (status.st_dev, status.st_ino) in entered:  # a link that leads back
+                subfolders.clear()
+                continue
+            entered.add((status.st_dev, status.st_ino))
+            subfolders[:] = sorted(name for name in subfolders if _is_ours(Path(folder, name)))
             above = Path(folder).relative_to(self.root).as_posix()
             for name in sorted(files):
                 yield name if above == "." else f"{above}/{name}"
@@ -214,14 +228,7 @@ class LocalBackend(Backend):
     def _write_tmp(self, value: bytes) -> Path:
         tmp = self.root / TMP / self.tmp_label / uuid.uuid4().hex
         tmp.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(tmp, "wb") as stream:
-                _write_through(stream, value)
-        except OSError:
-            with contextlib.suppress(OSError):
-                tmp.unlink(missing_ok=True)
-            raise
-        return tmp
+        return _write_synced(tmp, value)
 
     def _prepare(self, key: str) -> Path:
         path = self.root / key
@@ -237,10 +244,27 @@ class LocalBackend(Backend):
         return path
 
 
+def _is_ours(folder: Path) -> bool:
+    """Return whether to look into a folder: a link may stand for a group on another disk, and for nothing else."""
+    return not folder.is_symlink() or (folder / "zarr.json").is_file()
+
+
 def _write_through(stream: BinaryIO, value: bytes) -> None:
     stream.write(value)
     stream.flush()
     os.fsync(stream.fileno())
+
+
+def _write_synced(path: Path, value: bytes) -> Path:
+    """Write a file that survives a power cut, or leave none."""
+    try:
+        with path.open("wb") as stream:
+            _write_through(stream, value)
+    except OSError:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise
+    return path
 
 
 def _create(path: Path, value: bytes) -> bool:

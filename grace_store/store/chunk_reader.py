@@ -2,28 +2,23 @@
 
 The digest is taken over the very bytes that are decoded, so a chunk is read once, and one that was copied from another
 unit, whose own checksum is good, is not taken for data. Zarr's scheduler costs more than decoding, so chunks are
-decoded here, as FORMAT.md says they are encoded: zstd, then a CRC-32C; vectors in shards of such chunks. What has other
-codecs is decoded by zarr, from memory.
+decoded here, as FORMAT.md says they are encoded: zstd, then a CRC-32C; vectors in shards of such chunks.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import numpy as np
-import zarr
 from numcodecs import zstd
-from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
-from zarr.core.buffer import default_buffer_prototype
-from zarr.storage import MemoryStore
 
 from grace_store.base.arrays import Array
 from grace_store.base.errors import Corrupt
 from grace_store.store import keys, layout
+from grace_store.store.packed_size import unpacked_size
 from grace_store.store.sealed import BODY, from_bytes, sealed_body
 
 if TYPE_CHECKING:
@@ -43,7 +38,6 @@ class ChunkReader:
     def __init__(self, signal: str, group: ArrayGroup) -> None:
         self._signal = signal
         self._group = group
-        self._codecs: dict[str, _Codecs] = {}
 
     def digests(self, units: Sequence[int]) -> dict[int, Digests]:
         """Return what the commits of units say of their chunks. Only their seals are checked; verify does more."""
@@ -76,11 +70,10 @@ class ChunkReader:
             raise self._broken(where, "is missing")
         if hashlib.sha256(raw).hexdigest() != committed.get("sha256"):
             raise self._broken(where, "is not the chunk that was committed")
-        if (codecs := self._codecs.get(spec.name)) is None:
-            codecs = self._codecs[spec.name] = _Codecs(self._group[spec.name], spec)
+        self._group[spec.name]  # raises unless the array's codecs are those that are undone here
         try:
-            chunk = codecs.decode(raw, key)
-        except (RuntimeError, ValueError, IndexError) as error:
+            chunk = _decoded(raw, spec)
+        except (RuntimeError, ValueError, IndexError, MemoryError) as error:
             raise self._broken(where, f"cannot be decoded ({error})") from error
         return chunk[: max(0, spec.shape[0] - unit * spec.chunks[0])]
 
@@ -90,49 +83,27 @@ class ChunkReader:
         )
 
 
-class _Codecs:
-    """How the chunks of one array become values."""
-
-    def __init__(self, array: zarr.Array[Any], spec: layout.ArraySpec) -> None:
-        self._array = array
-        self._spec = spec
-        self._dtype = np.dtype(spec.dtype).newbyteorder("<")
-        codecs = getattr(array.metadata, "codecs", ())
-        self._is_plain = _are_plain(codecs)
-        self._inner_rows = _inner_rows(codecs, spec)
-
-    def decode(self, raw: bytes, key: str) -> Array:
-        """Return the values of a chunk from all its bytes; ValueError or RuntimeError if they are none."""
-        if self._is_plain:
-            return self._plain(raw, self._spec.chunks)
-        if self._inner_rows:
-            return self._shard(raw, self._inner_rows)
-        return self._by_zarr(raw, key)
-
-    def _plain(self, raw: bytes, shape: tuple[int, ...]) -> Array:
-        values = np.frombuffer(zstd.decompress(_checked(raw)), dtype=self._dtype)
-        if len(values) != prod(shape):
-            raise ValueError(f"{len(values)} values instead of {prod(shape)}")
-        return values.reshape(shape)
-
-    def _shard(self, raw: bytes, inner_rows: int) -> Array:
-        chunks = self._spec.chunks
-        num_inner = chunks[0] // inner_rows
-        index = np.frombuffer(_checked(raw[-16 * num_inner - _CRC_BYTES :]), dtype="<u8").reshape(num_inner, 2)
-        out = np.zeros(chunks, dtype=self._dtype)
-        for number, (offset, length) in enumerate(index.tolist()):
-            if offset != _LEFT_OUT:
-                rows = slice(number * inner_rows, (number + 1) * inner_rows)
-                out[rows] = self._plain(raw[offset : offset + length], (inner_rows, *chunks[1:]))
+def _decoded(raw: bytes, spec: layout.ArraySpec) -> Array:
+    """Return the values of a chunk from all its bytes; ValueError or RuntimeError if they are none."""
+    dtype = np.dtype(spec.dtype).newbyteorder("<")
+    out = np.zeros(spec.chunks, dtype=dtype)
+    if not spec.inner:
+        _unpack(raw, out)
         return out
+    num_inner = spec.chunks[0] // spec.inner[0]
+    index = np.frombuffer(_checked(raw[-16 * num_inner - _CRC_BYTES :]), dtype="<u8").reshape(num_inner, 2)
+    for rows, (offset, length) in zip(np.split(out, num_inner), index.tolist(), strict=True):
+        if offset != _LEFT_OUT:
+            _unpack(raw[offset : offset + length], rows)
+    return out
 
-    def _by_zarr(self, raw: bytes, key: str) -> Array:
-        make = default_buffer_prototype()
-        number = key.partition("/")[2]
-        held = {**self._array.metadata.to_buffer_dict(make), number: make.buffer.from_bytes(raw)}
-        start = int(number.split("/")[1]) * self._spec.chunks[0]
-        array = zarr.open_array(MemoryStore(held), mode="r", zarr_format=3)
-        return np.asarray(array[start : start + self._spec.chunks[0]])
+
+def _unpack(raw: bytes, out: Array) -> None:
+    """Fill an array with all that a chunk holds, and never make more room than that."""
+    body = _checked(raw)
+    if unpacked_size(body) != out.nbytes:
+        raise ValueError(f"it holds {unpacked_size(body)} bytes instead of {out.nbytes}")
+    zstd.decompress(body, out)
 
 
 def _checked(raw: bytes) -> bytes:
@@ -142,27 +113,3 @@ def _checked(raw: bytes) -> bytes:
     if not len(body) or google_crc32c.value(body) != int.from_bytes(checksum, "little"):
         raise ValueError("its checksum is wrong")
     return body
-
-
-def _are_plain(codecs: Sequence[Any]) -> bool:
-    return _are(codecs, BytesCodec, ZstdCodec, Crc32cCodec)
-
-
-def _are(codecs: Sequence[Any], *known: type) -> bool:
-    same = len(codecs) == len(known) and all(map(isinstance, codecs, known))
-    return same and getattr(codecs[0].endian, "value", "little") == "little"
-
-
-def _inner_rows(codecs: Sequence[Any], spec: layout.ArraySpec) -> int:
-    """Return the rows of a shard's inner chunks; 0 for what is no shard as the format has them."""
-    if len(codecs) != 1 or not isinstance(codecs[0], ShardingCodec):
-        return 0
-    codec = codecs[0]
-    rows, *columns = codec.chunk_shape
-    is_known = (
-        _are_plain(codec.codecs)
-        and _are(codec.index_codecs, BytesCodec, Crc32cCodec)
-        and codec.index_location.value == "end"
-        and tuple(columns) == spec.chunks[1:]
-    )
-    return rows if is_known else 0

@@ -69,6 +69,21 @@ def check_samples_per_unit(samples_per_unit: int) -> int:
     return samples_per_unit
 
 
+def are_possible(plan: Plan) -> bool:
+    """Return whether a plan's counts are such that planning could have come to them."""
+    most_segments = plan.spec.max_steps + 1
+    samples_per_unit = plan.samples_per_unit
+    return (
+        plan.num_samples >= 0
+        and min(plan.set_aside.values(), default=0) >= 0
+        and plan.num_samples + sum(plan.set_aside.values()) == plan.num_records
+        and 1 <= samples_per_unit <= MAX_SAMPLES_PER_UNIT
+        and plan.num_units == -(-plan.num_samples // samples_per_unit)
+        and 0 < plan.rows_per_unit <= samples_per_unit * most_segments + ROWS_PER_INNER_CHUNK
+        and 0 < plan.gram_per_unit <= samples_per_unit * most_segments * (most_segments + 1) // 2
+    )
+
+
 def sample_arrays(num_samples: int, num_set_aside: int) -> list[ArraySpec]:
     """Return the arrays of the plan, in the order their digest is taken."""
 

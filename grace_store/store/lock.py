@@ -3,8 +3,8 @@
 A process of this machine is seen to be dead at once. Any other shows that it lives by renewing its lock every minute;
 one that has been silent for fifteen counts as dead. The clock of the storage has the last word on how long that is: the
 claim that goes before a takeover and the lock are both written there, so a wrong clock of a machine makes no live run
-dead (one that is behind makes it wait longer). And if a run is taken over that was only cut off, then both write the
-same bytes: what a unit holds follows from the plan.
+dead (one that is behind makes it wait longer). A run that was only stopped or cut off confirms its lock before it
+starts, writes and commits a unit, and ends when another run has taken over or the store is gone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-from grace_store.base.errors import StorageError, StoreBusy
+from grace_store.base.errors import NotAStore, StorageError, StoreBusy
 from grace_store.store.backend import Backend, LocalBackend
 from grace_store.store.keys import LOCKS, TMP
 
@@ -59,13 +59,19 @@ class Lease:
     content: bytes
 
     def confirm(self) -> None:
-        """Raise StoreBusy if another run has taken over: for what must not be written by two."""
+        """Raise StoreBusy if another run has taken over, NotAStore if the store is gone."""
         found = self.backend.read(self.key)
-        if found != self.content:
-            raise StoreBusy(
-                f"{self.backend.location}: this run was silent for so long that its lock ({self.key}) was taken over"
-                f"{f' by {_who(_parsed(found))}' if found else ''}. Run the same command again."
+        if found == self.content:
+            return
+        if found is None and not self.backend.names(""):
+            raise NotAStore(
+                f"{self.backend.location} is gone: it was deleted, or has another name now. Nothing was written since. "
+                "If it was renamed, run the same command with its new --store; what is committed is kept."
             )
+        raise StoreBusy(
+            f"{self.backend.location}: this run was silent for too long, and its lock ({self.key}) was taken over"
+            f"{f' by {_who(_parsed(found))}' if found else ''}. Run the same command again."
+        )
 
 
 @contextmanager
@@ -130,6 +136,8 @@ def _take(backend: Backend, name: str, shard: Shard, mine: bytes, *, break_lock:
         backend.tmp_label = label
     _clear_stale(backend, name, shard, break_lock=break_lock)
     if not backend.write_new(key, mine):
+        if backend.read(key) is None and backend.size(key) is not None:
+            raise StoreBusy(f"{backend.location}: {key} is a folder where a lock belongs. Delete it and run again.")
         raise StoreBusy(_busy_text(backend, key, _owner(backend, key)))
     for other_key, owner in _overlapping(backend, name, shard):
         if other_key != key:
@@ -226,10 +234,15 @@ def _parsed(raw: bytes | None) -> dict[str, Any]:
 def is_dead(backend: Backend, key: str, owner: dict[str, Any], now: float | None = None) -> bool:
     """Return whether a lock's owner no longer runs: it is seen from here, or has been silent until now."""
     runs = _is_running(owner)
-    if runs is not None or RENEWED not in owner:
+    if runs is not None or not _is_renewed(owner):
         return runs is False
     renewed_at = backend.written_at(key)
     return renewed_at is not None and (time.time() if now is None else now) - renewed_at >= SILENT_SECONDS
+
+
+def _is_renewed(owner: dict[str, Any]) -> bool:
+    """Return whether silence says that an owner is dead. What is no lock at all has none who could renew it."""
+    return RENEWED in owner or "host" not in owner
 
 
 def _is_running(owner: dict[str, Any]) -> bool | None:
@@ -305,7 +318,7 @@ def _who(owner: dict[str, Any]) -> str:
 
 
 def _busy_text(backend: Backend, key: str, owner: dict[str, Any]) -> str:
-    renewed_at = backend.written_at(key) if RENEWED in owner and _is_running(owner) is None else None
+    renewed_at = backend.written_at(key) if _is_renewed(owner) and _is_running(owner) is None else None
     takeover = ""
     if renewed_at is not None:
         at = datetime.fromtimestamp(renewed_at + SILENT_SECONDS, UTC)

@@ -26,6 +26,9 @@ from grace_store.store.keys import SAMPLES_GROUP, SIGNALS_GROUP
 from grace_store.store.sealed import from_bytes, group_document, sealed_body, unseal
 from grace_store.store.storages import VectorStorage, storage_of
 
+CHUNKS_BELIEVED = 64
+"""Of a plan with more chunks of samples than this it is checked that they are there."""
+
 
 @dataclass(frozen=True, slots=True)
 class SampleRows:
@@ -62,7 +65,9 @@ class Store:
                 found = "it is a file"
             raise NotAStore(f"{backend.location} is not a grace-store store: {found}. `grace-store plan` makes one.")
         try:
-            return cls(backend, _plan_document(raw, backend.location))
+            plan = _plan_document(raw, backend.location)
+            _refuse_empty_claim(backend, plan)
+            return cls(backend, plan)
         except (Corrupt, NotAStore) as error:
             if backend.size(keys.PLAN_COPY) is not None:
                 error.add_note("There is a copy of the plan, which `grace-store repair` puts back.")
@@ -348,7 +353,24 @@ def _plan_document(raw: bytes, location: str) -> Plan:
             f"{location} has version {version} of the format; this grace-store reads {ours[0]}.0 to {FORMAT_VERSION}. "
             "Use the release that made it, or a newer one."
         )
-    return group_document(raw, Plan, where)
+    plan = group_document(raw, Plan, where)
+    if not layout.are_possible(plan):
+        raise Corrupt(
+            f"{where} has counts that contradict each other: {plan.num_samples} samples of {plan.num_records} records "
+            f"in {plan.num_units} units of {plan.samples_per_unit}, with {plan.rows_per_unit} rows each."
+        )
+    return plan
+
+
+def _refuse_empty_claim(backend: Backend, plan: Plan) -> None:
+    """Raise Corrupt if most of the samples that a large plan speaks of are not there: nobody should look for each."""
+    num_chunks = -(-plan.num_samples // layout.SAMPLES_PER_CHUNK)
+    if num_chunks > CHUNKS_BELIEVED:
+        num_there = len(backend.names(f"{SAMPLES_GROUP}/sample_num_steps/c"))
+        if num_there < num_chunks // 2:
+            raise Corrupt(
+                f"{backend.location}: the plan has {plan.num_samples} samples, and most of its arrays are missing."
+            )
 
 
 def is_commit_name(name: str) -> bool:

@@ -25,6 +25,7 @@ from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
 from grace_store.store import keys, layout
 from grace_store.store.copies import write_copy
 from grace_store.store.encode import ArrayEncoder
+from grace_store.store.lock import Lease
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.sealed import group_bytes, seal, to_bytes
 from grace_store.store.storages import packed_grams, storage_of
@@ -72,10 +73,14 @@ def _write_metadata(store: Store, signal: Signal) -> None:
 
 
 class UnitWriter:
-    """Encodes, digests, writes and commits units of one signal. Not thread-safe: one per writer thread."""
+    """Encodes, digests, writes and commits units of one signal. Not thread-safe: one per writer thread.
 
-    def __init__(self, view: SignalView) -> None:
+    The lease, which a store that nobody else knows of does without, is confirmed before chunks and before commits.
+    """
+
+    def __init__(self, view: SignalView, lease: Lease | None = None) -> None:
         self._view = view
+        self.confirm = lease.confirm if lease else lambda: None
         self._plan = view.store.plan
         self._encoder = ArrayEncoder(view.arrays)
 
@@ -93,6 +98,7 @@ class UnitWriter:
             state[position] = STATE_CODES[why.reason]
         chunks = self._encoder.encode({**regions, "sample_state": (start, state)})
         backend = self._view.store.backend
+        self.confirm()
         backend.write_all({f"{self._view.key}/{name}": value for name, value in chunks.items()})
         backend.flush()
         commit = Commit(
@@ -108,6 +114,7 @@ class UnitWriter:
             ),
             chunks={name: digest_of(value) for name, value in chunks.items()},
         )
+        self.confirm()
         backend.write(keys.commit_key(self._view.name, unit), to_bytes(seal(commit)))
         backend.flush()
         return commit

@@ -10,9 +10,13 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Sto
 from zarr.core.buffer import Buffer, BufferPrototype
 
 from grace_store.base.errors import Corrupt
+from grace_store.store.packed_size import is_zstd, unpacked_size
 
 if TYPE_CHECKING:
     from grace_store.store.backend import Backend
+
+MAX_UNPACKED_BYTES = 1 << 30
+"""The largest chunk by far is a unit's Grams or the ids of 16,384 samples."""
 
 
 class ZarrView(Store):
@@ -41,6 +45,7 @@ class ZarrView(Store):
         else:
             value = await asyncio.to_thread(self._backend.read_slice, key, _slice(byte_range))
         if value is not None:
+            self._refuse_bomb(key, value)
             return prototype.buffer.from_bytes(value)
         if key.rpartition("/")[2] == "zarr.json":
             return None
@@ -48,6 +53,11 @@ class ZarrView(Store):
         raise Corrupt(
             f"{self._backend.location}: {key} is missing. Run `grace-store verify`, then `grace-store repair`."
         )
+
+    def _refuse_bomb(self, key: str, value: bytes) -> None:
+        """Raise Corrupt for a chunk that zarr would unpack to more than any of ours: nobody can tell zarr how much."""
+        if is_zstd(value) and (unpacked_size(value) is None or (unpacked_size(value) or 0) > MAX_UNPACKED_BYTES):
+            raise Corrupt(f"{self._backend.location}: {key} unpacks to {unpacked_size(value) or 'unknown'} bytes.")
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]

@@ -19,7 +19,7 @@ from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.pipeline import ListFeed, run_pipeline
 from grace_store.run.plan import plan
 from grace_store.store.opened import SignalView
-from grace_store.store.unit_writer import complete_signal, create_signal
+from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 from jobs.bench.workload import Traces
 
 BARE_TOKENS = RunOptions().head_tokens
@@ -101,7 +101,7 @@ class Extraction:
         """Read, tokenise, run, compress, write, sync and commit every unit, and complete the signal."""
         view = self._empty.pop()
         feed = ListFeed(range(self.store.plan.num_units), threading.Event())
-        run_pipeline(view, feed, self._loader, self.extractor, self._options, lambda _: None)
+        run_pipeline(UnitWriter(view), feed, self._loader, self.extractor, self._options, lambda _: None)
         complete_signal(view)
         return view
 

@@ -24,6 +24,7 @@ from grace_store.run.pipeline import ListFeed, run_pipeline
 from grace_store.run.status import status
 from grace_store.store.backend import LocalBackend
 from grace_store.store.opened import SignalView, Store
+from grace_store.store.unit_writer import UnitWriter
 from tests.fake_model import FakeExtractor, make_fake_model
 from tests.jobs import record
 from tests.torture.runs import fake_model_door
@@ -150,7 +151,7 @@ def back_pressure(tally: Tally, folder: Path, count: int, *, slow: str) -> None:
     counted = Counted(view, 0.002 if slow == "device" else 0.0)
     with open_dataset(view.store) as dataset:
         feed = ListFeed(range(1, count), threading.Event())
-        run_pipeline(view, feed, UnitLoader(view.store, dataset), counted, options, counted.tell)
+        run_pipeline(UnitWriter(view), feed, UnitLoader(view.store, dataset), counted, options, counted.tell)
     tally.tried += 1
     tally.became["queues bounded"] += 1
     tally.figures |= {

@@ -47,6 +47,8 @@ class Dispatch:
     """Units that a worker may have beside the one on its device."""
     find_committed: Callable[[int], UnitCommitted | None]
     """What a unit's commit says, if it is there."""
+    confirm: Callable[[], None]
+    """Raises if the run may no longer write: no other worker could either."""
     listener: Listener
     stop: threading.Event
     waiting: deque[int] = field(default_factory=deque)
@@ -111,6 +113,7 @@ class Dispatch:
 
         in_order: it ended as it was told to. words: how it ended, unless it said so. num_workers: the most there are.
         """
+        self.confirm()
         units = self._uncommitted(worker)
         if in_order and (self.stop.is_set() or not units):
             return False

@@ -13,6 +13,7 @@ from grace_store.base.events import Listener
 from grace_store.base.settings import Frozen, RunOptions
 from grace_store.data.dataset import Dataset
 from grace_store.run.engines import ENGINES
+from grace_store.store.lock import Lease
 from grace_store.store.opened import SignalView
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ class Work:
     engine: EngineOptions
     listener: Listener
     stop: threading.Event
+    lease: Lease
+    """The right to write the units; to be confirmed before any is done again."""
 
 
 @runtime_checkable

@@ -58,7 +58,11 @@ class _Run:
         self._work = work
         self._job = work.job
         self._dispatch = Dispatch(
-            work.job.options.queue_units, partial(find_committed, work.view), work.listener, work.stop
+            work.job.options.queue_units,
+            partial(find_committed, work.view),
+            work.lease.confirm,
+            work.listener,
+            work.stop,
         )
         self._actors: list[_Actor] = []
         self._calls: dict[Any, _Call] = {}

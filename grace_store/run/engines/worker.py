@@ -29,7 +29,9 @@ from grace_store.run.estimate import trial_rate
 from grace_store.run.model_door import model_door
 from grace_store.run.pipeline import Feed, QueueFeed, run_pipeline
 from grace_store.store.backend import LocalBackend
+from grace_store.store.lock import Lease
 from grace_store.store.opened import SignalView, Store
+from grace_store.store.unit_writer import UnitWriter
 
 VISIBLE_SECONDS = 60.0
 """By when a network file system shows on one machine what was written on another."""
@@ -92,7 +94,8 @@ def run_units(job: WorkerJob, view: SignalView, dataset: Dataset, feed: Feed, li
     loader = UnitLoader(view.store, dataset)
     unknown = Rated(samples_per_second=0.0, tokens_per_second=0.0)
     listener(unknown if job.trial_unit is None else trial_rate(view, loader, extractor, job.trial_unit))
-    run_pipeline(view, feed, loader, extractor, job.options, listener)
+    lease = Lease(view.store.backend, job.lock.key, job.lock.content.encode())
+    run_pipeline(UnitWriter(view, lease), feed, loader, extractor, job.options, listener)
 
 
 def _check_same_store(store: Store, lock: RunLock) -> None:
