@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, fi
 
 from grace_store import __version__
 from grace_store.base.errors import DataError, SettingError
-from grace_store.base.files import write_text
+from grace_store.base.files import write_json
 from grace_store.base.settings import Frozen, one_sentence
 from grace_store.base.text import without_nan
 
@@ -78,8 +78,7 @@ DocumentT = TypeVar("DocumentT", bound=Document)
 
 def write_document(path: Path, document: Document) -> None:
     """Write a document as a file that people and machines read."""
-    text = json.dumps(document.to_json(), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    write_text(path, text + "\n")
+    write_json(path, document.to_json())
 
 
 def document_metadata(document: Document) -> dict[bytes, bytes]:
@@ -155,9 +154,8 @@ def _check_kind(content: Mapping[str, Any], model: type[Document], where: str) -
     wanted, found = model.model_fields["kind"].default, content.get("kind")
     if found == wanted:
         return
-    if found is None:
-        raise DataError(f"{where} is not {model.words}: its note has no kind. {_remedy(model)}")
-    raise DataError(f"{where} is not {model.words}: its note is of the kind {str(found)[:40]!r}. {_remedy(model)}")
+    told = "has no kind" if found is None else f"is of the kind {str(found)[:40]!r}"
+    raise DataError(f"{where} is not {model.words}: its note {told}. {_remedy(model)}")
 
 
 def _check_version(content: Mapping[str, Any], model: type[Document], where: str) -> None:

@@ -35,7 +35,6 @@ IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 _DATA_URL = re.compile(r"data:[^,;]*(;[^,;]*)*?;base64,", re.IGNORECASE)
-_DEEP_MODES = ("I", "F")
 _SHOWN_CHARS = 120
 
 
@@ -62,7 +61,6 @@ class ImageFolder:
         return Picture(decode_image(content, name), hashlib.sha256(content).hexdigest())
 
     def _read(self, source: str | bytes) -> tuple[bytes, str]:
-        """Return an image's encoded bytes and what to call it."""
         if isinstance(source, bytes):
             _check_num_bytes(len(source), "the image in the record")
             return source, "the image in the record"
@@ -111,19 +109,14 @@ def _decode(content: bytes, name: str) -> Image.Image:
         num_frames = 1 if opened.format == "MPO" else getattr(opened, "n_frames", 1)
         if num_frames > 1:
             raise Unusable(Reason.IMAGE_UNREADABLE, f"{name} is animated ({num_frames} frames)")
-        if opened.mode.startswith(_DEEP_MODES):
-            raise Unusable(
-                Reason.IMAGE_UNREADABLE, f"{name} has more than 8 bits a channel ({opened.mode}); save it with 8"
-            )
+        if opened.mode.startswith(("I", "F")):
+            deep = f"{name} has more than 8 bits a channel ({opened.mode}); save it with 8"
+            raise Unusable(Reason.IMAGE_UNREADABLE, deep)
         opened.load()
-        return _as_rgb(ImageOps.exif_transpose(opened))
-
-
-def _as_rgb(image: Image.Image) -> Image.Image:
-    if "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info:
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image.convert("RGB")
+        image = ImageOps.exif_transpose(opened)
+        if {"A", "a"} & {*image.getbands()} or "transparency" in image.info:
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+        return image.convert("RGB")
 
 
 def _read_regular(path: Path, name: str) -> bytes:

@@ -83,7 +83,6 @@ def _train(points: Float32Array, num_clusters: int, seed: int) -> Float32Array:
 
 
 def _assign(points: Float32Array, centroids: Float32Array, threads: int | None) -> tuple[IntArray, Float32Array]:
-    """Return every point's nearest centroid and its cosine with it."""
     index = faiss.IndexFlatIP(points.shape[1])
     index.add(centroids)
 

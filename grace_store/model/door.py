@@ -22,17 +22,11 @@ from grace_store.base.settings import (
     wishes_in,
 )
 from grace_store.model.inputs.render import resolve_rendering
+from grace_store.model.load import weights
 from grace_store.model.load.adapter_folder import require_peft
 from grace_store.model.load.processor import with_pixel_limits
 from grace_store.model.load.trials import check_packing, check_sees_images
-from grace_store.model.load.weights import (
-    LoadedModel,
-    ModelDescription,
-    describe_model,
-    load_described,
-    resolve_device,
-    skeleton_of,
-)
+from grace_store.model.load.weights import LoadedModel, ModelDescription, describe_model
 from grace_store.model.proxy import ProxyExtractor
 
 if TYPE_CHECKING:
@@ -52,7 +46,7 @@ def resolve_spec(
         "gradient": gradient,
         "model": _identity(described, adapter),
         "rendering": resolve_rendering(request.rendering, described.tokenizer),
-        "dtype": request.dtype or ("bfloat16" if resolve_device(options.device).type == "cuda" else "float32"),
+        "dtype": request.dtype or ("bfloat16" if weights.resolve_device(options.device).type == "cuda" else "float32"),
         "attention": _resolve_attention(request.attention, described),
     }
     return ExtractSpec(**{**wishes_in(request), **chosen})
@@ -92,7 +86,7 @@ def load_planned(
             f"{model} is not the model this signal was planned with: {details}. "
             "Give the model it was planned with, or a new --signal name."
         )
-    loaded = load_described(described, spec.dtype, spec.attention, options.device, options.threads)
+    loaded = weights.load(described, spec.dtype, spec.attention, options.device, options.threads)
     if spec.gradient is not None:
         _check_gradient(spec.gradient, adapter)
     elif adapter is not None:
@@ -170,7 +164,7 @@ def _identity(described: ModelDescription, adapter: str | None) -> ModelIdentity
 
     read = read_adapter(adapter)
     check_base(read, described.identity)
-    place(read, skeleton_of(described))
+    place(read, weights.skeleton_of(described))
     return described.identity.model_copy(update={"adapter": read.digest})
 
 

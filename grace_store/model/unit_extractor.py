@@ -197,7 +197,6 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         return collate(members, samples, pin=self._device.type == "cuda", packed=self._packing)
 
     def _try(self, batch: Batch, images: ImageQueue, upcoming: Sequence[int]) -> ResultT | Exception:
-        """Return what a batch makes, or why it failed."""
         try:
             image_inputs = images.take(batch.members)
             images.announce(upcoming)

@@ -14,16 +14,8 @@ from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, 
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.text import counted
-from grace_store.likeness.points import (
-    DEFAULT_DESCRIPTOR,
-    PROJECTED_SIZE,
-    Described,
-    Descriptor,
-    Projection,
-    describe,
-    descriptor_named,
-    projection_for,
-)
+from grace_store.likeness import points
+from grace_store.likeness.points import Described, Descriptor, Projection
 from grace_store.read.parallel import Threads, map_ordered
 from grace_store.read.vectors import UnitVectors, VectorReader
 from grace_store.store.opened import SignalView, Store
@@ -152,8 +144,10 @@ class DescriptionReader:
         units, made_by = _units(vectors, wanted, partial=partial), _made_by(vectors, chosen)
         projection = None
         if chosen == "projected":
-            projection = projection_for(view.vector_size, spec.dimension, spec.seed)
-            made_by |= {"dimension": 2 * view.vector_size if projection is None else spec.dimension or PROJECTED_SIZE}
+            projection = points.projection_for(view.vector_size, spec.dimension, spec.seed)
+            made_by |= {
+                "dimension": 2 * view.vector_size if projection is None else spec.dimension or points.PROJECTED_SIZE
+            }
             made_by |= {} if projection is None else {"seed": spec.seed}
         step_scores = None
         if chosen == "weighted":
@@ -217,7 +211,7 @@ class DescriptionReader:
         """Return the descriptor of a trace outside the store, whose steps, having no scores, weigh the same."""
         num_steps = np.array([len(vectors) - 1])
         descriptor = "steps" if self.descriptor == "weighted" else self.descriptor
-        return describe(vectors, num_steps, descriptor or "answer", projection=self.projection)
+        return points.describe(vectors, num_steps, descriptor or "answer", projection=self.projection)
 
     def _asked(self, unit: int) -> IntArray:
         each = np.arange(*self.store.plan.unit_range(unit))
@@ -235,7 +229,7 @@ class DescriptionReader:
             else:
                 num_steps = num_segments[some] - 1
                 rows = _ranges(ends[some] - num_segments[some], num_segments[some])
-            yield describe(
+            yield points.describe(
                 found.decoded(rows),
                 num_steps,
                 self.descriptor or "answer",
@@ -287,14 +281,14 @@ class _StepScores:
 
 def _resolved(view: SignalView, spec: DescriptorSpec, scores: StepScored | None) -> Descriptor | None:
     """Return the descriptor meant, or say why there is none such."""
-    named = None if spec.descriptor is None else descriptor_named(spec.descriptor)
+    named = None if spec.descriptor is None else points.descriptor_named(spec.descriptor)
     if view.per_sample:
         if named is not None or spec.dimension is not None:
             raise SettingError(
                 f"signal {view.name!r} keeps one vector a sample, which is its only descriptor: leave --descriptor out"
             )
         return None
-    chosen = named or DEFAULT_DESCRIPTOR
+    chosen = named or points.DEFAULT_DESCRIPTOR
     if spec.dimension is not None and chosen != "projected":
         raise SettingError(f"only the descriptor projected has a dimension; {chosen} has that of the vectors")
     if chosen != "weighted":

@@ -136,7 +136,6 @@ class StoredSample:
         return "\n".join(turn.text for turn in self._texts.read(self.position).turns)
 
     def _rows(self, name: str) -> Array:
-        """Return its rows in one of the arrays of segments, or of samples."""
         if self._view.per_sample:
             return np.array([self._view.sample_value(f"sample_{name}", self.position)])
         return self._view.segments(f"segment_{name}", self.position)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
+
 from grace_store.base.errors import Interrupted, SettingError
 from grace_store.base.events import Event, Finished, Listener, Note, Started, Warned, ignore
 from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions, wishes_in
@@ -21,16 +23,17 @@ from grace_store.read.records import image_folder, open_dataset
 from grace_store.run.engines import ENGINES
 from grace_store.run.engines.choice import EngineChoice, choose_engine
 from grace_store.run.engines.engine import EngineOptions, RunLock, Work, WorkerJob
-from grace_store.run.estimate import expected_bytes
 from grace_store.run.model_door import PROXY, model_door
 from grace_store.run.open_signal import check_said, choose_signals, open_signal, refuse_lone_gradient_options
 from grace_store.run.plan import check_store_path, open_planned, plan
 from grace_store.store.backend import LocalBackend, open_backend, open_run_log
+from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.lock import Lease, Shard, clear_dead, hold
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import complete_signal
 
 COMPLETION_WAIT_SECONDS = 60.0
+CHUNKS_LOOKED_AT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,3 +261,25 @@ def _engine(jobs: Sequence[ExtractJob], wished: EngineRequest) -> EngineChoice:
     if all(map(is_finished, jobs)):  # nobody should wait for torch to count GPUs that will have nothing to do
         return EngineChoice(options, wished.shard or (0, 1))
     return choose_engine(options, wished.workers, wished.shard, elsewhere=wished.elsewhere)
+
+
+def expected_bytes(view: SignalView, num_samples: int) -> int:
+    """Return about how many bytes a number of samples will take, before the compressor."""
+    if num_samples == 0:
+        return 0
+    plan = view.store.plan
+    per_unit = sum(array.chunk_bytes for array in view.arrays if array.is_per_unit)
+    if view.per_sample:
+        return int(per_unit * num_samples / plan.samples_per_unit)
+    return int(per_unit * num_samples * _mean_segments(view.store) / plan.rows_per_unit)
+
+
+def _mean_segments(store: Store) -> float:
+    """Return the segments of a sample on average, from a few chunks of the plan spread over all of it."""
+    starts = range(0, store.plan.num_samples, SAMPLES_PER_CHUNK)
+    stride = max(1, len(starts) // CHUNKS_LOOKED_AT)
+    steps = [
+        store.column("sample_num_steps", at, min(at + SAMPLES_PER_CHUNK, store.plan.num_samples))
+        for at in starts[::stride]
+    ]
+    return float(np.concatenate(steps).mean()) + 1

@@ -50,7 +50,6 @@ class Understanding:
     """The folder in which the records' images are looked for, if at all."""
 
     def __call__(self, records: Sequence[Record]) -> list[RecordOutcome]:
-        """Return what becomes of each record."""
         return [self._outcome(record) for record in records]
 
     def _outcome(self, record: Record) -> RecordOutcome:

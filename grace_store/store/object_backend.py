@@ -387,7 +387,6 @@ def _refuse_forked() -> None:
 
 
 def _seconds(name: str) -> float:
-    """Return a number of seconds that the environment may say."""
     text = os.environ.get(name, "")
     try:
         seconds = float(text) if text else _DEFAULTS[name]

@@ -17,8 +17,7 @@ from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import SampleSignals, UnitOutcome
 from grace_store.model.failures import is_out_of_memory
-from grace_store.model.gradients.adam_step import AdamStep
-from grace_store.model.gradients.coordinates import coordinates_of, parameters_of, read_moments
+from grace_store.model.gradients.coordinates import AdamStep, coordinates_of, parameters_of, read_moments
 from grace_store.model.gradients.projection import ProjectedRows, make_projector
 from grace_store.model.gradients.recorded_gradients import record
 from grace_store.model.gradients.sample_gradients import (

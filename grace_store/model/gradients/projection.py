@@ -101,7 +101,6 @@ class SparseProjector:
             out[:, q * part : (q + 1) * part].add_(turned.sum(dim=1), alpha=SPARSE_ENTRIES**-0.5)
 
     def _signs(self, q: int, start: int, stop: int, device: torch.device) -> Tensor:
-        """Return the signs of coordinates start..stop in a part."""
         first = start // BLOCK_BITS
         index = torch.arange(first, -(-stop // BLOCK_BITS), device=device)
         bits = signs(blocks(self._seed, index, q, _SIGNS)).flatten()

@@ -17,19 +17,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    AutoTokenizer,
-    GgufConfig,
-    PreTrainedModel,
-)
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, GgufConfig
+from transformers.modeling_utils import PreTrainedModel
+from transformers.models.auto import modeling_auto as known_models
 from transformers.utils import logging as transformers_logging
 
 from grace_store.base.errors import ModelError, SettingError, UnsafeModel
@@ -119,16 +109,10 @@ def _describe(path: str, _stamp: tuple[tuple[str, int, int], ...]) -> ModelDescr
 
 
 def load(
-    path: str | Path, dtype: Dtype, attention: Attention, device: str = "auto", threads: int | None = None
+    model: ModelDescription | Path, dtype: Dtype, attention: Attention, device: str = "auto", threads: int | None = None
 ) -> LoadedModel:
-    """Return the model at a path, in the dtype asked for, on the device."""
-    return load_described(describe_model(path), dtype, attention, device, threads)
-
-
-def load_described(
-    described: ModelDescription, dtype: Dtype, attention: Attention, device: str = "auto", threads: int | None = None
-) -> LoadedModel:
-    """Return a described model with its weights."""
+    """Return a model, described before or at a path, with its weights in the dtype asked for, on the device."""
+    described = model if isinstance(model, ModelDescription) else describe_model(model)
     torch.set_num_threads(threads or default_threads())
     target = resolve_device(device)
     if target.type == "cuda":
@@ -141,16 +125,16 @@ def load_described(
     # product is much faster where it was made for, half precision on CUDA.
     experts = None if target.type == "cuda" and dtype != "float32" else "eager"
     with _quiet():
-        model = _read_weights(described, _DTYPES[dtype], attention, experts, target)
-    model.eval()
-    model.requires_grad_(False)
+        loaded = _read_weights(described, _DTYPES[dtype], attention, experts, target)
+    loaded.eval()
+    loaded.requires_grad_(False)
     # Batches go without an attention mask (see _check_causal), which some classes would warn of.
-    model.config.pad_token_id = None
-    forget_lengths(model)
+    loaded.config.pad_token_id = None
+    forget_lengths(loaded)
     with telling(f"The model in {described.folder.path} does not run"):
-        _check_causal(model)
+        _check_causal(loaded)
     limits = described.max_positions, described.context
-    return LoadedModel(model, described.tokenizer, described.identity, target, *limits, described.processor)
+    return LoadedModel(loaded, described.tokenizer, described.identity, target, *limits, described.processor)
 
 
 def resolve_device(device: str) -> torch.device:
@@ -195,8 +179,9 @@ def _refuse_unfit(folder: ModelFolder, config: Any) -> None:
         raise ModelError(f"{folder.path} is a model of speech too ({kind}). Give one of text, or of text and images.")
     if config.is_encoder_decoder:
         raise ModelError(f"{folder.path} is an encoder-decoder ({kind}). Give a causal language model.")
-    encoder = kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
-    known = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING if _sees_images(config) else MODEL_FOR_CAUSAL_LM_MAPPING
+    encoder = kind in known_models.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
+    text, images = known_models.MODEL_FOR_CAUSAL_LM_MAPPING, known_models.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    known = images if _sees_images(config) else text
     if type(config) not in known:
         if folder.config.get("auto_map"):
             raise _foreign_code(folder)

@@ -20,7 +20,7 @@ from grace_store.model.door import resolve_spec
 from grace_store.model.inputs.render import Renderer
 from grace_store.model.inputs.tokens import SampleTokenizer
 from grace_store.model.inputs.vision import image_mark
-from grace_store.model.load.weights import ModelDescription, describe_model, load_described, resolve_device
+from grace_store.model.load.weights import ModelDescription, describe_model, load, resolve_device
 from grace_store.model.lora.ranks import as_one_of
 from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupRequest, WarmupSpec
 from grace_store.model.lora.step_loop import StepLoop, TrainingSet, checkpoint_steps
@@ -77,7 +77,7 @@ class Warmup:
         if device in ("auto", "cuda") and resolve_device(device).type == "cuda":
             # A task that is shown one GPU only calls it the first.
             device = f"cuda:{ranks.local_rank % count_gpus()}"
-        self._loaded = load_described(describe_model(model), spec.dtype, spec.attention, device, options.threads)
+        self._loaded = load(describe_model(model), spec.dtype, spec.attention, device, options.threads)
         self._encoder = TrainingEncoder(self._loaded, spec, images, options.loader_threads)
 
     def encode(self, samples: Sequence[Sample]) -> list[TrainingSample | SetAside]:

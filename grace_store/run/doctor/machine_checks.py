@@ -147,22 +147,16 @@ def examine_place(job: DoctorJob, _: Seen) -> Finding:
     if job.store is None:
         return Finding("place", "warn", "no --store was given, so its place was not looked at", "Give --store.")
     if is_url(job.store):
-        return _examine_bucket(job.store)
-    trouble = try_place(Path(job.store).expanduser().absolute())
+        trouble, what = try_storage(job.store), "takes, lists, gives back and deletes objects, and refuses duplicates"
+        remedies = "Mend that, or choose another place for --store.", "Never let two runs write the same units at once."
+    else:
+        trouble, what = try_place(Path(job.store).expanduser().absolute()), "takes files, links, renames and syncs"
+        remedies = "Choose another place for --store.", "A local or another network file system does it in full."
     if trouble.fatal:
-        return Finding("place", "fail", trouble.fatal, "Choose another place for --store.")
+        return Finding("place", "fail", trouble.fatal, remedies[0])
     if trouble.slight:
-        return Finding("place", "warn", trouble.slight, "A local or another network file system does it in full.")
-    return Finding("place", "ok", f"{trouble.folder} takes files, links, renames and syncs")
-
-
-def _examine_bucket(url: str) -> Finding:
-    trouble = try_storage(url)
-    if trouble.fatal:
-        return Finding("place", "fail", trouble.fatal, "Mend that, or choose another place for --store.")
-    if trouble.slight:
-        return Finding("place", "warn", trouble.slight, "Never let two runs write the same units at once.")
-    return Finding("place", "ok", f"{url} takes, lists, gives back and deletes objects, and refuses a second of a name")
+        return Finding("place", "warn", trouble.slight, remedies[1])
+    return Finding("place", "ok", f"{trouble.folder} {what}")
 
 
 def examine_disk(job: DoctorJob, seen: Seen) -> Finding | None:

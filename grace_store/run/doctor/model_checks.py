@@ -131,7 +131,6 @@ def _in_groups(extractor: Extractor, samples: Sequence[Sample], group: int) -> t
 
 
 def _values(samples: Sequence[Sample], vectors: Vectors, num_tokens: Sequence[Int32Array]) -> FloatArray:
-    """Return each sample's value by the default settings."""
     stops = np.cumsum([sample.num_segments for sample in samples])
     parts = [rows.astype(np.float64) for rows in np.split(vectors, stops[:-1])]
     scored = [

@@ -35,8 +35,8 @@ def choose_engine(
     """Return the engine for what was asked and what the environment offers.
 
     A rank of torchrun or srun does its shard here, on its own GPU. Otherwise several GPUs mean one worker each, and one
-    device, or a named one, this process. A shard that was given says which units are meant, not where they run; an engine
-    elsewhere that was named does the work whatever there is here.
+    device, or a named one, this process. A shard that is given says which units are meant, not where they run;
+    an engine elsewhere that is named does the work whatever there is here.
     """
     rank = None if shard is not None else rank_in(environment)
     if elsewhere is not None:

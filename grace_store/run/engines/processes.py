@@ -112,7 +112,6 @@ class _Run:
             worker.process.stdin.flush()
 
     def _close(self, worker: _Process) -> None:
-        """Wait for a worker that has ended and let go of its pipes."""
         worker.process.wait()
         self._end(worker)
         assert worker.process.stdout is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -78,8 +78,14 @@ class _Run:
         self._dispatch.waiting.extend(self._work.units)
         with joined_cluster(self._work.engine.address) as self._ray:
             self._actor_class = self._ray.remote(_actor_class())
-            self._amounts = needed_resources(self._job.options, has_gpus=self._has_gpus())
-            self._job = self._job.model_copy(update={"options": placed_options(self._job.options, self._amounts)})
+            # A cluster may get its GPUs later, one machine not.
+            has_gpus = self._work.engine.address is not None or any(
+                node["Resources"].get("GPU") for node in self._alive()
+            )
+            self._amounts = needed_resources(self._job.options, has_gpus=has_gpus)
+            on_cpus = {"device": "cpu", "threads": int(self._amounts.get("CPU", 0))}
+            placed = {"device": "cuda"} if "GPU" in self._amounts else on_cpus
+            self._job = self._job.model_copy(update={"options": self._job.options.model_copy(update=placed)})
             try:
                 while self._actors or (self._dispatch.waiting and not self._work.stop.is_set() and self._has_hope()):
                     self._start_actors()
@@ -94,10 +100,6 @@ class _Run:
     def _has_hope(self) -> bool:
         """Return whether workers may start somewhere: not if there are nodes, and all of them were tried in vain."""
         return bool(self._nodes()) or not self._dispatch.left_out
-
-    def _has_gpus(self) -> bool:
-        """Return whether workers are for GPUs if it is not said: a cluster may get its GPUs later, one machine not."""
-        return self._work.engine.address is not None or any(node["Resources"].get("GPU") for node in self._alive())
 
     def _alive(self) -> list[dict[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"]]
@@ -164,7 +166,6 @@ class _Run:
             self._call(actor, "end")
 
     def _drop(self, actor: _Actor) -> None:
-        """Let go of an actor, alive or dead."""
         if actor in self._actors:
             self._actors.remove(actor)
         self._calls = {ref: call for ref, call in self._calls.items() if call.actor is not actor}
@@ -260,13 +261,6 @@ class _Run:
             self._work.listener(
                 Note(f"No node of the cluster has a free {what}{hint}. Waiting for one: {num_units} are to do.")
             )
-
-
-def placed_options(options: RunOptions, amounts: Mapping[str, float]) -> RunOptions:
-    """Return the options of a worker that was given these resources of a node."""
-    if "GPU" in amounts:
-        return options.model_copy(update={"device": "cuda"})
-    return options.model_copy(update={"device": "cpu", "threads": int(amounts["CPU"])})
 
 
 def needed_resources(options: RunOptions, *, has_gpus: bool) -> dict[str, float]:

@@ -25,14 +25,14 @@ from grace_store.base.events import Listener, Rated
 from grace_store.data.dataset import Dataset
 from grace_store.read.records import UnitLoader
 from grace_store.run.engines.engine import RunLock, WorkerJob
-from grace_store.run.estimate import trial_rate
-from grace_store.run.model_door import model_door
+from grace_store.run.model_door import Extractor, model_door
 from grace_store.run.pipeline import Feed, QueueFeed, run_pipeline
 from grace_store.store.backend import LocalBackend
 from grace_store.store.lock import Lease
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import UnitWriter
 
+TRIAL_SAMPLES = 8
 VISIBLE_SECONDS = 60.0
 """By when a network file system shows on one machine what was written on another."""
 
@@ -108,6 +108,16 @@ def _check_same_store(store: Store, lock: RunLock) -> None:
                 "not there. Put the store where every node sees it, on a shared disk or an object store."
             )
         time.sleep(1.0)
+
+
+def trial_rate(view: SignalView, loader: UnitLoader, extractor: Extractor, unit: int) -> Rated:
+    """Time the first few samples of a unit."""
+    start, _ = view.store.plan.unit_range(unit)
+    samples = loader.read(start, min(start + TRIAL_SAMPLES, view.store.plan.num_samples))
+    began = time.perf_counter()
+    signals = extractor.compute(extractor.prepare(samples)).result()
+    seconds = max(time.perf_counter() - began, 1e-9)
+    return Rated(samples_per_second=len(samples) / seconds, tokens_per_second=signals.num_tokens / seconds)
 
 
 if __name__ == "__main__":
