@@ -127,9 +127,8 @@ def parse_document(raw: bytes, model: type[DocumentT], where: str) -> DocumentT:
     try:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise DataError(
-            f"{where} carries a wrong note of what made it: {one_sentence(error, 'field')}. {_remedy(model)}"
-        ) from None
+        wrong = one_sentence(error, "field")
+        raise DataError(f"{where} carries a wrong note of what made it: {wrong}. {_remedy(model)}") from None
 
 
 def _completed(content: Any, model: type[Document]) -> Any:

@@ -113,9 +113,8 @@ def whole_folder(path: Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
 def overlaps(one: Path, other: Path) -> bool:
     """Return whether two places are the same or one lies in the other, whatever links or names lead there."""
     one, other = Path(os.path.realpath(one)), Path(os.path.realpath(other))
-    return any(_is_same(above, other) for above in (one, *one.parents)) or any(
-        _is_same(above, one) for above in other.parents
-    )
+    is_inside = any(_is_same(above, other) for above in (one, *one.parents))
+    return is_inside or any(_is_same(above, one) for above in other.parents)
 
 
 def _is_same(one: Path, other: Path) -> bool:

@@ -49,13 +49,8 @@ def _read_sha256(path: Path) -> str:
 
 def _stamp(path: Path) -> dict[str, Any]:
     stat = path.stat()
-    return {
-        "path": str(path),
-        "num_bytes": stat.st_size,
-        "inode": stat.st_ino,
-        "mtime_ns": stat.st_mtime_ns,
-        "ctime_ns": stat.st_ctime_ns,
-    }
+    times = {"mtime_ns": stat.st_mtime_ns, "ctime_ns": stat.st_ctime_ns}
+    return {"path": str(path), "num_bytes": stat.st_size, "inode": stat.st_ino, **times}
 
 
 def _recall(entry: Path, stamp: dict[str, Any]) -> str | None:

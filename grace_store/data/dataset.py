@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from grace_store.base.errors import DataError, DatasetChanged
 from grace_store.base.metadata import DataFile
@@ -69,15 +69,8 @@ class Dataset:
                 if progress is not None and row % _PROGRESS_RECORDS == 0:
                     progress(row, num_bytes_before + raw.num_bytes)
             num_bytes_before += raw.num_bytes
-            summary.append(
-                DataFile(
-                    path=str(file.path),
-                    kind=file.kind,
-                    num_bytes=raw.num_bytes,
-                    num_records=row_in_file,
-                    sha256=raw.sha256,
-                )
-            )
+            found: dict[str, Any] = {"num_bytes": raw.num_bytes, "num_records": row_in_file, "sha256": raw.sha256}
+            summary.append(DataFile(path=str(file.path), kind=file.kind, **found))
         if progress is not None:
             progress(row, num_bytes_before)
         self._summary = tuple(summary)

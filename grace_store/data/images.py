@@ -46,11 +46,8 @@ def image_ref(value: Any) -> ImageRef:
         for key in ("path", "url", "image", "image_url"):
             if value.get(key):
                 return image_ref(value[key])
-    raise Unusable(
-        Reason.IMAGE_UNREADABLE,
-        f"an image is a {type(value).__name__} without a path or bytes; a path, a URL, "
-        '{"path": ...} or {"bytes_base64": ...} is wanted',
-    )
+    wanted = 'a path, a URL, {"path": ...} or {"bytes_base64": ...} is wanted'
+    raise Unusable(Reason.IMAGE_UNREADABLE, f"an image is a {type(value).__name__} without a path or bytes; {wanted}")
 
 
 def is_missing(ref: ImageRef, folder: Path) -> bool:
@@ -86,10 +83,9 @@ def place_images(drafts: Sequence[Draft], images: Sequence[ImageRef]) -> tuple[T
     remaining = iter(images)
     if num_places:
         return tuple(Turn(role, _joined(_filled(parts, remaining))) for role, parts in drafts)
-    first_user = next((i for i, (role, _) in enumerate(drafts) if role == "user"), 0)
-    return tuple(
-        Turn(role, _joined([*(remaining if i == first_user else ()), *parts])) for i, (role, parts) in enumerate(drafts)
-    )
+    user = next((i for i, (role, _) in enumerate(drafts) if role == "user"), 0)
+    before = [list(images) if i == user else [] for i in range(len(drafts))]
+    return tuple(Turn(role, _joined([*first, *parts])) for first, (role, parts) in zip(before, drafts, strict=True))
 
 
 def _filled(parts: Sequence[Part], images: Iterator[ImageRef]) -> Iterator[Part]:

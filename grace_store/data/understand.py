@@ -60,9 +60,8 @@ def _check_id(value: str, key: str) -> None:
     if len(value) > MAX_ID_CHARS:
         raise Unusable(Reason.BAD_TEXT, f"{key!r} has {len(value)} characters; an id has at most {MAX_ID_CHARS}")
     if found := _MANY_LINES.search(value):
-        raise Unusable(
-            Reason.BAD_TEXT, f"{key!r} has a line break or control character (U+{ord(found[0]):04X}); an id is one line"
-        )
+        what = f"a line break or control character (U+{ord(found[0]):04X})"
+        raise Unusable(Reason.BAD_TEXT, f"{key!r} has {what}; an id is one line")
 
 
 def check_spec(spec: DataSpec) -> None:
@@ -122,15 +121,12 @@ def _answer_start(trace: Trace, format: Format, spec: DataSpec) -> int:
             return trace.answer_start
         start, wanted = format.find_answer(trace.response), format.answer_marks
     else:
-        by_paragraph = spec.splitter == "paragraphs" or (
-            spec.splitter == "format" and STEP_MARKER.search(trace.response) is None
-        )
+        has_no_markers = STEP_MARKER.search(trace.response) is None
+        by_paragraph = spec.splitter == "paragraphs" or (spec.splitter == "format" and has_no_markers)
         start, wanted = named_answer(spec.answer, by_paragraph=by_paragraph)(trace.response), f"--answer {spec.answer}"
     if start is None:
-        raise Unusable(
-            Reason.NO_ANSWER,
-            f"looked for {wanted}; --answer says how else to find it: last, boxed or marker:REGEX",
-        )
+        how = "--answer says how else to find it: last, boxed or marker:REGEX"
+        raise Unusable(Reason.NO_ANSWER, f"looked for {wanted}; {how}")
     return start
 
 
@@ -165,7 +161,5 @@ def _check_encodable(text: str, where: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        found = f"U+{ord(text[error.start]):04X}"
-        raise Unusable(
-            Reason.BAD_TEXT, f"half a surrogate pair ({found}) at character {error.start} of {where}"
-        ) from None
+        found = f"half a surrogate pair (U+{ord(text[error.start]):04X})"
+        raise Unusable(Reason.BAD_TEXT, f"{found} at character {error.start} of {where}") from None

@@ -108,16 +108,14 @@ def normalised(vectors: Float32Array, shortest: float = 0.0) -> tuple[Float32Arr
     return np.asarray(vectors / np.where(is_zero, np.inf, length)[:, None], dtype=np.float32), is_zero
 
 
-def _step_weights(
-    num_steps: IntArray, step_score: npt.NDArray[np.floating[Any]] | None
-) -> tuple[FloatArray, BoolArray]:
+def _step_weights(num_steps: IntArray, score: npt.NDArray[np.floating[Any]] | None) -> tuple[FloatArray, BoolArray]:
     """Return the steps' weights, the largest of a sample 1, and which samples have none above 0."""
     total = int(num_steps.sum())
-    if step_score is None:
+    if score is None:
         return np.ones(total), np.zeros(len(num_steps), dtype=np.bool_)
-    if len(step_score) != total:
-        raise ValueError(f"{len(step_score)} step scores for {total} steps")
-    weight = np.where(np.isfinite(step_score), step_score, 0.0).astype(np.float64).clip(0)
+    if len(score) != total:
+        raise ValueError(f"{len(score)} step scores for {total} steps")
+    weight = np.where(np.isfinite(score), score, 0.0).astype(np.float64).clip(0)
     largest = _reduced(np.maximum, weight, num_steps)
     each = np.repeat(largest, num_steps)
     return np.where(each > 0, weight / np.where(each > 0, each, 1), 1.0), largest == 0

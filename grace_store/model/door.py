@@ -173,7 +173,7 @@ def _check_pixels(request: ExtractRequest, described: ModelDescription) -> None:
         return
     if described.processor is None:
         raise SettingError(
-            f"--min-pixels and --max-pixels have no meaning: {described.identity.architecture} reads text only."
+            f"--min-pixels, --max-pixels have no meaning: {described.identity.architecture} reads text only."
         )
     with_pixel_limits(described.processor, request.min_pixels, request.max_pixels)
 

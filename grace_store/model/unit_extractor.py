@@ -10,7 +10,7 @@ from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -69,9 +69,8 @@ class UnitInFlight(ABC, Generic[ResultT, OutcomeT]):
         if self.event is not None:
             self.event.synchronize()
         signals = self.gather()
-        signals.num_tokens = sum(
-            self.prepared.tokens[member].num_tokens for b, _ in self.results for member in b.members
-        )
+        tokens = self.prepared.tokens
+        signals.num_tokens = sum(tokens[member].num_tokens for batch, _ in self.results for member in batch.members)
         signals.set_aside = dict(sorted({**self.prepared.set_aside, **signals.set_aside}.items()))
         signals.images_sha256 = _images_digest(self.prepared.images, signals.set_aside)
         return signals
@@ -96,7 +95,7 @@ class PendingSegments(UnitInFlight[SegmentRows, UnitSignals]):
     def gather(self) -> UnitSignals:
         starts = np.concatenate(([0], np.cumsum(self.prepared.num_rows, dtype=np.int64)))
         vector = np.zeros((starts[-1], self.vector_size), dtype=np.float32)
-        loss, entropy, hit_rate = statistics = np.zeros((3, starts[-1]), dtype=np.float32)
+        statistics = np.zeros((3, starts[-1]), dtype=np.float32)
         num_tokens = np.zeros(starts[-1], dtype=np.int32)
         set_aside: dict[int, SetAside] = {}
         for batch, made in self.results:
@@ -111,14 +110,9 @@ class PendingSegments(UnitInFlight[SegmentRows, UnitSignals]):
                     continue
                 vector[rows], statistics[:, rows] = vectors, found.T
                 num_tokens[rows] = self.prepared.tokens[member].tokens_per_segment()
-        return UnitSignals(
-            segment_vector=vector,
-            segment_num_tokens=num_tokens,
-            segment_loss=loss,
-            segment_entropy=entropy,
-            segment_hit_rate=hit_rate,
-            set_aside=set_aside,
-        )
+        names = ("segment_loss", "segment_entropy", "segment_hit_rate")
+        columns: dict[str, Any] = dict(zip(names, statistics, strict=True))
+        return UnitSignals(segment_vector=vector, segment_num_tokens=num_tokens, set_aside=set_aside, **columns)
 
 
 class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
@@ -261,12 +255,8 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         halves = [self._collate(part, tokens) for part in (batch.members[:middle], batch.members[middle:])]
         lowered = min(self._batch_tokens, max(half.num_padded_tokens for half in halves))
         if lowered < self._batch_tokens:
-            _LOG.warning(
-                "a batch of %d tokens does not fit on %s; forming batches of %d from now on",
-                batch.num_padded_tokens,
-                self._device,
-                lowered,
-            )
+            told = "a batch of %d tokens does not fit on %s; forming batches of %d from now on"
+            _LOG.warning(told, batch.num_padded_tokens, self._device, lowered)
             self._batch_tokens = lowered
         return halves
 

@@ -167,13 +167,9 @@ class BlockReader(CommittedSignals):
         if done.all():
             return SampleGrams(sample, num_segments - 1, gram, num_tokens, loss)
         segment_done = np.repeat(done, num_segments)
-        return SampleGrams(
-            sample[done],
-            num_segments[done] - 1,
-            gram[np.repeat(done, packed)] if self.gram else gram,
-            num_tokens[segment_done],
-            loss[segment_done] if self.loss else loss,
-        )
+        gram = gram[np.repeat(done, packed)] if self.gram else gram
+        loss = loss[segment_done] if self.loss else loss
+        return SampleGrams(sample[done], num_segments[done] - 1, gram, num_tokens[segment_done], loss)
 
 
 def _joined(view: SignalView, name: str, digests: dict[int, Digests], lengths: Sequence[int]) -> Array:

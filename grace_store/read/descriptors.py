@@ -145,10 +145,8 @@ class DescriptionReader:
         projection = None
         if chosen == "projected":
             projection = points.projection_for(view.vector_size, spec.dimension, spec.seed)
-            made_by |= {
-                "dimension": 2 * view.vector_size if projection is None else spec.dimension or points.PROJECTED_SIZE
-            }
-            made_by |= {} if projection is None else {"seed": spec.seed}
+            reduced = {"dimension": spec.dimension or points.PROJECTED_SIZE, "seed": spec.seed}
+            made_by |= {"dimension": 2 * view.vector_size} if projection is None else reduced
         step_scores = None
         if chosen == "weighted":
             assert scores is not None
@@ -229,13 +227,9 @@ class DescriptionReader:
             else:
                 num_steps = num_segments[some] - 1
                 rows = _ranges(ends[some] - num_segments[some], num_segments[some])
-            yield points.describe(
-                found.decoded(rows),
-                num_steps,
-                self.descriptor or "answer",
-                step_score=None if self._scores is None else self._scores.of_samples(start + some, num_steps),
-                projection=self.projection,
-            )
+            score = None if self._scores is None else self._scores.of_samples(start + some, num_steps)
+            how, given = self.descriptor or "answer", found.decoded(rows)
+            yield points.describe(given, num_steps, how, step_score=score, projection=self.projection)
 
 
 def _flags(parts: Sequence[Descriptions] | Sequence[Described]) -> tuple[BoolArray, BoolArray]:

@@ -77,21 +77,14 @@ def to_xarray(
     }
     if not view.per_sample:
         coords |= _segment_coordinates(num_steps)
-    return xarray.Dataset(
-        {name: (view.array_spec(name).dims, values) for name, values in arrays.items()}, coords, _attributes(view)
-    )
+    variables = {name: (view.array_spec(name).dims, values) for name, values in arrays.items()}
+    return xarray.Dataset(variables, coords, _attributes(view))
 
 
 def _attributes(view: SignalView) -> dict[str, str]:
     spec = view.signal.spec
-    return {
-        "store": view.store.location,
-        "plan_sha256": view.store.plan.digest(),
-        "signal": view.name,
-        "signal_sha256": view.identity,
-        "kind": spec.kind,
-        "storage": spec.storage,
-    }
+    origin = {"store": view.store.location, "plan_sha256": view.store.plan.digest(), "signal": view.name}
+    return origin | {"signal_sha256": view.identity, "kind": spec.kind, "storage": spec.storage}
 
 
 def _positions(store: Store, samples: Sequence[str] | IntArray | None) -> IntArray:

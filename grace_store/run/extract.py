@@ -136,7 +136,7 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
         listener(_started(view, job.shard, units))
         began = time.monotonic()
         if units:
-            worker_job = _worker_job(job, view, model, dataset, lease, trial_unit=units[len(units) // 2])
+            worker_job = _worker_job(job, view, model, dataset, lease, units[len(units) // 2])
             try:
                 ENGINES[job.engine.name].run(Work(units, worker_job, view, dataset, job.engine, listener, stop, lease))
             finally:
@@ -186,9 +186,7 @@ def _started(view: SignalView, shard: Shard, units: Sequence[int]) -> Event:
     return Started(view.name, len(units), skipped, to_do, samples_skipped, expected_bytes(view, to_do))
 
 
-def _worker_job(
-    job: ExtractJob, view: SignalView, model: str, dataset: Dataset, lease: Lease, *, trial_unit: int
-) -> WorkerJob:
+def _worker_job(job: ExtractJob, view: SignalView, model: str, dataset: Dataset, lease: Lease, trial: int) -> WorkerJob:
     backend = view.store.backend
     places = {"model": model, "adapter": job.adapter, "images": job.images}
     return WorkerJob(
@@ -199,7 +197,7 @@ def _worker_job(
         door=job.door,
         options=job.options,
         tmp_label=backend.tmp_label if isinstance(backend, LocalBackend) else "",
-        trial_unit=trial_unit,
+        trial_unit=trial,
         parent=os.getpid(),
         lock=RunLock(key=lease.key, content=lease.content.decode()),
     )

@@ -104,9 +104,8 @@ def check_planned(store: Store, sample: str) -> None:
     for row, reason, detail in store.records_set_aside():
         if row == int(sample[1:]):
             why = f"{reason}: {detail}" if detail else reason
-            raise UnknownName(
-                f"Row {row} ({record_place(store, row)}) was set aside when the store was planned: {why}."
-            )
+            place = record_place(store, row)
+            raise UnknownName(f"Row {row} ({place}) was set aside when the store was planned: {why}.")
 
 
 def why_set_aside(view: SignalView, sample: int) -> str:
@@ -123,12 +122,6 @@ def signal_status(view: SignalView) -> SignalStatus:
     units = view.committed_units()
     completion = view.completion() if len(units) == plan.num_units else None
     found = completion or Totals(view.commits(units))
-    return SignalStatus(
-        num_units=plan.num_units,
-        num_units_done=len(units),
-        num_planned=plan.num_samples - found.num_done - sum(found.set_aside.values()),
-        num_done=found.num_done,
-        set_aside=found.set_aside,
-        num_tokens=found.num_tokens,
-        num_bytes=found.num_bytes,
-    )
+    sums = {name: getattr(found, name) for name in ("num_done", "set_aside", "num_tokens", "num_bytes")}
+    num_planned = plan.num_samples - found.num_done - sum(found.set_aside.values())
+    return SignalStatus(num_units=plan.num_units, num_units_done=len(units), num_planned=num_planned, **sums)

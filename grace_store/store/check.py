@@ -187,9 +187,7 @@ def specified(metadata: Any) -> Any:
     if not isinstance(metadata, dict):
         return metadata
     is_open = {"level": int, "about": str}
-    return {
-        key: None if isinstance(value, is_open.get(key, ())) else specified(value) for key, value in metadata.items()
-    }
+    return {key: None if isinstance(each, is_open.get(key, ())) else specified(each) for key, each in metadata.items()}
 
 
 def _wrong_unit(view: SignalView, commit: Commit, sizes: Sizes, *, deep: bool) -> Iterator[tuple[str, str]]:

@@ -63,9 +63,8 @@ def default_samples_per_unit(num_samples: int) -> int:
 
 def check_samples_per_unit(samples_per_unit: int) -> int:
     if not 1 <= samples_per_unit <= MAX_SAMPLES_PER_UNIT or samples_per_unit & (samples_per_unit - 1):
-        raise SettingError(
-            f"samples per unit is {samples_per_unit}; it must be a power of two up to {MAX_SAMPLES_PER_UNIT}."
-        )
+        wanted = f"a power of two up to {MAX_SAMPLES_PER_UNIT}"
+        raise SettingError(f"samples per unit is {samples_per_unit}; it must be {wanted}.")
     return samples_per_unit
 
 

@@ -219,33 +219,23 @@ class ObjectBackend(Backend):
 
     def _explained(self, error: Exception, waited: float = 0.0) -> StorageError:
         """Return what went wrong and what to do about it, in words that hold nothing secret."""
-        text, known = str(error), CREDENTIALS[self._scheme]
-        reason = _reason(text)
+        text, known = str(error), f"the environment ({CREDENTIALS[self._scheme]})"
+        here, reason = self.location, _reason(text)
         if _is_without_bucket(text):
-            return StorageError(
-                f"There is no bucket {self._scheme}://{self._bucket}. Create it, or check its name and the environment "
-                f"({known})."
-            )
+            bucket = f"{self._scheme}://{self._bucket}"
+            return StorageError(f"There is no bucket {bucket}. Create it, or check its name and {known}.")
         if any(host in text for host in ("169.254.169.254", "metadata.google.internal")):
-            return StorageError(
-                f"{self.location}: there are no credentials for it in the environment ({known}), and this machine has "
-                "no role of its own."
-            )
+            none = f"there are no credentials for it in {known}"
+            return StorageError(f"{here}: {none}, and this machine has no role of its own.")
         if _status(text) in (401, 403):
+            rights = "that they may list, read, write and delete there"
             return StorageError(
-                f"{self.location}: access was denied ({reason}). Check the credentials in the environment ({known}), "
-                "and that they may list, read, write and delete there."
+                f"{here}: access was denied ({reason}). Check the credentials in {known}, and {rights}."
             )
         if not _may_pass(error):
-            return StorageError(
-                f"{self.location}: the storage refused a request ({reason}). Check the URL and the environment "
-                f"({known})."
-            )
+            return StorageError(f"{here}: the storage refused a request ({reason}). Check the URL and {known}.")
         if not self._has_answered:
-            return StorageError(
-                f"{self.location} cannot be reached ({reason}). Check the network, the URL and the environment "
-                f"({known})."
-            )
+            return StorageError(f"{here} cannot be reached ({reason}). Check the network, the URL and {known}.")
         return StorageError(
             f"{self.location} has not answered for {waited:.0f} s ({reason}). Everything committed is kept: run the "
             f"same command again once the storage is back. {OUTAGE_SECONDS} says how long to wait for it."
@@ -283,10 +273,8 @@ class ObjectBackend(Backend):
             return opened
         except (BaseError, ValueError) as error:
             reason = _reason(str(error), otherwise="a setting is missing or cannot be read")
-            raise SettingError(
-                f"{self.location} cannot be opened ({reason}). Check the URL and the environment "
-                f"({CREDENTIALS[self._scheme]})."
-            ) from None
+            known = f"the environment ({CREDENTIALS[self._scheme]})"
+            raise SettingError(f"{self.location} cannot be opened ({reason}). Check the URL and {known}.") from None
 
 
 def split_url(url: str) -> tuple[str, str, str]:

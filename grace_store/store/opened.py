@@ -103,9 +103,8 @@ class Store:
             if not (names := self.signal_names):
                 raise UnknownName(f"{self.location} has no signal yet; `grace-store extract` writes one.")
             if len(names) > 1:
-                raise UnknownName(
-                    f"{self.location}: say which signal is meant (there are: {', '.join(names)}) by --signal."
-                )
+                known = ", ".join(names)
+                raise UnknownName(f"{self.location}: say which signal is meant (there are: {known}) by --signal.")
             name = names[0]
         elif (
             name not in self.backend.names(SIGNALS_GROUP)
@@ -268,9 +267,8 @@ class SignalView:
     def array_spec(self, name: str) -> layout.ArraySpec:
         """Return what the plan implies of one of the signal's arrays."""
         if (spec := self._group.specs.get(name)) is None:
-            raise UnknownName(
-                f"Signal {self.name!r} of {self.store.location} has vectors per {self.vectors_of}, and no {name}."
-            )
+            what = f"has vectors per {self.vectors_of}, and no {name}"
+            raise UnknownName(f"Signal {self.name!r} of {self.store.location} {what}.")
         return spec
 
     def segment_rows(self, sample: int) -> slice:
@@ -368,9 +366,8 @@ def _refuse_empty_claim(backend: Backend, plan: Plan) -> None:
     if num_chunks > CHUNKS_BELIEVED:
         num_there = len(backend.names(f"{SAMPLES_GROUP}/sample_num_steps/c"))
         if num_there < num_chunks // 2:
-            raise Corrupt(
-                f"{backend.location}: the plan has {plan.num_samples} samples, and most of its arrays are missing."
-            )
+            what = f"the plan has {plan.num_samples} samples, and most of its arrays are missing"
+            raise Corrupt(f"{backend.location}: {what}.")
 
 
 def is_commit_name(name: str) -> bool:

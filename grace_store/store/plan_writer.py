@@ -118,9 +118,8 @@ class PlanWriter:
     def _place(self, per_unit: int) -> tuple[int, int]:
         """Write every sample's starts; return the room a unit needs."""
         counts: tuple[Count, Count] = (lambda num_steps: num_steps + 1, lambda num_steps: num_packed(num_steps + 1))
-        rows_per_unit, gram_per_unit = (
-            max(int(stop.max()) for _, stop in self._placed(count, per_unit)) for count in counts
-        )
+        most = [max(int(stop.max()) for _, stop in self._placed(count, per_unit)) for count in counts]
+        rows_per_unit, gram_per_unit = most
         inner = layout.ROWS_PER_INNER_CHUNK
         if rows_per_unit > inner:
             rows_per_unit = -(-rows_per_unit // inner) * inner

@@ -50,9 +50,8 @@ class ZarrView(Store):
         if key.rpartition("/")[2] == "zarr.json":
             return None
         # Zarr would answer with fill values, which look like data.
-        raise Corrupt(
-            f"{self._backend.location}: {key} is missing. Run `grace-store verify`, then `grace-store repair`."
-        )
+        where = self._backend.location
+        raise Corrupt(f"{where}: {key} is missing. Run `grace-store verify`, then `grace-store repair`.")
 
     def _refuse_bomb(self, key: str, value: bytes) -> None:
         """Raise Corrupt for a chunk that zarr would unpack to more than any of ours: nobody can tell zarr how much."""

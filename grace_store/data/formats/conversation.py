@@ -31,10 +31,8 @@ def read_turns(record: Fields, key: str, role_key: str, text_key: str) -> list[D
         if not isinstance(turn, dict) or not isinstance(turn.get(role_key), str):
             raise Unusable(Reason.UNKNOWN_RECORD, f"turn {number} of {key!r} has no {role_key!r}")
         if (role := _ROLES.get(turn[role_key].strip().lower())) is None:
-            raise Unusable(
-                Reason.UNKNOWN_RECORD,
-                f"turn {number} of {key!r} is from {turn[role_key][:40]!r}; known are {', '.join(_ROLES)}",
-            )
+            found = f"turn {number} of {key!r} is from {turn[role_key][:40]!r}"
+            raise Unusable(Reason.UNKNOWN_RECORD, f"{found}; known are {', '.join(_ROLES)}")
         drafts.append((role, _content_parts(turn.get(text_key), f"turn {number} of {key!r}")))
     system = record.get("system")
     if isinstance(system, str) and system and drafts[0][0] != "system":
@@ -61,9 +59,8 @@ def _content_parts(content: Any, where: str) -> list[Part]:
             source = item.get("image") or item.get("image_url") or item.get("url") or item.get("path")
             parts.append(image_ref(source) if source else EMPTY_PLACE)
         else:
-            raise Unusable(
-                Reason.UNKNOWN_RECORD, f"{where} has a part of type {str(kind)[:40]!r}; text or image is wanted"
-            )
+            found = f"{where} has a part of type {str(kind)[:40]!r}"
+            raise Unusable(Reason.UNKNOWN_RECORD, f"{found}; text or image is wanted")
     return parts
 
 
@@ -78,6 +75,5 @@ def finish_conversation(record: Fields, drafts: Sequence[Draft]) -> Trace:
 def holds_turns(record: Fields, key: str, role_key: str, text_key: str) -> bool:
     """Whether a field holds a list of turns with these two keys."""
     turns = record.get(key)
-    return (
-        isinstance(turns, list) and bool(turns) and isinstance(turns[0], dict) and {role_key, text_key} <= set(turns[0])
-    )
+    first = turns[0] if isinstance(turns, list) and turns else None
+    return isinstance(first, dict) and {role_key, text_key} <= set(first)

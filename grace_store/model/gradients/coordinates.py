@@ -94,7 +94,7 @@ def read_moments(adapter: Adapter, coordinates: list[Coordinates]) -> Moments:
         (beta1, beta2), epsilon, step = adamw["betas"], adamw["eps"], adamw["step"]
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise ModelError(
-            f"{path} is no optimiser state of a warm-up ({error}). Run `grace-store warmup` again."
+            f"{path} is no warm-up's optimiser state ({error}). Run `grace-store warmup` again."
         ) from error
     found = [_moment(path, moment, tensors, coordinates) for moment in MOMENTS]
     return Moments(found[0], found[1], float(beta1), float(beta2), float(epsilon), int(step))

@@ -210,14 +210,11 @@ def on_device(values: npt.NDArray[np.generic], like: Tensor, dtype: torch.dtype 
 def _trial_samples(model: nn.Module) -> list[TokenizedSample]:
     """Return samples of some tokens each, no two alike, of two segments after a few tokens of prompt."""
     num_ids = model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
-    return [
-        TokenizedSample(
-            (np.arange(length, dtype=np.int64) + 1 + 11 * number) * 7919 % num_ids,
-            np.repeat([-1, 0, 1], [length - 2, 1, 1]).astype(np.int64),
-            2,
-        )
-        for number, length in enumerate(_TRIAL_LENGTHS)
-    ]
+    samples = []
+    for number, length in enumerate(_TRIAL_LENGTHS):
+        ids = (np.arange(length, dtype=np.int64) + 1 + 11 * number) * 7919 % num_ids
+        samples.append(TokenizedSample(ids, np.repeat([-1, 0, 1], [length - 2, 1, 1]).astype(np.int64), 2))
+    return samples
 
 
 def _gradients(source: GradientSource, batch: Batch, parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:

@@ -107,10 +107,8 @@ class TrueGradients:
         tokens = batch.tokens_on(self._device)
         with torch.no_grad():  # dL/dh of every token: of segments that hold one token each
             means = self._extractor.head.segment_means(hidden.detach(), alone(tokens.target), len(hidden))
-        cotangents = [
-            (means.vector * ((tokens.segment == k) * tokens.weight).unsqueeze(1)).to(hidden.dtype)
-            for k in range(tokens.num_segments)
-        ]
+        weights = [((tokens.segment == k) * tokens.weight).unsqueeze(1) for k in range(tokens.num_segments)]
+        cotangents = [(means.vector * weight).to(hidden.dtype) for weight in weights]
         grams = {space: np.zeros((len(cotangents), len(cotangents))) for space in self.spaces}
         for group in self._groups(len(cotangents)):
             self._add(grams, hidden, cotangents, group)
@@ -139,10 +137,8 @@ class TrueGradients:
     ) -> None:
         """Add a group's inner products; where a parameter plays no part, its gradient is none."""
         parameters = [parameter for _, parameter in group]
-        found = [
-            torch.autograd.grad(hidden, parameters, cotangent, retain_graph=True, allow_unused=True)
-            for cotangent in cotangents
-        ]
+        options = {"retain_graph": True, "allow_unused": True}
+        found = [torch.autograd.grad(hidden, parameters, cotangent, **options) for cotangent in cotangents]
         for (name, _), gradients in zip(group, zip(*found, strict=True), strict=True):
             if gradients[0] is None:
                 continue
@@ -170,11 +166,8 @@ def _representation_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter
     output, inputs = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
     head = set() if output is None else {id(parameter) for parameter in output.parameters()}
     head -= {id(parameter) for parameter in inputs.parameters()}
-    return [
-        (name, parameter)
-        for name, parameter in model.named_parameters()
-        if id(parameter) not in head and parameter.is_floating_point()
-    ]
+    every = model.named_parameters()
+    return [(name, each) for name, each in every if id(each) not in head and each.is_floating_point()]
 
 
 def _factors(adapter: Adapter, model: nn.Module, device: torch.device) -> dict[str, _LoraFactors]:
@@ -205,11 +198,8 @@ def _layer_groups(model: nn.Module, parameters: Sequence[tuple[str, nn.Parameter
     """Return each parameter's group of the decoder's layers; "" outside of them, and for all without groups."""
     decoder: Any = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model  # type: ignore[operator]
     inside = {id(parameter) for parameter in decoder.parameters()}
-    layers = {
-        name: int(found[1])
-        for name, parameter in parameters
-        if id(parameter) in inside and (found := _LAYER.search(name))
-    }
+    found = {name: _LAYER.search(name) for name, parameter in parameters if id(parameter) in inside}
+    layers = {name: int(match[1]) for name, match in found.items() if match}
     labels = dict.fromkeys((name for name, _ in parameters), "")
     if num_groups and layers:
         num_layers = max(layers.values()) + 1

@@ -118,9 +118,7 @@ def _refuse_unfit(folder: Path, config: dict[str, Any]) -> None:
     _refuse_changed_base(folder, config.get("init_lora_weights", True))
     known = {*UNDERSTOOD, *IMMATERIAL, *CHECKED}
     if strange := sorted(key for key, value in config.items() if key not in known and _is_set(key, value)):
-        raise ModelError(
-            f"{folder} uses {', '.join(strange)} ({CONFIG}), which cannot be merged exactly here. {MERGING}."
-        )
+        raise ModelError(f"{folder} uses {', '.join(strange)} ({CONFIG}), which cannot be merged exactly. {MERGING}.")
     _check_types(folder, config)
 
 

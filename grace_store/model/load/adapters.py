@@ -190,9 +190,8 @@ def _check_whole(folder: AdapterFolder, lora: dict[str, dict[str, Tensor]], save
             raise ModelError(f"{folder.tensors} holds {name}, which is not LoRA on a linear layer. {MERGING}.")
         rank = _setting(folder.config, "rank_pattern", "r", name)
         if not parts["lora_A"].shape[0] == parts["lora_B"].shape[1] == rank:
-            raise ModelError(
-                f"{folder.path}: {name} has rank {parts['lora_A'].shape[0]}, its configuration says {rank}."
-            )
+            found = parts["lora_A"].shape[0]
+            raise ModelError(f"{folder.path}: {name} has rank {found}, its configuration says {rank}.")
     for tensor in (*saved.values(), *(part for parts in lora.values() for part in parts.values())):
         if not bool(torch.isfinite(tensor.float()).all()):
             raise ModelError(f"{folder.tensors} holds values that are not finite: its training failed.")

@@ -10,15 +10,19 @@ from grace_store.base.fingerprint import files_sha256
 from grace_store.base.settings import ModelIdentity, canonical_json
 from grace_store.model.load.model_folder import ModelFolder
 
-_VOLATILE = frozenset(
-    {"_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "_commit_hash"}
+_VOLATILE = (
+    "_name_or_path",
+    "name_or_path",
+    "transformers_version",
+    "torch_dtype",
+    "dtype",
+    "use_cache",
+    "_commit_hash",
 )
 """Keys of config.json that say where a model came from or how to hold it, not what it computes."""
-_NOT_THE_PROCESSORS_OWN = frozenset(
-    {
-        "image_processor", "tokenizer", "video_processor", "chat_template",
-        "processor_class", "image_processor_type", "auto_map",
-    }
+_NOT_THE_PROCESSORS_OWN = (
+    "image_processor", "tokenizer", "video_processor", "chat_template", "processor_class", "image_processor_type",
+    "auto_map",
 )  # fmt: skip
 """Keys of a processor's configuration that are digested elsewhere, or change nothing."""
 

@@ -46,9 +46,7 @@ class _Restored:
         for name in module.__dict__.keys() - self._attributes.keys():
             delattr(module, name)
         module.__dict__.update(self._attributes)
-        module._buffers = {
-            name: buffer if buffer is None else buffer.to(device) for name, buffer in self._buffers.items()
-        }
+        module._buffers = {name: each if each is None else each.to(device) for name, each in self._buffers.items()}
 
 
 def find_length_rule(model: nn.Module, max_length: int) -> LengthRule:

@@ -79,9 +79,7 @@ def _safetensors(folder: Path) -> ModelFolder:
         )
     weight_files = _weight_files(folder)
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        raise ModelError(
-            f"{folder} has no tokenizer. Copy tokenizer.json and tokenizer_config.json beside config.json."
-        )
+        raise ModelError(f"{folder} has no tokenizer. Copy its tokenizer.json and tokenizer_config.json there.")
     return ModelFolder(folder, None, weight_files, config)
 
 

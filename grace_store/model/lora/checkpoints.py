@@ -24,6 +24,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+from torch.nn import Parameter
 
 from grace_store.base.documents import write_document
 from grace_store.base.errors import Corrupt, ResumeMismatch
@@ -56,13 +57,8 @@ def write_checkpoint(
     part.mkdir(parents=True)
     (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     (part / TENSORS).write_bytes(save(progress.tensors, metadata={"format": "pt"}))
-    adamw = {
-        "step": progress.step,
-        "betas": [spec.beta1, spec.beta2],
-        "eps": spec.epsilon,
-        "weight_decay": spec.weight_decay,
-        "learning_rate": state.learning_rate,
-    }
+    adamw: dict[str, Any] = {"step": progress.step, "betas": [spec.beta1, spec.beta2], "eps": spec.epsilon}
+    adamw |= {"weight_decay": spec.weight_decay, "learning_rate": state.learning_rate}
     # One metadata entry: safetensors writes several in no particular order.
     (part / OPTIMIZER).write_bytes(save(_flat(progress.moments), metadata={"adamw": json.dumps(adamw, sort_keys=True)}))
     write_document(part / TRAINING_STATE, state)
@@ -106,7 +102,7 @@ def read_last(out: Path, recipe_sha256: str) -> TrainingState | None:
     return TrainingState(int(state["step"]), groups.pop("adapter"), groups)
 
 
-def capture(step: int, parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> TrainingState:
+def capture(step: int, parameters: dict[str, Parameter], optimizer: torch.optim.Optimizer) -> TrainingState:
     """Return the present state on the CPU."""
 
     def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -117,9 +113,7 @@ def capture(step: int, parameters: dict[str, torch.nn.Parameter], optimizer: tor
     return TrainingState(step, copied(parameters), moments)
 
 
-def restore(
-    progress: TrainingState, parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
-) -> None:
+def restore(progress: TrainingState, parameters: dict[str, Parameter], optimizer: torch.optim.Optimizer) -> None:
     """Put a saved state back, bit for bit."""
     with torch.no_grad():
         for name, parameter in parameters.items():

@@ -48,11 +48,7 @@ def say_left_out(model: Any) -> str | None:
     ends = [each for each in model.modules() if isinstance(each, nn.Embedding) or each is model.get_output_embeddings()]
     inside = {id(parameter) for parameter in language_part(model).parameters()}
     inside -= {id(parameter) for end in ends for parameter in end.parameters()}
-    sizes = {
-        name: parameter.numel()
-        for name, parameter in model.named_parameters()
-        if id(parameter) in inside and parameter.dim() > 1
-    }
+    sizes = {name: each.numel() for name, each in model.named_parameters() if id(each) in inside and each.dim() > 1}
     left_out = [name for name, parameter in model.named_parameters() if name in sizes and id(parameter) not in targets]
     share = sum(sizes[name] for name in left_out) / max(1, sum(sizes.values()))
     if share < _FEW:
@@ -88,12 +84,8 @@ def attach_fresh_adapter(model: nn.Module, rank: int, alpha: float, seed: int, b
 
 def trainable(adapted: Any) -> dict[str, nn.Parameter]:
     """Return the adapter's parameters under the names they have in adapter_model.safetensors, sorted."""
-    named = {
-        name.replace(f".{ADAPTER}.", "."): parameter
-        for name, parameter in adapted.named_parameters()
-        if parameter.requires_grad
-    }
-    return dict(sorted(named.items()))
+    learnt = {name: parameter for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    return dict(sorted((name.replace(f".{ADAPTER}.", "."), parameter) for name, parameter in learnt.items()))
 
 
 def start(adapted: Any, seed: int) -> None:

@@ -59,10 +59,8 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
 def read_losses(out: Path) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
     """Return the (step, loss) of every step of the warm-up in a folder, and those on held-out samples."""
     entries = read_entries(out / LOSSES)
-    return (
-        [(entry["step"], entry["loss"]) for entry in entries if "loss" in entry],
-        [(entry["step"], entry["heldout_loss"]) for entry in entries if "heldout_loss" in entry],
-    )
+    trained = [(entry["step"], entry["loss"]) for entry in entries if "loss" in entry]
+    return trained, [(entry["step"], entry["heldout_loss"]) for entry in entries if "heldout_loss" in entry]
 
 
 def _line(entry: dict[str, Any]) -> str:

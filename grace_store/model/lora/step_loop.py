@@ -74,9 +74,8 @@ class StepLoop:
             if step in self._keep or stopping or time.monotonic() - self._saved_at >= self.save_seconds:
                 self._save(step)
             if stopping:
-                raise Interrupted(
-                    f"Stopped after step {step} of {self._num_steps}; run the same command again to go on from there."
-                )
+                at = f"step {step} of {self._num_steps}"
+                raise Interrupted(f"Stopped after {at}; run the same command again to go on from there.")
 
     def _begin(self) -> int:
         """Return how many steps were taken before, with the adapter and the log as they were then."""

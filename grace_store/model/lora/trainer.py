@@ -34,13 +34,8 @@ def resolve_warmup(model: str, request: WarmupRequest, options: WarmupOptions) -
     """Return the spec of a warm-up, choosing what was not said for model and device; reads weights for digests only."""
     shared = {name: wish for name, wish in wishes_in(request).items() if name in ExtractRequest.model_fields}
     reading = resolve_spec(model, ExtractRequest(**shared), RunOptions(device=options.device))
-    chosen = {
-        "model": reading.model,
-        "rendering": reading.rendering,
-        "train_eos": _resolve_eos(request.train_eos, reading.rendering, describe_model(model)),
-        "dtype": reading.dtype,
-        "attention": reading.attention,
-    }
+    chosen = {name: getattr(reading, name) for name in ("model", "rendering", "dtype", "attention")}
+    chosen["train_eos"] = _resolve_eos(request.train_eos, reading.rendering, describe_model(model))
     return WarmupSpec(**{**wishes_in(request), **chosen})
 
 
@@ -50,14 +45,11 @@ def _resolve_eos(wish: bool | None, rendering: Rendering, described: ModelDescri
         return False
     mark = None if described.processor is None else image_mark(described.processor)
     renderer = Renderer(described.tokenizer, rendering, system=None, text_only=True, include_eos=True, image_mark=mark)
-    tokenizer = SampleTokenizer(
-        described.tokenizer, add_special_tokens=False, include_eos=True, max_length=2, vocab_size=1
-    )
+    limits = {"max_length": 2, "vocab_size": 1}
+    tokenizer = SampleTokenizer(described.tokenizer, add_special_tokens=False, include_eos=True, **limits)
     has_end = tokenizer.has_marker(renderer.suffix)
     if wish and not has_end:
-        raise SettingError(
-            "--train-eos has no meaning here: nothing that ends a turn is written after a response. Leave it out."
-        )
+        raise SettingError("--train-eos has no meaning: nothing that ends a turn follows a response. Leave it out.")
     return has_end
 
 

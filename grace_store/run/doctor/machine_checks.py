@@ -190,9 +190,8 @@ def examine_speed(job: DoctorJob, seen: Seen) -> Finding | None:
     rate = float(len(seen.trial) / seconds * job.num_workers * trial_chars / chars)
     total = seen.num_expected / rate
     devices = f" on {job.num_workers} devices" if job.num_workers > 1 else ""
-    text = (
-        f"{rate:.1f} samples/s ({made.num_tokens / seconds:.0f} tokens/s each){devices}: about {duration(total)} in all"
-    )
+    tokens = f"{made.num_tokens / seconds:.0f} tokens/s each"
+    text = f"{rate:.1f} samples/s ({tokens}){devices}: about {duration(total)} in all"
     return Finding("speed", "ok", text, "", {"samples_per_second": rate, "seconds": total})
 
 

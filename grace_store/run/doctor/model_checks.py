@@ -100,9 +100,8 @@ def examine_batches(job: DoctorJob, seen: Seen) -> Finding | None:
     groups = {size: _in_groups(seen.extractor, seen.trial, size) for size in sorted({1, 2, len(seen.trial)})}
     seen.alone, num_tokens = groups[1]
     norms = np.maximum(np.linalg.norm(seen.alone, axis=1), np.finfo(np.float32).tiny)
-    worst = max(
-        float((np.linalg.norm(vectors - seen.alone, axis=1) / norms).max(initial=0.0)) for vectors, _ in groups.values()
-    )
+    apart = [np.linalg.norm(vectors - seen.alone, axis=1) / norms for vectors, _ in groups.values()]
+    worst = max(float(each.max(initial=0.0)) for each in apart)
     values = [_values(seen.trial, vectors, num_tokens) for vectors, _ in groups.values()]
     moved = float(np.max(np.ptp(np.stack(values), axis=0), initial=0.0))
     warn_at, fail_at = BATCH_LIMITS[seen.spec.dtype]

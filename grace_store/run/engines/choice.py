@@ -41,9 +41,8 @@ def choose_engine(
     rank = None if shard is not None else rank_in(environment)
     if elsewhere is not None:
         if rank is not None:
-            raise SettingError(
-                f"--engine {elsewhere.name} under torchrun or srun: one process hands out all units, start it once."
-            )
+            why = "one process hands out all units, start it once"
+            raise SettingError(f"--engine {elsewhere.name} under torchrun or srun: {why}.")
         return EngineChoice(options, shard or (0, 1), elsewhere)
     if rank is not None:
         if workers is not None:
@@ -67,9 +66,8 @@ def _devices(options: RunOptions, workers: int | None, environment: Mapping[str,
     if workers is None:
         return tuple(gpus) if len(gpus) > 1 else ()
     if gpus and workers > len(gpus):
-        raise SettingError(
-            f"--workers {workers}, but the number of visible GPUs is {len(gpus)}; give at most one worker a GPU."
-        )
+        seen = f"the number of visible GPUs is {len(gpus)}"
+        raise SettingError(f"--workers {workers}, but {seen}; give at most one worker a GPU.")
     return tuple(gpus[:workers]) if gpus else ("cpu",) * workers
 
 

@@ -104,9 +104,8 @@ class Dispatch:
         is_known = any(rate.samples_per_second for rate in rates)
         if len(rates) == len(workers) and is_known and not self._has_told_rate:
             self._has_told_rate = True
-            self.listener(
-                Rated(sum(rate.samples_per_second for rate in rates), sum(rate.tokens_per_second for rate in rates))
-            )
+            samples = sum(rate.samples_per_second for rate in rates)
+            self.listener(Rated(samples, sum(rate.tokens_per_second for rate in rates)))
 
     def lost(self, worker: Worker, *, words: str, in_order: bool, num_workers: int) -> bool:
         """Put back what a worker that ended had under way; return whether there is use for another in its place.

@@ -35,13 +35,9 @@ class _Run:
         self._job = work.job
         self._units = work.units
         self._environments = [device_environment(device) for device in work.engine.devices]
-        self._dispatch = Dispatch(
-            work.job.options.queue_units,
-            partial(find_committed, work.view),
-            work.lease.confirm,
-            work.listener,
-            work.stop,
-        )
+        found = partial(find_committed, work.view)
+        queue_units, confirm = work.job.options.queue_units, work.lease.confirm
+        self._dispatch = Dispatch(queue_units, found, confirm, work.listener, work.stop)
         self._messages: queue.Queue[tuple[_Process, dict[str, Any] | None]] = queue.Queue()
         self._workers: list[_Process] = []
 

@@ -57,13 +57,9 @@ class _Run:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._job = work.job
-        self._dispatch = Dispatch(
-            work.job.options.queue_units,
-            partial(find_committed, work.view),
-            work.lease.confirm,
-            work.listener,
-            work.stop,
-        )
+        found = partial(find_committed, work.view)
+        queue_units, confirm = work.job.options.queue_units, work.lease.confirm
+        self._dispatch = Dispatch(queue_units, found, confirm, work.listener, work.stop)
         self._actors: list[_Actor] = []
         self._calls: dict[Any, _Call] = {}
         self._ray: Any = None
@@ -79,9 +75,7 @@ class _Run:
         with joined_cluster(self._work.engine.address) as self._ray:
             self._actor_class = self._ray.remote(_actor_class())
             # A cluster may get its GPUs later, one machine not.
-            has_gpus = self._work.engine.address is not None or any(
-                node["Resources"].get("GPU") for node in self._alive()
-            )
+            has_gpus = bool(self._work.engine.address) or any(each["Resources"].get("GPU") for each in self._alive())
             self._amounts = needed_resources(self._job.options, has_gpus=has_gpus)
             on_cpus = {"device": "cpu", "threads": int(self._amounts.get("CPU", 0))}
             placed = {"device": "cuda"} if "GPU" in self._amounts else on_cpus
@@ -258,9 +252,8 @@ class _Run:
         if not self._has_told_alone and (lasted > NO_ROOM_SECONDS or not has_nodes):
             self._has_told_alone = True
             hint = "" if what == "CPU" or has_nodes else " (--device cpu does without)"
-            self._work.listener(
-                Note(f"No node of the cluster has a free {what}{hint}. Waiting for one: {num_units} are to do.")
-            )
+            told = f"No node of the cluster has a free {what}{hint}. Waiting for one: {num_units} are to do."
+            self._work.listener(Note(told))
 
 
 def needed_resources(options: RunOptions, *, has_gpus: bool) -> dict[str, float]:

@@ -88,9 +88,8 @@ def _open_view(job: WorkerJob) -> SignalView:
 
 def run_units(job: WorkerJob, view: SignalView, dataset: Dataset, feed: Feed, listener: Listener) -> None:
     """Load the model, time it on a few samples, and run the units of a feed. Several threads call the listener."""
-    extractor = model_door(job.door).open_extractor(
-        job.model, view.signal.spec, job.options, adapter=job.adapter, images=job.images
-    )
+    door, spec = model_door(job.door), view.signal.spec
+    extractor = door.open_extractor(job.model, spec, job.options, adapter=job.adapter, images=job.images)
     loader = UnitLoader(view.store, dataset)
     unknown = Rated(samples_per_second=0.0, tokens_per_second=0.0)
     listener(unknown if job.trial_unit is None else trial_rate(view, loader, extractor, job.trial_unit))
