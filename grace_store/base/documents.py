@@ -1,7 +1,7 @@
 """Documents: what a command writes about what it wrote. Written, read and checked here and nowhere else.
 
 Each is a JSON object with a kind and a version, beside a file, in the metadata of a Parquet table, or as a file of its
-own. What another program, another version or a slip of the hand made of it is told in a sentence.
+own. One that another program, another release or a mistake changed is refused with the reason.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def cache_folder() -> Path:
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """Return the sha256 of a file's bytes, read anew only when the file is another one than last time."""
+    """Return the sha256 of a file's bytes, read again only when the file changed since last time."""
     real = Path(path).resolve(strict=True)
     before = _stamp(real)
     entry = cache_folder() / "digests" / f"{hashlib.sha256(os.fsencode(real)).hexdigest()[:32]}.json"
@@ -54,7 +54,7 @@ def _stamp(path: Path) -> dict[str, Any]:
 
 
 def _recall(entry: Path, stamp: dict[str, Any]) -> str | None:
-    """Return the remembered digest if the entry is whole and speaks of this very file, else None."""
+    """Return the remembered digest if the entry is whole and is about this very file, else None."""
     try:
         known = json.loads(entry.read_bytes())
     except (OSError, ValueError):

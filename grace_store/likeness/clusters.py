@@ -124,7 +124,7 @@ def make_cells(
 
 @contextmanager
 def faiss_threads(count: int) -> Iterator[None]:
-    """Let the calls of this thread use so many; afterwards it is as before."""
+    """Let faiss use this many threads for calls of this thread, and restore the number afterwards."""
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(count)
     try:

@@ -114,7 +114,7 @@ def connected(num_points: int, first: IntArray, second: IntArray) -> IntArray:
 
 
 def _roots(above: IntArray) -> IntArray:
-    """Return for every point the end of the way up from it."""
+    """Return for every point the root that its parents lead to."""
     while not np.array_equal(further := above[above], above):
         above = further
     return above

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from grace_store.base.arrays import Array, Float32Array, Int32Array, IntArray
 from grace_store.base.errors import SettingError, Unfinished
 from grace_store.base.states import STATE_DONE
+from grace_store.base.text import counted
 from grace_store.read.parallel import Threads, map_ordered
 from grace_store.store.chunk_reader import Digests
 from grace_store.store.layout import SAMPLES_PER_CHUNK
@@ -92,7 +93,7 @@ class CommittedSignals:
         for view, units in zip(self.views, self.committed, strict=True):
             if len(units) < num_units and not partial:
                 raise Unfinished(
-                    f"Signal {view.name!r} of {view.store.location} has {len(units)} of {num_units} units. Run the "
+                    f"Signal {view.name!r} of {view.store.location} has {len(units)} of {counted(num_units, 'unit')}. Run the "
                     "same `grace-store extract` to finish it"
                     + (", or give --partial to score what is there." if may_be_partial else " first.")
                 )

@@ -18,6 +18,7 @@ import numpy as np
 from grace_store.base.errors import Interrupted, SettingError
 from grace_store.base.events import Event, Finished, Listener, Note, Started, Warned, ignore
 from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions, wishes_in
+from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.read.records import image_folder, open_dataset
 from grace_store.run.engines import ENGINES
@@ -99,7 +100,7 @@ def _planned(job: ExtractJob, listener: Listener) -> Store:
     check_store_path(job.store)
     if not job.data:
         raise SettingError(f"{job.store} has no plan yet; give the dataset with --data, or run `grace-store plan`.")
-    # A plan is frozen, so a slip of the pen must show before it is made.
+    # A plan is frozen, so a typing mistake must show before it is made.
     if job.model is None:
         raise SettingError("Say which --model to extract with. Nothing was planned.")
     refuse_lone_gradient_options(job.request)
@@ -143,7 +144,7 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
                 lease.confirm()  # however it ended: that the lock or the store is gone is what must be told
         if stop.is_set() and missing_units(view, job.shard):
             raise Interrupted(
-                f"Stopped. {len(view.committed_units())} of {store.plan.num_units} units are committed; run the same "
+                f"Stopped. {len(view.committed_units())} of {counted(store.plan.num_units, 'unit')} are committed; run the same "
                 "command again to go on from there."
             )
         listener(Finished(len(units), time.monotonic() - began))

@@ -21,6 +21,7 @@ from grace_store.base.settings import (
     short,
     wishes_in,
 )
+from grace_store.base.text import counted
 from grace_store.model.load.adapter_folder import find_adapters
 from grace_store.model.lora.recipe import WarmupSpec
 from grace_store.run.model_door import ModelDoor
@@ -59,7 +60,7 @@ def name_signals(
     names = list(signals) or [Path(path).resolve().name + suffix for path in found] or ["base"]
     if len(names) != max(len(found), 1):
         raise SettingError(
-            f"{len(names)} --signal names for {len(found)} adapters ({', '.join(found)}). Give one for each, in their "
+            f"{counted(len(names), '--signal name')} for {counted(len(found), 'adapter')} ({', '.join(found)}). Give one for each, in their "
             "order, or none to name signals after the adapters' folders."
         )
     if repeated := sorted({name for name in names if names.count(name) > 1}):

@@ -202,7 +202,7 @@ def found_format(dataset: Dataset, head: Sequence[Record]) -> str:
             verdicts.append(why)
     if not parsed:
         raise UnknownFormat(
-            f"{names}: none of the first {len(head)} records can be read, so their format is not known. The first: "
+            f"{names}: none of the first {counted(len(head), 'record')} can be read, so their format is not known. The first: "
             f"{verdicts[0]}. One JSON object a line, in UTF-8, is wanted."
         )
     try:

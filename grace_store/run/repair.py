@@ -74,7 +74,7 @@ def _repair_plan(store: Store, job: ExtractJob, listener: Listener) -> list[Prob
 
 
 def _delete_strays(store: Store) -> None:
-    """Delete what is no part of the format, seen anew: the check may have taken hours, and others work meanwhile."""
+    """Delete what is no part of the format, listed again: the check may have taken hours, and others work meanwhile."""
     refuse_busy(store.backend)
     for problem in check_strays(Store.open(store.backend)):
         if problem.signal is None:
@@ -89,7 +89,7 @@ def _repair_signal(store: Store, name: str, job: ExtractJob, units: Sequence[int
     except GraceStoreError as error:
         raise StoreError(
             f"{error} What the signal was made with is lost, so it cannot be redone: delete "
-            f"{store.location}/signals/{name} and extract it anew."
+            f"{store.location}/signals/{name} and extract it again."
         ) from error
     if units:
         # Before any commit is withdrawn: what cannot be done again must not be undone.

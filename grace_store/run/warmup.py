@@ -17,6 +17,7 @@ from grace_store.base.errors import NothingUsable, SettingError, StoreBusy
 from grace_store.base.events import Listener, Note, Warned, ignore
 from grace_store.base.settings import DataRequest, wishes_in
 from grace_store.base.states import SetAside
+from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
 from grace_store.data.sample import Sample
@@ -83,7 +84,7 @@ def warmup(job: WarmupJob, listener: Listener = ignore, stop: Event | None = Non
     if begun is not None:
         check_recipe(begun, recipe, job.out)
     if (done := _read_done(job.out, recipe)) is not None:
-        listener(Note(f"{job.out} is complete: {done.num_steps} steps were taken before."))
+        listener(Note(f"{job.out} is complete: {counted(done.num_steps, 'step')} taken before."))
         _warn_of_unlearnt(job, done, listener)
         return done
     with _held(job.out) if job.ranks.is_first else nullcontext():
@@ -140,8 +141,8 @@ def _train(
         if left_out:
             counts = Counter(each.reason for each in left_out)
             told = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
-            those = "1 sample is" if len(left_out) == 1 else f"{len(left_out)} samples are"
-            listener(Warned(f"{those} left out ({told}); {job.out / SUBSET} names them."))
+            those = counted(len(left_out), "sample")
+            listener(Warned(f"{those} left out ({told}); see {job.out / SUBSET}."))
     trained.run(data, job.out, recipe.fingerprint(), listener, stop)
     done = WarmupDone(
         recipe_sha256=recipe.fingerprint(),

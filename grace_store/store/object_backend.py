@@ -265,7 +265,7 @@ class ObjectBackend(Backend):
             "timeout": "1h",
         }
         try:
-            # Its own attempts are few: requests made again by us are signed anew.
+            # Its own attempts are few: requests that we repeat are signed again.
             retry = {"max_retries": 2, "retry_timeout": timedelta(seconds=self._request_seconds)}
             opened: S3Store | GCSStore | AzureStore = kinds[self._scheme](
                 self._bucket, prefix=prefix, config=config, retry_config=retry
@@ -370,7 +370,7 @@ def _refuse_forked() -> None:
     """Raise StorageError in a forked process, which would hang: the threads that do the requests stayed behind."""
     if _opened_in[0] != os.getpid():
         raise StorageError(
-            "This process was forked from one that uses an object store, and cannot use it. Start it anew ('spawn')."
+            "This process was forked from one that uses an object store, and cannot use it. Start it by 'spawn' instead."
         )
 
 

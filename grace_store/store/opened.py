@@ -361,7 +361,7 @@ def _plan_document(raw: bytes, location: str) -> Plan:
 
 
 def _refuse_empty_claim(backend: Backend, plan: Plan) -> None:
-    """Raise Corrupt if most of the samples that a large plan speaks of are not there: nobody should look for each."""
+    """Raise Corrupt if most of the samples that a large plan lists are missing: looking for each would take forever."""
     num_chunks = -(-plan.num_samples // layout.SAMPLES_PER_CHUNK)
     if num_chunks > CHUNKS_BELIEVED:
         num_there = len(backend.names(f"{SAMPLES_GROUP}/sample_num_steps/c"))

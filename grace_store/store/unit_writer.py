@@ -21,6 +21,7 @@ from grace_store.base.metadata import (
 )
 from grace_store.base.settings import Kind
 from grace_store.base.states import STATE_CODES, STATE_DONE
+from grace_store.base.text import counted
 from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
 from grace_store.store import keys, layout
 from grace_store.store.copies import write_copy
@@ -51,7 +52,7 @@ def check_kind(store: Store, kind: Kind) -> None:
     if version_number(store.plan.format_version) < version_number(KIND_VERSIONS[kind]):
         raise StoreError(
             f"{store.location} was planned in version {store.plan.format_version} of the format, which has no {kind} "
-            f"signals: older programs that read the store would stumble over them. Plan the same dataset into a new "
+            f"signals: older programs that read the store would fail on them. Plan the same dataset into a new "
             "--store for them; that takes no model."
         )
 
@@ -159,7 +160,9 @@ def complete_signal(view: SignalView) -> Completion:
     """Add up all commits of a finished signal and write the totals."""
     units = view.committed_units()
     if units != list(view.store.plan.units):
-        raise Corrupt(f"{view.name} has {len(units)} of {view.store.plan.num_units} units; it is not complete.")
+        raise Corrupt(
+            f"{view.name} has {len(units)} of {counted(view.store.plan.num_units, 'unit')}; it is not complete."
+        )
     completion = Totals(view.commits(units)).completion(view.signal)
     view.store.backend.write(keys.completion_key(view.name), to_bytes(seal(completion)))
     view.store.backend.flush()

@@ -78,7 +78,7 @@ class Moments:
 
 
 def read_moments(adapter: Adapter, coordinates: list[Coordinates]) -> Moments:
-    """Read the moments beside a checkpoint, float32, or raise a sentence."""
+    """Read the moments beside a checkpoint as float32, or raise an error that says what is wrong with them."""
     path = adapter.folder.path / OPTIMIZER
     if not path.is_file():
         pickled = (adapter.folder.path / "optimizer.pt").is_file()

@@ -1,4 +1,4 @@
-"""What lies at an adapter's path: a LoRA adapter in peft's layout, or a sentence why it cannot be used.
+"""What lies at an adapter's path: a LoRA adapter in peft's layout, or an error that says why it cannot be used.
 
 ms-swift writes the same layout, with one regular expression for target_modules and files of its own beside. Reads
 names and JSON only; knows neither torch nor peft.
@@ -20,7 +20,7 @@ from grace_store.model.lora.recipe import TRAINING_STATE, CheckpointState
 CONFIG, TENSORS = ADAPTER_FILES
 
 CONVERTED = Path("converted", "default")
-"""Where in a checkpoint ms-swift writes an adapter that changed its base anew, as plain LoRA."""
+"""Where in a checkpoint ms-swift writes an adapter that changed its base a second time, as plain LoRA."""
 MERGING = (
     "Merge it with its own tool and give the merged folder as --model; if the model ties its head to its embeddings, "
     "untie them before, or merging into one changes the other"
@@ -64,7 +64,7 @@ class AdapterFolder:
 
 
 def open_adapter(path: str | Path) -> AdapterFolder:
-    """Return the adapter at a path, or raise a sentence."""
+    """Return the adapter at a path, or raise ModelError."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise ModelError(f"There is no adapter at {folder}: expected a folder with {CONFIG} and {TENSORS}.")
@@ -91,7 +91,7 @@ def read_state(folder: Path) -> CheckpointState | None:
 
 
 def require_peft() -> None:
-    """Raise a sentence if the library that knows adapters is not installed."""
+    """Raise MissingExtra if the library that knows adapters is not installed."""
     if importlib.util.find_spec("peft") is None:
         raise MissingExtra("Adapters and warm-up need peft: pip install 'grace-store[warmup]'.")
 
@@ -159,7 +159,7 @@ def _check_types(folder: Path, config: dict[str, Any]) -> None:
     if not sound:
         raise ModelError(
             f"{folder / CONFIG} is damaged: r and lora_alpha, and those of each pattern, have to be numbers above 0, "
-            "and modules_to_save a list of names. Copy the adapter anew."
+            "and modules_to_save a list of names. Copy the adapter again."
         )
 
 

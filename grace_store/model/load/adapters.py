@@ -27,6 +27,7 @@ from transformers.pytorch_utils import Conv1D
 
 from grace_store.base.errors import ModelError
 from grace_store.base.settings import ModelIdentity, canonical_json
+from grace_store.base.text import counted
 from grace_store.model.load.adapter_folder import MERGING, UNDERSTOOD, AdapterFolder, open_adapter
 
 _LOG = logging.getLogger(__name__)
@@ -104,7 +105,12 @@ def place(adapter: Adapter, model: nn.Module) -> dict[str, str]:
         if shape != found:
             wrong.append(f"{names[name]} is {_by(shape)}, the adapter's {_by(found)}")
     if wrong:
-        raise _misfit(adapter, model, f"{len(wrong)} layers have another shape", wrong)
+        raise _misfit(
+            adapter,
+            model,
+            f"{counted(len(wrong), 'layer')} {'has' if len(wrong) == 1 else 'have'} another shape",
+            wrong,
+        )
     _check_saved(adapter, model, modules, rename)
     return names
 

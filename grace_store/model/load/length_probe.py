@@ -50,7 +50,7 @@ class _Restored:
 
 
 def find_length_rule(model: nn.Module, max_length: int) -> LengthRule:
-    """Return which samples of at most so many tokens may share a pass."""
+    """Return which samples of at most max_length tokens may share a pass."""
     try:
         rule = _find(model, max_length)
     except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:

@@ -1,6 +1,6 @@
-"""What lies at a model path: its weight files and configuration, or a sentence why it cannot be used.
+"""What lies at a model path: its weight files and configuration, or an error that says why it cannot be used.
 
-Reads names, JSON and the headers of weights only, so that a damaged file or an absurd configuration ends in a sentence
+Reads names, JSON and the headers of weights only, so that a damaged file or an absurd configuration is refused
 before anything is built; knows neither torch nor transformers.
 """
 
@@ -75,7 +75,7 @@ def _safetensors(folder: Path) -> ModelFolder:
     if "transformers_weights" in config:
         raise ModelError(
             f"{folder / 'config.json'} points at other weights (transformers_weights). "
-            "Remove that key, or save the model anew with save_pretrained."
+            "Remove that key, or save the model again with save_pretrained."
         )
     weight_files = _weight_files(folder)
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
@@ -105,7 +105,7 @@ def _shards(folder: Path) -> dict[str, Path]:
     index = folder / "model.safetensors.index.json"
     weight_map = _read_json(index, missing="").get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise ModelError(f"{index} has no weight_map; copy the file anew.")
+        raise ModelError(f"{index} has no weight_map; copy the file again.")
     shards = sorted({str(name) for name in weight_map.values()})
     if outside := [name for name in shards if Path(name).name != name or not name.endswith(".safetensors")]:
         raise UnsafeModel(f"The index in {folder} names weights that are no safetensors in the folder: {outside[0]}.")
@@ -145,9 +145,9 @@ def read_shapes(folder: ModelFolder) -> Shapes | None:
                 for name in stored.keys():  # noqa: SIM118 - it is no mapping
                     shapes[name] = tuple(stored.get_slice(name).get_shape())
         except (SafetensorError, OSError, ValueError) as error:
-            raise ModelError(f"{path} is damaged or cut off ({error}). Copy it anew.") from error
+            raise ModelError(f"{path} is damaged or cut off ({error}). Copy it again.") from error
     if not shapes:
-        raise ModelError(f"The weight files in {folder.path} hold no tensors. Copy them anew.")
+        raise ModelError(f"The weight files in {folder.path} hold no tensors. Copy them again.")
     return shapes
 
 

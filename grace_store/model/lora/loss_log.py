@@ -20,7 +20,7 @@ class LossLog:
     """Appends lines; on resuming, lines past the step that was saved are cut off."""
 
     def __init__(self, path: Path, *, kept_steps: int | None) -> None:
-        """Take kept_steps, the step whose state was saved; None begins anew."""
+        """Take kept_steps, the step whose state was saved; None starts an empty log."""
         self._path = path
         kept = -1 if kept_steps is None else kept_steps
         self.entries = [entry for entry in read_entries(path) if entry["step"] <= kept]

@@ -10,6 +10,7 @@ from itertools import islice
 from grace_store.base.errors import StorageError
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import Reason, Unusable
+from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
 from grace_store.data.image_files import ImageFolder
@@ -50,8 +51,8 @@ def examine_data(job: DoctorJob, seen: Seen) -> Finding:
     about = "about " if more else ""
     others = "".join(f", {count} {reason}" for reason, count in reasons.most_common())
     text = (
-        f"{len(seen.samples)} of the first {len(records)} records can be used as {spec.format}{others}; "
-        f"{about}{num_records} records in all, {about}{seen.num_expected} samples"
+        f"{len(seen.samples)} of the first {counted(len(records), 'record')} can be used as {spec.format}{others}; "
+        f"{about}{counted(num_records, 'record')} in all, {about}{counted(seen.num_expected, 'sample')}"
     )
     figures = {"num_records": num_records, "num_looked_at": len(records), "num_usable": len(seen.samples)}
     if not seen.samples:
@@ -73,7 +74,7 @@ def _why_unusable(reasons: Counter[Reason], records: Sequence[Record], spec: Dat
         f"{'' if len(reasons) == 1 else f'{count} '}{reason}{options.get(reason, '')}"
         for reason, count in reasons.most_common()
     ]
-    return f"{reasons.total()} of {len(records)} records cannot be used: {', '.join(counts)}"
+    return f"{reasons.total()} of {counted(len(records), 'record')} cannot be used: {', '.join(counts)}"
 
 
 def _data_spec(job: DoctorJob, dataset: Dataset, records: Sequence[Record]) -> DataSpec:
@@ -116,7 +117,7 @@ def examine_images(job: DoctorJob, seen: Seen) -> Finding | None:
             example = example or why.detail
     num_bad = verdicts.total()
     what = "".join(f", {count} {reason}" for reason, count in verdicts.most_common())
-    text = f"{len(refs) - num_bad} of {len(refs)} images can be read from {folder}{what}"
+    text = f"{len(refs) - num_bad} of {counted(len(refs), 'image')} can be read from {folder}{what}"
     figures = {"num_images": len(refs), "num_unusable": num_bad}
     if not num_bad:
         return Finding("images", "ok", text, "", figures)

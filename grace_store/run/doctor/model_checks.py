@@ -51,7 +51,7 @@ def examine_samples(job: DoctorJob, seen: Seen) -> Finding | None:
     seen.trial = _trial([sample for i, sample in enumerate(looked_at) if i not in set_aside])
     seen.num_expected = round(seen.num_expected * (1 - len(set_aside) / len(looked_at)))
     what = "".join(f", {count} {reason}" for reason, count in reasons.most_common())
-    text = f"{len(looked_at) - len(set_aside)} of {len(looked_at)} samples can be extracted{what}"
+    text = f"{len(looked_at) - len(set_aside)} of {counted(len(looked_at), 'sample')} can be extracted{what}"
     figures = {"num_looked_at": len(looked_at), "num_set_aside": len(set_aside)}
     if not set_aside:
         return Finding("samples", "ok", text, "", figures)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from grace_store.base.errors import WorkerDied
 from grace_store.base.events import Listener, Rated, UnitCommitted, Warned
+from grace_store.base.text import counted
 
 DEATHS_PER_UNIT = 2
 """A unit that was alone on a worker in this number of deaths is given up: it would kill every worker in turn."""
@@ -162,4 +163,6 @@ class Dispatch:
                 f"{self._last_words} Run the same command to try those units again."
             )
         if self.waiting and not self.stop.is_set():
-            raise WorkerDied(f"No worker is left, and {len(self.waiting)} units are to do. {self._last_words}")
+            raise WorkerDied(
+                f"No worker is left, with {counted(len(self.waiting), 'unit')} still to do. {self._last_words}"
+            )

@@ -92,7 +92,7 @@ class _Run:
         self._dispatch.conclude()
 
     def _has_hope(self) -> bool:
-        """Return whether workers may start somewhere: not if there are nodes, and all of them were tried in vain."""
+        """Return whether workers may start somewhere: not if workers failed to start on every node that is there."""
         return bool(self._nodes()) or not self._dispatch.left_out
 
     def _alive(self) -> list[dict[str, Any]]:
@@ -245,14 +245,14 @@ class _Run:
         num_units = counted(len(self._dispatch.waiting), "unit")
         if limit is not None and lasted > limit:
             raise WorkerDied(
-                f"No node with a free {what} was there for {limit / 60:g} minutes, and {num_units} are to do. Run the "
+                f"No node with a free {what} was there for {limit / 60:g} minutes, with {num_units} still to do. Run the "
                 "same command when there is one."
             )
         has_nodes = bool(self._nodes())
         if not self._has_told_alone and (lasted > NO_ROOM_SECONDS or not has_nodes):
             self._has_told_alone = True
             hint = "" if what == "CPU" or has_nodes else " (--device cpu does without)"
-            told = f"No node of the cluster has a free {what}{hint}. Waiting for one: {num_units} are to do."
+            told = f"No node of the cluster has a free {what}{hint}. Waiting for one: {num_units} still to do."
             self._work.listener(Note(told))
 
 
