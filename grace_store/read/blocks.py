@@ -92,11 +92,10 @@ class CommittedSignals:
         num_units = self.store.plan.num_units
         for view, units in zip(self.views, self.committed, strict=True):
             if len(units) < num_units and not partial:
-                raise Unfinished(
-                    f"Signal {view.name!r} of {view.store.location} has {len(units)} of {counted(num_units, 'unit')}. Run the "
-                    "same `grace-store extract` to finish it"
-                    + (", or give --partial to score what is there." if may_be_partial else " first.")
-                )
+                end = ", or give --partial to score what is there." if may_be_partial else " first."
+                found = f"{view.store.location} has {len(units)} of {counted(num_units, 'unit')}"
+                remedy = f"Run the same `grace-store extract` to finish it{end}"
+                raise Unfinished(f"Signal {view.name!r} of {found}. {remedy}")
 
     def starts(self) -> range:
         """Return where the blocks begin."""

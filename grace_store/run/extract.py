@@ -143,10 +143,8 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
             finally:
                 lease.confirm()  # however it ended: that the lock or the store is gone is what must be told
         if stop.is_set() and missing_units(view, job.shard):
-            raise Interrupted(
-                f"Stopped. {len(view.committed_units())} of {counted(store.plan.num_units, 'unit')} are committed; run the same "
-                "command again to go on from there."
-            )
+            done = f"{len(view.committed_units())} of {counted(store.plan.num_units, 'unit')} are committed"
+            raise Interrupted(f"Stopped. {done}; run the same command again to go on from there.")
         listener(Finished(len(units), time.monotonic() - began))
         return _completed(view, listener)
 

@@ -59,10 +59,9 @@ def name_signals(
     suffix = _gradient_suffix(request)
     names = list(signals) or [Path(path).resolve().name + suffix for path in found] or ["base"]
     if len(names) != max(len(found), 1):
-        raise SettingError(
-            f"{counted(len(names), '--signal name')} for {counted(len(found), 'adapter')} ({', '.join(found)}). Give one for each, in their "
-            "order, or none to name signals after the adapters' folders."
-        )
+        given = f"{counted(len(names), '--signal name')} for {counted(len(found), 'adapter')} ({', '.join(found)})"
+        remedy = "Give one for each, in their order, or none to name signals after the adapters' folders."
+        raise SettingError(f"{given}. {remedy}")
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise SettingError(f"Several adapters would be written as signal {repeated[0]!r}. Give a --signal for each.")
     for name in names:

@@ -201,10 +201,9 @@ def found_format(dataset: Dataset, head: Sequence[Record]) -> str:
         except Unusable as why:
             verdicts.append(why)
     if not parsed:
-        raise UnknownFormat(
-            f"{names}: none of the first {counted(len(head), 'record')} can be read, so their format is not known. The first: "
-            f"{verdicts[0]}. One JSON object a line, in UTF-8, is wanted."
-        )
+        looked_at = f"none of the first {counted(len(head), 'record')} can be read, so their format is not known"
+        first = f"The first: {verdicts[0]}. One JSON object a line, in UTF-8, is wanted."
+        raise UnknownFormat(f"{names}: {looked_at}. {first}")
     try:
         return detect_format(parsed)
     except UnknownFormat as error:

@@ -79,7 +79,7 @@ def understood(
             yield from _in_order(pool, blocks, understanding, num_processes)
         except BrokenProcessPool:
             raise GraceStoreError(
-                "A process that read records was killed, perhaps because memory ran out. Plan again, with fewer --workers."
+                "A process that read records was killed; memory may have run out. Plan again, with fewer --workers."
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

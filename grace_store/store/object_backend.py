@@ -370,7 +370,7 @@ def _refuse_forked() -> None:
     """Raise StorageError in a forked process, which would hang: the threads that do the requests stayed behind."""
     if _opened_in[0] != os.getpid():
         raise StorageError(
-            "This process was forked from one that uses an object store, and cannot use it. Start it by 'spawn' instead."
+            "This process was forked from one that uses an object store, and cannot use it. Start it by 'spawn'."
         )
 
 

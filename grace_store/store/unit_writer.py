@@ -160,9 +160,8 @@ def complete_signal(view: SignalView) -> Completion:
     """Add up all commits of a finished signal and write the totals."""
     units = view.committed_units()
     if units != list(view.store.plan.units):
-        raise Corrupt(
-            f"{view.name} has {len(units)} of {counted(view.store.plan.num_units, 'unit')}; it is not complete."
-        )
+        wanted = counted(view.store.plan.num_units, "unit")
+        raise Corrupt(f"{view.name} has {len(units)} of {wanted}; it is not complete.")
     completion = Totals(view.commits(units)).completion(view.signal)
     view.store.backend.write(keys.completion_key(view.name), to_bytes(seal(completion)))
     view.store.backend.flush()

@@ -244,10 +244,8 @@ class _Run:
         what = "GPU" if "GPU" in self._amounts else "CPU"
         num_units = counted(len(self._dispatch.waiting), "unit")
         if limit is not None and lasted > limit:
-            raise WorkerDied(
-                f"No node with a free {what} was there for {limit / 60:g} minutes, with {num_units} still to do. Run the "
-                "same command when there is one."
-            )
+            waited = f"No node with a free {what} was there for {limit / 60:g} minutes"
+            raise WorkerDied(f"{waited}, with {num_units} still to do. Run the same command when there is one.")
         has_nodes = bool(self._nodes())
         if not self._has_told_alone and (lasted > NO_ROOM_SECONDS or not has_nodes):
             self._has_told_alone = True
