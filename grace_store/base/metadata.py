@@ -64,10 +64,6 @@ class Plan(Frozen):
         start = unit * self.samples_per_unit
         return start, min(start + self.samples_per_unit, self.num_samples)
 
-    def units_between(self, start: int, stop: int) -> range:
-        """Return the units that hold samples start..stop."""
-        return range(self.unit_of(start), -(-stop // self.samples_per_unit))
-
 
 class Signal(Frozen):
     """One named set of vectors, with Grams where they are of segments."""

@@ -55,13 +55,5 @@ class Unusable(Exception):
     """One record or sample cannot be used: carries the reason and a detail for people."""
 
     def __init__(self, reason: Reason, detail: str = "") -> None:
-        self.why = SetAside(reason, detail)
+        self.why, self.reason, self.detail = SetAside(reason, detail), reason, detail
         super().__init__(str(self.why))
-
-    @property
-    def reason(self) -> Reason:
-        return self.why.reason
-
-    @property
-    def detail(self) -> str:
-        return self.why.detail

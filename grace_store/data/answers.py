@@ -47,12 +47,8 @@ def answer_line(response: str) -> int | None:
 
 def after_think(response: str) -> int | None:
     """The text after the last ``</think>``; the tag itself closes the last step."""
-    tag = response.rfind("</think>")
-    if tag < 0:
-        return None
-    after = tag + len("</think>")
-    text = response[after:].lstrip()
-    return len(response) - len(text) if text else None
+    _, tag, after = response.rpartition("</think>")
+    return len(response) - len(after.lstrip()) if tag and after.strip() else None
 
 
 def boxed_answer(response: str, *, by_paragraph: bool = False) -> int | None:
@@ -138,6 +134,5 @@ def _last(pattern: re.Pattern[str], response: str, start: int = 0, *, may_end: b
         pass
     if last is None or not last[0].strip():
         return None
-    if not may_end and response[last.end() :].strip(_MARKUP) in ("", "</CONCLUSION>"):
-        return None
-    return last.start()
+    is_empty = response[last.end() :].strip(_MARKUP) in ("", "</CONCLUSION>")
+    return None if is_empty and not may_end else last.start()

@@ -12,9 +12,8 @@ NUM_CURSORS = 4
 class Cursor(Protocol):
     """A place in a file from which one can go forward."""
 
-    @property
-    def position(self) -> int:
-        """The first place that can still be read."""
+    position: int
+    """The first place that can still be read."""
 
     def close(self) -> None: ...
 

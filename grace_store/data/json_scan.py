@@ -37,10 +37,7 @@ class _Gathering:
         if self._hash is None and self._length > self._max_bytes:
             self._hash = hashlib.sha256(b"".join(self._pieces))
             self._pieces.clear()
-        if self._hash is None:
-            self._pieces.append(piece)
-        else:
-            self._hash.update(piece)
+        (self._pieces.append if self._hash is None else self._hash.update)(piece)
 
     def span(self, strip: bytes) -> Span:
         """Return the record, without the given bytes at its end (and, if several, at its start)."""

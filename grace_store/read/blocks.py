@@ -107,7 +107,8 @@ class CommittedSignals:
 
     def units(self, start: int) -> range:
         """Return the units of the block that begins at a sample."""
-        return self.store.plan.units_between(start, self.stop(start))
+        plan = self.store.plan
+        return range(plan.unit_of(start), -(-self.stop(start) // plan.samples_per_unit))
 
     def ids(self, block: HasSamples) -> Array:
         """Return the ids of a block's samples."""

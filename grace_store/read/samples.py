@@ -166,12 +166,12 @@ class _WalkedSignal(SignalView):
             super().require_unit_of(sample)
 
 
+@dataclass(eq=False)
 class _Texts:
     """The samples as the dataset has them, which is opened when the first is asked for and closed with this."""
 
-    def __init__(self, store: Store, data: Sequence[str] | None) -> None:
-        self._store = store
-        self._data = data
+    _store: Store
+    _data: Sequence[str] | None
 
     @cached_property
     def _loader(self) -> UnitLoader:

@@ -11,16 +11,7 @@ from typing import TypeVar
 from grace_store import __version__
 from grace_store.base.errors import ResumeMismatch, SettingError
 from grace_store.base.metadata import Signal
-from grace_store.base.settings import (
-    ExtractRequest,
-    ExtractSpec,
-    Frozen,
-    GradientRequest,
-    RunOptions,
-    as_begun,
-    short,
-    wishes_in,
-)
+from grace_store.base.settings import ExtractRequest, ExtractSpec, Frozen, RunOptions, as_begun, short, wishes_in
 from grace_store.base.text import counted
 from grace_store.model.load.adapter_folder import find_adapters
 from grace_store.model.lora.recipe import WarmupSpec
@@ -73,8 +64,8 @@ def name_signals(
 def _gradient_suffix(request: ExtractRequest | None) -> str:
     if request is None or request.kind != "gradient":
         return ""
-    wishes = request.gradient or GradientRequest()
-    parts = [wishes.preconditioner if wishes.preconditioner == "adam" else None, "gradient", wishes.per]
+    wishes = wishes_in(request.gradient) if request.gradient is not None else {}
+    parts = ["adam" if wishes.get("preconditioner") == "adam" else None, "gradient", wishes.get("per")]
     return "".join(f"-{part}" for part in parts if part not in (None, "sample"))
 
 

@@ -136,12 +136,10 @@ def verify_against_model(view: SignalView, job: ExtractAgainJob, listener: Liste
 def _difference(view: SignalView, unit: int, signals: UnitOutcome) -> str:
     """Return in words how far a unit extracted again is from what is stored, or nothing if it is near enough."""
     if isinstance(signals, SampleSignals):
-        worst = _largest_turn(view, unit, signals)
-        allowed, what = REEXTRACTION_VECTOR_TOLERANCE, "vectors"
+        worst, allowed, what = _largest_turn(view, unit, signals), REEXTRACTION_VECTOR_TOLERANCE, "vectors"
     else:
         assert isinstance(signals, UnitSignals)
-        worst = _largest_difference(view, unit, signals.segment_vector)
-        allowed, what = REEXTRACTION_TOLERANCE, "Grams"
+        worst, allowed, what = _largest_difference(view, unit, signals.segment_vector), REEXTRACTION_TOLERANCE, "Grams"
     told = f"extracted again, its {what} differ by {worst:.1e} (at most {allowed:.0e})"
     return told if worst > allowed else ""
 

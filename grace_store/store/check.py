@@ -259,16 +259,14 @@ def _check_constants(view: SignalView) -> Iterator[Problem]:
 
 
 def _check_completion(view: SignalView, sums: Totals) -> Iterator[Problem]:
-    key = keys.completion_key(view.name)
-    whole = sums.num_units == view.store.plan.num_units
+    is_whole, text = sums.num_units == view.store.plan.num_units, ""
+    remedy: Remedy = "repair"
     try:
-        completion = view.completion()
+        if (completion := view.completion()) is None and is_whole:
+            text, remedy = "all units are there, their totals are not", "extract"
+        elif completion is not None and is_whole and completion != sums.completion(view.signal):
+            text = "the totals are not those of the commits"
     except Corrupt as error:
-        yield Problem(view.name, None, key, str(error), "repair")
-        return
-    if completion is None:
-        if whole:
-            yield Problem(view.name, None, key, "all units are there, their totals are not", "extract")
-        return
-    if whole and completion != sums.completion(view.signal):
-        yield Problem(view.name, None, key, "the totals are not those of the commits", "repair")
+        text = str(error)
+    if text:
+        yield Problem(view.name, None, keys.completion_key(view.name), text, remedy)

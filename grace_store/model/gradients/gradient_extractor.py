@@ -17,16 +17,10 @@ from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import SampleSignals, UnitOutcome
 from grace_store.model.failures import is_out_of_memory
+from grace_store.model.gradients import sample_gradients as by_sample
 from grace_store.model.gradients.coordinates import AdamStep, coordinates_of, parameters_of, read_moments
 from grace_store.model.gradients.projection import ProjectedRows, make_projector
 from grace_store.model.gradients.recorded_gradients import record
-from grace_store.model.gradients.sample_gradients import (
-    PlainGradients,
-    choose_source,
-    on_device,
-    row_statistics,
-    row_tokens,
-)
 from grace_store.model.inputs.batches import ONE_AT_A_TIME
 from grace_store.model.inputs.collate import Batch
 from grace_store.model.inputs.vision import ImageInputs
@@ -98,8 +92,8 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
         parameters = parameters_of(coordinates, layers)
         for parameter in parameters.values():
             parameter.requires_grad_(True)
-        self._source = choose_source(loaded.model, self.head, record(layers), parameters, options.head_tokens)
-        if isinstance(self._source, PlainGradients):
+        self._source = by_sample.choose_source(loaded.model, self.head, record(layers), parameters, options.head_tokens)
+        if isinstance(self._source, by_sample.PlainGradients):
             self._rule = ONE_AT_A_TIME
         precondition = None
         if self._gradient.preconditioner == "adam":
@@ -118,17 +112,17 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
         return kind(prepared, self.vector_size)  # type: ignore[return-value]
 
     def _run(self, batch: Batch, image_inputs: ImageInputs) -> VectorRows:
-        per, counts = self._gradient.per, row_tokens(batch, self._gradient.per)
+        per, counts = self._gradient.per, by_sample.row_tokens(batch, self._gradient.per)
         with _same_every_time(self._device):
             statistics, found = self._source.run(batch, self.inputs_on_device(batch, image_inputs), per)
             out = torch.zeros((len(counts), self.vector_size), device=self._device)
             self._under_way = out
             for each in found:
-                tokens = on_device(counts[each.rows], out).unsqueeze(1)
+                tokens = by_sample.on_device(counts[each.rows], out).unsqueeze(1)
                 means = {name: gradient.div_(tokens) for name, gradient in each.gradients.items()}
-                self._projected.add(out, on_device(each.rows, out, torch.int64), means)
+                self._projected.add(out, by_sample.on_device(each.rows, out, torch.int64), means)
         self._under_way = None
-        rows = VectorRows(out, row_statistics(batch, statistics, per), out.new_zeros(len(out)))
+        rows = VectorRows(out, by_sample.row_statistics(batch, statistics, per), out.new_zeros(len(out)))
         self._finished.append(rows)
         return rows
 

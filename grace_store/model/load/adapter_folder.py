@@ -101,11 +101,9 @@ def find_adapters(path: str | Path) -> list[Path]:
     folder = Path(path).expanduser()
     if (folder / CONFIG).is_file() or not folder.is_dir():
         return [folder]
-    steps = {
-        int(found[1]): entry
-        for entry in folder.iterdir()
-        if (found := re.fullmatch(r"checkpoint-([0-9]+)", entry.name)) and (entry / CONFIG).is_file()
-    }
+    adapters = {entry.name: entry for entry in folder.iterdir() if (entry / CONFIG).is_file()}
+    found = {name: re.fullmatch(r"checkpoint-([0-9]+)", name) for name in adapters}
+    steps = {int(match[1]): adapters[name] for name, match in found.items() if match}
     return [steps[step] for step in sorted(steps)] or [folder]
 
 

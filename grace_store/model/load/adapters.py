@@ -213,11 +213,10 @@ def _setting(config: dict[str, Any], pattern_key: str, key: str, module: str) ->
 
 def _digest(folder: AdapterFolder, lora: dict[str, dict[str, Tensor]], saved: dict[str, Tensor]) -> str:
     flat = {f"{module}.{part}": tensor for module, parts in lora.items() for part, tensor in parts.items()} | saved
-    raw = {name: tensor.contiguous().flatten().view(torch.uint8).numpy().data for name, tensor in flat.items()}
-    contents = {
-        name: [str(tensor.dtype), list(tensor.shape), hashlib.sha256(raw[name]).hexdigest()]
-        for name, tensor in flat.items()
-    }
+    contents = {}
+    for name, tensor in flat.items():
+        raw = tensor.contiguous().flatten().view(torch.uint8).numpy().data
+        contents[name] = [str(tensor.dtype), list(tensor.shape), hashlib.sha256(raw).hexdigest()]
     settings = {key: folder.config[key] for key in UNDERSTOOD if folder.config.get(key)}
     return hashlib.sha256(canonical_json({"tensors": contents, "settings": settings})).hexdigest()
 

@@ -90,8 +90,7 @@ def _limits(model: Any) -> Iterator[int]:
     """Yield every whole number that the configuration calls a limit on positions."""
     waiting: list[Any] = [model.config.to_dict()]
     while waiting:
-        node = waiting.pop()
-        for key, value in node.items():
+        for key, value in waiting.pop().items():
             if isinstance(value, dict):
                 waiting.append(value)
             elif "max_position" in str(key) and isinstance(value, int | float):
@@ -99,11 +98,8 @@ def _limits(model: Any) -> Iterator[int]:
 
 
 def _is_same(model: nn.Module, shorter: int, longer: int) -> bool:
-    """Tell whether tokens have the same hidden states before a last one at the end of either length.
-
-    In a mixture of experts, sums are rounded otherwise if the last token goes to others: so the measure is what other
-    last tokens change, which is nothing in most models.
-    """
+    """Tell whether tokens have the same hidden states before a last one at the end of either length."""
+    # In a mixture of experts another last token alone changes how sums are rounded: that is the measure.
     first = _hidden(model, shorter, shorter)
     difference = float((first - _hidden(model, shorter, longer)).norm())
     if difference == 0:

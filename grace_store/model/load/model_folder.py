@@ -167,11 +167,8 @@ def check_plausible(folder: ModelFolder, config: dict[str, Any], shapes: Shapes 
 def differing_shapes(shapes: Shapes | None, model: Any) -> list[str]:
     """Return in words where tensors have other shapes than those of the same name in a model."""
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    return [
-        f"{name} is {_by(shape)}, by config.json {_by(wanted[name])}"
-        for name, shape in (shapes or {}).items()
-        if wanted.get(name, shape) != shape
-    ]
+    other = {name: shape for name, shape in (shapes or {}).items() if wanted.get(name, shape) != shape}
+    return [f"{name} is {_by(shape)}, by config.json {_by(wanted[name])}" for name, shape in other.items()]
 
 
 def _by(shape: tuple[int, ...]) -> str:

@@ -32,9 +32,6 @@ from grace_store.model.load.model_folder import ModelFolder, check_plausible, di
 from grace_store.model.load.processor import read_processor
 
 _LOG = logging.getLogger(__name__)
-# transformers annotates some of its functions and overloads others wrongly: not to be checked.
-_TEXT_MODELS: Any = AutoModelForCausalLM
-_VISION_MODELS: Any = AutoModelForImageTextToText
 _MESSAGES: Any = transformers_logging
 _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -201,7 +198,8 @@ def _sees_images(config: Any) -> bool:
 
 
 def _models(config: Any) -> Any:
-    return _VISION_MODELS if _sees_images(config) else _TEXT_MODELS
+    # transformers annotates some of its functions and overloads others wrongly: not to be checked.
+    return AutoModelForImageTextToText if _sees_images(config) else AutoModelForCausalLM
 
 
 def _foreign_code(folder: ModelFolder) -> UnsafeModel:

@@ -107,19 +107,17 @@ def examine_images(job: DoctorJob, seen: Seen) -> Finding | None:
         return None
     folder = job.images or default_image_folder(job.data)
     images = ImageFolder(folder)
-    verdicts: Counter[str] = Counter()
-    example = ""
+    bad: list[Unusable] = []
     for ref in refs:
         try:
             images.open(ref)
         except Unusable as why:
-            verdicts[why.reason] += 1
-            example = example or why.detail
-    num_bad = verdicts.total()
+            bad.append(why)
+    num_bad, verdicts = len(bad), Counter(why.reason for why in bad)
     what = "".join(f", {count} {reason}" for reason, count in verdicts.most_common())
     text = f"{len(refs) - num_bad} of {counted(len(refs), 'image')} can be read from {folder}{what}"
     figures = {"num_images": len(refs), "num_unusable": num_bad}
     if not num_bad:
         return Finding("images", "ok", text, "", figures)
-    remedy = f"The first: {example}. Give the folder that image paths start from with --images."
+    remedy = f"The first: {bad[0].detail}. Give the folder that image paths start from with --images."
     return Finding("images", "fail" if 2 * num_bad > len(refs) else "warn", text, remedy, figures)
