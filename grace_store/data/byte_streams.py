@@ -74,8 +74,7 @@ def _gunzip(raw: Iterable[bytes], name: str) -> Iterator[bytes]:
         for block in raw:
             while block:
                 if member.eof:
-                    block = block.lstrip(b"\0")  # gzip files may be padded, and may be several in a row
-                    if not block:
+                    if not (block := block.lstrip(b"\0")):  # gzip files may be padded, and may be several in a row
                         break
                     member = zlib.decompressobj(wbits=31)
                 yield member.decompress(block, READ_BYTES)

@@ -63,8 +63,7 @@ def step_starts(text: str) -> list[int]:
 def section_starts(text: str) -> list[int]:
     """Return where LLaVA-CoT's sections open, and the paragraphs inside ``<REASONING>``."""
     starts: list[int] = []
-    openings = [match.start() for match in _SECTION.finditer(text)]
-    for start, stop in pairwise([*openings, len(text)]):
+    for start, stop in pairwise([*(match.start() for match in _SECTION.finditer(text)), len(text)]):
         starts.append(start)
         if text.startswith("<REASONING>", start):
             starts += [start + inside for inside in paragraph_starts(text[start:stop])[1:]]
@@ -77,13 +76,11 @@ def natural_starts(text: str) -> list[int]:
     Tried in this order: two or more ``Step N:`` markers, LLaVA-CoT sections, two or more paragraphs (inside
     ``<think>`` or not), lines.
     """
-    starts = step_starts(text)
-    if len(starts) >= 2:
+    if len(starts := step_starts(text)) >= 2:
         return starts
     if "<REASONING>" in text:
         return section_starts(text)
-    starts = paragraph_starts(text)
-    return starts if len(starts) >= 2 else line_starts(text)
+    return starts if len(starts := paragraph_starts(text)) >= 2 else line_starts(text)
 
 
 def marker_splitter(pattern: re.Pattern[str]) -> Splitter:

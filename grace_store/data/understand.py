@@ -93,9 +93,8 @@ def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
         return best
     seen = ", ".join(f"{count} as {name}" for name, count in counts.items() if count) or "none of them"
     known = "\n".join(f"  {name:<10}{format.description}" for name, format in FORMATS.items())
-    example = json.dumps(records[0])
-    if len(example) > _EXAMPLE_CHARS:
-        example = example[:_EXAMPLE_CHARS] + "..."
+    text = json.dumps(records[0])
+    example = text if len(text) <= _EXAMPLE_CHARS else text[:_EXAMPLE_CHARS] + "..."
     raise UnknownFormat(
         f"the records' format is not clear: of {len(records)} looked at, recognised {seen}.\n"
         f"Keys of the first: {shown_keys(records[0])}.\nIt begins: {example}\n"

@@ -23,6 +23,7 @@ from grace_store.likeness.forest import PAIRS_AT_ONCE, ForestBuilder, Pairs
 from grace_store.likeness.vector_sources import Block, VectorSource, measured
 
 NUM_QUERIES = 1000
+"""Random points that the recall of an approximate search is measured by, against brute force."""
 MAX_PAIRS = 1 << 21
 """Most pairs that recall is measured by; were there more, fewer points are looked at."""
 Kind = Literal["flat", "ivf", "ivf-sq8"]

@@ -183,8 +183,7 @@ def resolve_data_spec(dataset: Dataset, head: Sequence[Record], request: DataReq
     wishes = wishes_in(request)
     if wishes.get("format", "auto") == "auto":
         wishes["format"] = found_format(dataset, head)
-    spec = DataSpec(**wishes)
-    check_spec(spec)
+    check_spec(spec := DataSpec(**wishes))
     return spec
 
 
