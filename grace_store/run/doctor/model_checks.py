@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from grace_store.base.arrays import Float32Array as Vectors
 from grace_store.base.arrays import FloatArray, Int32Array
 from grace_store.base.text import counted
 from grace_store.data.folders import default_image_folder
 from grace_store.data.sample import Sample
-from grace_store.run.doctor.findings import DoctorJob, Finding, Seen, Vectors, Verdict, num_chars
+from grace_store.run.doctor.findings import DoctorJob, Finding, Seen, Verdict, num_chars
 from grace_store.run.model_door import Extractor, model_door
 from grace_store.store.storages import stored_form
 from grace_store.values.gram import pack
