@@ -93,9 +93,7 @@ def read_moments(adapter: Adapter, coordinates: list[Coordinates]) -> Moments:
             tensors = {key: stored.get_tensor(key).float() for key in stored.keys()}  # noqa: SIM118 - it is no mapping
         (beta1, beta2), epsilon, step = adamw["betas"], adamw["eps"], adamw["step"]
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise ModelError(
-            f"{path} is no warm-up's optimiser state ({error}). Run `grace-store warmup` again."
-        ) from error
+        raise ModelError(f"{path} is no optimiser state of a warm-up ({error}). Run `grace-store warmup`.") from error
     found = [_moment(path, moment, tensors, coordinates) for moment in MOMENTS]
     return Moments(found[0], found[1], float(beta1), float(beta2), float(epsilon), int(step))
 
