@@ -59,6 +59,8 @@ def test_the_papers_numbers():
     assert [recipe[name] for name in names] == ["0.05", 8, 32.0, 1e-4, 0.05, 1, "bfloat16", 4096]
     assert recipe["checkpoints"] == ("0.25", "0.5", "0.75", "1")
     assert recipe["gradient_checkpointing"]
+    extraction = parse("extract", "--store", "s", "--config", str(JOBS / "paper" / "extract.toml"))
+    assert recipe["images_as"] == extraction["images_as"] == "ms-swift"
 
 
 def test_the_baselines_numbers():

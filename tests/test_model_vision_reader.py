@@ -339,6 +339,12 @@ def test_the_processor_that_a_folder_names_is_taken(llava, tmp_path):
     assert isinstance(describe_model(unknown).processor, transformers.LlavaProcessor)
 
 
+@pytest.mark.parametrize("kind", ["GitProcessor", "BlipProcessor", "Kosmos2Processor"])
+def test_a_processor_without_a_token_for_images_is_refused(llava, tmp_path, kind):
+    with pytest.raises(ModelError, match=f"{kind}, .* has no token that stands for an image"):
+        describe_model(named_processor(tmp_path / "model", llava, kind))
+
+
 def test_a_processor_that_needs_torchvision_is_not_replaced_by_another(llava, tmp_path):
     pixtral = named_processor(tmp_path / "pixtral", llava, "PixtralProcessor")
     if importlib.util.find_spec("torchvision"):

@@ -28,6 +28,7 @@ from tests import fake_model
 from tests.fake_model import FakeExtractor, FakePending, make_fake_model
 from tests.jobs import record
 from tests.tiny_models import tiny_text_model
+from tests.tiny_vision_models import picture, png, tiny_vision_model
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +193,27 @@ def test_missing_images_are_found(fake: DoctorJob, tmp_path: Path, kept: int, ve
     assert (found.verdict, found.figures) == (verdict, {"num_images": 12, "num_unusable": 12 - kept})
     if kept < 12:
         assert f"no {kept}.png in the image folder" in found.remedy
+
+
+def test_images_that_a_trainer_shows_otherwise_are_told(job: DoctorJob, tmp_path: Path) -> None:
+    model = str(tiny_vision_model("qwen3_vl", tmp_path / "qwen"))
+    large, holed = picture(900, 800), picture(60, 40)
+    holed.putalpha(9)
+    urls = ["data:image/png;base64," + base64.b64encode(png(image)).decode() for image in (large, holed)]
+    lines = [{**record(i), "image": urls[i]} if i < 2 else record(i) for i in range(4)]
+    Path(job.data[0]).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    job = replace(job, model=model, request=ExtractRequest(max_length=20_000))
+    found = finding(doctor(job), "trainer")
+    assert (found.verdict, found.text) == (
+        "warn",
+        "images of 2 samples prepared as processor does; ms-swift shows 2 samples otherwise, 1 with another number of "
+        "tokens; llama-factory shows 2 samples otherwise, 0 with another number of tokens",
+    )
+    assert "--images-as" in found.remedy
+    for way in ("processor", "ms-swift"):
+        assert finding(doctor(replace(job, request=ExtractRequest(images_as=way))), "trainer").verdict == "ok"
+    job = replace(job, model=str(tiny_vision_model("gemma3", tmp_path / "gemma")))
+    assert finding(doctor(job), "trainer").text.endswith("what trainers do with images of this model is not known")
 
 
 def test_images_in_records_need_no_folder(fake: DoctorJob) -> None:

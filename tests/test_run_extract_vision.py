@@ -83,6 +83,20 @@ def test_pixel_limits_are_frozen_with_the_signal(finished, model):
     extract(make_job(finished, model, request=ExtractRequest()))
 
 
+def test_whose_images_they_are_is_frozen_and_the_processor_is_what_always_was(finished, model, tmp_path):
+    before = content(finished)
+    extract(make_job(finished, model, request=ExtractRequest(images_as="processor")))
+    assert content(finished) == before
+    assert "images_as" not in (finished / "signals/base/zarr.json").read_text()
+    with pytest.raises(ResumeMismatch, match="images-as: begun with processor, now ms-swift"):
+        extract(make_job(finished, model, request=ExtractRequest(images_as="ms-swift")))
+    view = extract(make_job(tmp_path / "store.zarr", model, request=ExtractRequest(images_as="ms-swift")))
+    assert view.signal.spec.images_as == "ms-swift"
+    assert list(verify_against_model(view, ExtractAgainJob(model, 1, options=OPTIONS))) == []
+    with pytest.raises(ResumeMismatch, match="images-as: begun with ms-swift, now processor"):
+        extract(make_job(tmp_path / "store.zarr", model, request=ExtractRequest(images_as="processor")))
+
+
 def test_planning_says_how_many_figures_are_not_there(tmp_path):
     data, events = str(FOLDER / "traces.jsonl"), []
     plan([data], tmp_path / "here.zarr", images=str(FOLDER), listener=events.append)

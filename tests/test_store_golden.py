@@ -84,4 +84,6 @@ def test_signals_of_its_own_version_can_be_added_and_no_others(tmp_path):
     request = ExtractRequest(kind="gradient", gradient=GradientRequest(dimension=24))
     with pytest.raises(StoreError, match=r"planned in version 1\.0 of the format, which has no gradient signals.* new"):
         extract(job_on(store, "1.0", tmp_path, signal="g", request=request, options=RunOptions()))
+    with pytest.raises(StoreError, match="has no signals of images as ms-swift prepares them"):
+        extract(job_on(store, "1.0", tmp_path, signal="g", request=ExtractRequest(images_as="ms-swift")))
     assert content(store.location) == before

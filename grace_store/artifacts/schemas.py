@@ -26,8 +26,8 @@ NOTES: tuple[type[Document], ...] = (
     Recipe, WarmupSubset, CheckpointState, WarmupDone,
 )  # fmt: skip
 """Every kind of document beside results. A new kind is a model where it is written, and its name here."""
-OMITTED = ("gradient",)
-"""Fields that documents of a store leave out when they are None."""
+OMITTED = ("gradient", "images_as")
+"""Fields that documents of a store leave out when they are what they were before there was a choice."""
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

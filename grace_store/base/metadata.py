@@ -13,6 +13,8 @@ from grace_store.base.states import Reason
 FORMAT_VERSION = "1.1"
 KIND_VERSIONS: dict[Kind, str] = {"proxy": "1.0", "gradient": "1.1"}
 """The version of the format in which each kind of signal appeared."""
+IMAGES_AS_VERSION = "1.1"
+"""That in which images need not be as the processor has them."""
 
 
 def version_number(version: str) -> tuple[int, ...]:

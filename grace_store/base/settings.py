@@ -15,6 +15,7 @@ Storage = Literal["float32", "float16", "int8", "int4"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 Rendering = Literal["template", "verbatim", "plain"]
+ImagesAs = Literal["processor", "ms-swift", "llama-factory"]
 Kind = Literal["proxy", "gradient"]
 Per = Literal["sample", "segment"]
 Preconditioner = Literal["none", "adam"]
@@ -191,6 +192,10 @@ class ExtractSpec(Frozen):
     """Set conversations with more tokens aside."""
     text_only: bool = False
     """Leave images out and use the text alone; without this, a text model sets samples with images aside."""
+    # Left out of documents if it is the processor, as it was before there was a choice.
+    images_as: ImagesAs = Field(default="processor", exclude_if=lambda value: value == "processor")
+    """Prepare images (size, transparency, orientation) as the model's own processor does, and TRL with it, or as
+    ms-swift or LLaMA-Factory does."""
     min_pixels: int | None = Field(default=None, ge=1)
     """Enlarge images with fewer pixels to about this number."""
     max_pixels: int | None = Field(default=None, ge=1)
@@ -256,6 +261,7 @@ class ExtractRequest(Frozen):
     include_eos: bool | None = None
     max_length: int | None = Field(default=None, ge=2)
     text_only: bool | None = None
+    images_as: ImagesAs | None = None
     min_pixels: int | None = Field(default=None, ge=1)
     max_pixels: int | None = Field(default=None, ge=1)
     dtype: Dtype | None = None
@@ -270,7 +276,7 @@ def wishes_in(request: Frozen) -> dict[str, Any]:
 
 def pick_fields(frozen: Frozen, request: type[Frozen]) -> dict[str, Any]:
     """Return those of a spec's settings that one could wish for."""
-    return {name: value for name, value in frozen.model_dump().items() if name in request.model_fields}
+    return {name: getattr(frozen, name) for name in type(frozen).model_fields if name in request.model_fields}
 
 
 def as_begun(spec: ExtractSpec, request: ExtractRequest) -> ExtractRequest:

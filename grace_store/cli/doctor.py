@@ -34,8 +34,9 @@ def doctor(*, as_json: bool, **wishes: Any) -> None:
     """Check model, data and machine before a long run.
 
     Runs on a few of the data's own samples and ends with exit code 1 unless everything needed works. Vectors are
-    compared with autograd, batched with single ones, stored with exact ones; images are opened, the file system of
-    the store is tried, time and disk space are estimated. Takes the options of extract. Writes no plan and no store.
+    compared with autograd, batched with single ones, stored with exact ones; images are opened and compared with
+    what trainers would make of them, the file system of the store is tried, time and disk space are estimated. Takes
+    the options of extract. Writes no plan and no store.
     """
     from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions
     from grace_store.run.doctor import doctor as run

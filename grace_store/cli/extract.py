@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from grace_store.store.opened import SignalView
 
 
-class ShardType(click.ParamType[tuple[int, int]]):
+class ShardType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """i/n: the units whose number leaves remainder i when divided by n."""
 
     name = "i/n"

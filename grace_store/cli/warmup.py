@@ -17,7 +17,7 @@ from grace_store.cli.progress import ProgressDisplay
 from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest, WarmupSpec, check_fraction
 
 
-class FractionsType(click.ParamType[tuple[str, ...]]):
+class FractionsType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """Numbers above 0 and at most 1, separated by commas."""
 
     name = "F,F,..."

@@ -20,7 +20,17 @@ PROJECTION = ("projection", "dimension", "seed", "parameters")
 """What two projected gradients must share."""
 TREATMENT = (*PROJECTION, "preconditioner", "bias_correction")
 """What the checkpoints of one pool must share."""
-CONDITIONS = ("rendering", "system", "include_eos", "text_only", "min_pixels", "max_pixels", "dtype", "attention")
+CONDITIONS = (
+    "rendering",
+    "system",
+    "include_eos",
+    "text_only",
+    "images_as",
+    "min_pixels",
+    "max_pixels",
+    "dtype",
+    "attention",
+)
 """What may differ between pool and targets, and should be known if it does."""
 
 

@@ -5,7 +5,8 @@
     not usable   image_unreadable   truncated, animated, of another format, or of more than 8 bits a channel
 
 Pictures are turned as their EXIF orientation says, and what is transparent becomes white, as transformers' own
-image processors have it. Verdicts name no folder: they are kept in stores, which do not depend on where images lay.
+image processors have it, unless somebody else's way to RGB is given. Verdicts name no folder: they are kept in
+stores, which do not depend on where images lay.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import hashlib
 import os
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -33,9 +35,20 @@ MAX_IMAGE_PIXELS = 2**26
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 """Formats that are decoded, whatever a file's name says."""
 
+ToRgb = Callable[[Image.Image], Image.Image]
+"""From an image as Pillow opened it to the RGB picture that a model's processor is given."""
+
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 _DATA_URL = re.compile(r"data:[^,;]*(;[^,;]*)*?;base64,", re.IGNORECASE)
 _SHOWN_CHARS = 120
+
+
+def upright_on_white(image: Image.Image) -> Image.Image:
+    """Return an image turned as its EXIF orientation says, and white where it is transparent."""
+    image = ImageOps.exif_transpose(image)
+    if {"A", "a"} & {*image.getbands()} or "transparency" in image.info:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    return image.convert("RGB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +56,15 @@ class Picture:
     """A decoded image and the digest of the bytes it was decoded from."""
 
     image: Image.Image
-    """RGB, upright, without transparency."""
+    """RGB, without transparency."""
     sha256: str
 
 
 class ImageFolder:
     """Opens the images of samples. Relative paths are looked up in the folder; no path leads out of it."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, to_rgb: ToRgb = upright_on_white) -> None:
+        self._to_rgb = to_rgb
         self._root = Path(os.path.realpath(Path(folder).expanduser()))
         if not self._root.is_dir():
             raise SettingError(f"--images {folder} is not a folder. Give the one that the image paths start from.")
@@ -58,7 +72,7 @@ class ImageFolder:
     def open(self, ref: ImageRef) -> Picture:
         """Return the picture a reference stands for, or raise Unusable saying why there is none."""
         content, name = self._read(ref.source)
-        return Picture(decode_image(content, name), hashlib.sha256(content).hexdigest())
+        return Picture(decode_image(content, name, self._to_rgb), hashlib.sha256(content).hexdigest())
 
     def _read(self, source: str | bytes) -> tuple[bytes, str]:
         if isinstance(source, bytes):
@@ -86,10 +100,10 @@ class ImageFolder:
             raise Unusable(Reason.IMAGE_UNREADABLE, f"{_shown(source)}: {error.strerror or error}") from None
 
 
-def decode_image(content: bytes, name: str) -> Image.Image:
+def decode_image(content: bytes, name: str, to_rgb: ToRgb = upright_on_white) -> Image.Image:
     """Return the picture that encoded bytes hold, or raise Unusable; name is what the verdict calls it."""
     try:
-        return _decode(content, name)
+        return _decode(content, name, to_rgb)
     except (Unusable, MemoryError):
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -100,7 +114,7 @@ def decode_image(content: bytes, name: str) -> Image.Image:
         raise Unusable(Reason.IMAGE_UNREADABLE, f"{name}: {_words(error)}") from None
 
 
-def _decode(content: bytes, name: str) -> Image.Image:
+def _decode(content: bytes, name: str, to_rgb: ToRgb) -> Image.Image:
     with Image.open(BytesIO(content), formats=IMAGE_FORMATS) as opened:
         width, height = opened.size
         if width * height > MAX_IMAGE_PIXELS:
@@ -113,10 +127,7 @@ def _decode(content: bytes, name: str) -> Image.Image:
             deep = f"{name} has more than 8 bits a channel ({opened.mode}); save it with 8"
             raise Unusable(Reason.IMAGE_UNREADABLE, deep)
         opened.load()
-        image = ImageOps.exif_transpose(opened)
-        if {"A", "a"} & {*image.getbands()} or "transparency" in image.info:
-            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
-        return image.convert("RGB")
+        return to_rgb(opened)
 
 
 def _read_regular(path: Path, name: str) -> bytes:

@@ -1,9 +1,9 @@
-"""Are the vectors an extractor makes the gradients of its whole model, by autograd? For a few samples, before a run."""
+"""Are an extractor's vectors the gradients of its whole model, and its images a trainer's? For a few samples."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,12 @@ import torch
 from torch import Tensor
 
 from grace_store.base.arrays import Float32Array
+from grace_store.base.errors import SettingError
+from grace_store.base.settings import ImagesAs
 from grace_store.data.sample import Sample
 from grace_store.model.head.own_forward import backbones
+from grace_store.model.inputs.reading import ReadUnit, SampleReader
+from grace_store.model.inputs.trainer_images import TRAINERS
 from grace_store.model.proxy import ProxyExtractor
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}
@@ -67,6 +71,43 @@ def _leaf_hidden_states(model: Any) -> Iterator[list[Tensor]]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def shown_otherwise(
+    extractor: ProxyExtractor, samples: Sequence[Sample], own: ImagesAs
+) -> dict[ImagesAs, tuple[int, int]]:
+    """Return for each way to prepare images but the extractor's own: samples whose images differ, and whose tokens do.
+
+    Ways that are not known for the model are left out.
+    """
+    readers = dict(_readers(extractor, own))
+    found = dict.fromkeys(readers, (0, 0))
+    for sample in samples:
+        ours = extractor.reader.read([sample])
+        for name, reader in readers.items():
+            theirs = reader.read([sample])
+            differ, differ_in_tokens = found[name]
+            differ += not _shows_the_same(ours, theirs)
+            found[name] = (differ, differ_in_tokens + (_num_tokens(ours) != _num_tokens(theirs)))
+    return found
+
+
+def _readers(extractor: ProxyExtractor, own: ImagesAs) -> Iterator[tuple[ImagesAs, SampleReader]]:
+    for name in TRAINERS:
+        with suppress(SettingError):
+            if name != own:
+                yield name, extractor.reader.with_images_as(name)
+
+
+def _num_tokens(read: ReadUnit) -> int:
+    return sum(tokens.num_tokens for tokens in read.tokens.values())
+
+
+def _shows_the_same(ours: ReadUnit, theirs: ReadUnit) -> bool:
+    if not ours.images or not theirs.images:
+        return ours.images.keys() == theirs.images.keys()
+    a, b = ours.images[0].inputs(), theirs.images[0].inputs()
+    return all(torch.equal(a[name], b[name]) for name in a)
 
 
 def device_memory(extractor: ProxyExtractor) -> tuple[int, int] | None:

@@ -22,9 +22,9 @@ from grace_store.base.settings import (
     wishes_in,
 )
 from grace_store.model.inputs.render import resolve_rendering
+from grace_store.model.inputs.trainer_images import as_trainer
 from grace_store.model.load import weights
 from grace_store.model.load.adapter_folder import require_peft
-from grace_store.model.load.processor import with_pixel_limits
 from grace_store.model.load.trials import check_packing, check_sees_images
 from grace_store.model.load.weights import LoadedModel, ModelDescription, describe_model
 from grace_store.model.proxy import ProxyExtractor
@@ -41,7 +41,7 @@ def resolve_spec(
     """Return the spec of a signal, choosing what was not said for model and device; reads weights for digests only."""
     gradient = _resolve_gradient(request, adapter)
     described = describe_model(model)
-    _check_pixels(request, described)
+    _check_images(request, described)
     chosen = {
         "gradient": gradient,
         "model": _identity(described, adapter),
@@ -168,14 +168,14 @@ def _identity(described: ModelDescription, adapter: str | None) -> ModelIdentity
     return described.identity.model_copy(update={"adapter": read.digest})
 
 
-def _check_pixels(request: ExtractRequest, described: ModelDescription) -> None:
-    if request.min_pixels is None and request.max_pixels is None:
-        return
-    if described.processor is None:
+def _check_images(request: ExtractRequest, described: ModelDescription) -> None:
+    limits = (request.min_pixels, request.max_pixels)
+    if described.processor is not None:
+        as_trainer(request.images_as or "processor", described.processor, *limits)
+    elif limits != (None, None):
         raise SettingError(
             f"--min-pixels, --max-pixels have no meaning: {described.identity.architecture} reads text only."
         )
-    with_pixel_limits(described.processor, request.min_pixels, request.max_pixels)
 
 
 def _resolve_attention(requested: Attention | None, described: ModelDescription) -> Attention:

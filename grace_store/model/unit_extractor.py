@@ -142,6 +142,11 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         self._image_pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="images")
 
     @property
+    def reader(self) -> SampleReader:
+        """What samples are read with."""
+        return self._reader
+
+    @property
     @abstractmethod
     def vector_size(self) -> int: ...
 

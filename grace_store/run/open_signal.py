@@ -84,7 +84,7 @@ def open_signal(
     if name not in store.signal_names:
         if model is None:
             raise SettingError(f"{store.location} has no signal {name!r} yet; say which --model to extract it with.")
-        check_kind(store, request.kind or "proxy")
+        check_kind(store, request.kind or "proxy", request.images_as or "processor")
         spec = door.resolve_spec(model, request, options, adapter=adapter)
         with hold(store.backend, f"create-{name}", wait_seconds=SIGNAL_WAIT_SECONDS):
             store = Store.open(store.backend)

@@ -11,6 +11,7 @@ import numpy as np
 from grace_store.base.arrays import Array, Int32Array, IntArray
 from grace_store.base.errors import Corrupt, StoreError
 from grace_store.base.metadata import (
+    IMAGES_AS_VERSION,
     KIND_VERSIONS,
     ChunkDigest,
     Commit,
@@ -19,7 +20,7 @@ from grace_store.base.metadata import (
     Signal,
     version_number,
 )
-from grace_store.base.settings import Kind
+from grace_store.base.settings import ImagesAs, Kind
 from grace_store.base.states import STATE_CODES, STATE_DONE
 from grace_store.base.text import counted
 from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
@@ -39,7 +40,7 @@ Regions = dict[str, tuple[int, Array]]
 def create_signal(store: Store, signal: Signal) -> SignalView:
     """Write the empty arrays of a signal and, last, the metadata that makes it exist."""
     keys.check_signal_name(signal.name)
-    check_kind(store, signal.spec.kind)
+    check_kind(store, signal.spec.kind, signal.spec.images_as)
     write_copy(store.backend, signal)
     _write_metadata(store, signal)
     store.backend.write(f"{keys.signal_key(signal.name)}/zarr.json", group_bytes(signal))
@@ -47,13 +48,17 @@ def create_signal(store: Store, signal: Signal) -> SignalView:
     return store.signal(signal.name)
 
 
-def check_kind(store: Store, kind: Kind) -> None:
+def check_kind(store: Store, kind: Kind, images_as: ImagesAs) -> None:
     """Raise unless the version of the format that the store was planned in has signals of this kind."""
-    if version_number(store.plan.format_version) < version_number(KIND_VERSIONS[kind]):
+    planned = version_number(store.plan.format_version)
+    missing = [f"{kind} signals"] if planned < version_number(KIND_VERSIONS[kind]) else []
+    if images_as != "processor" and planned < version_number(IMAGES_AS_VERSION):
+        missing.append(f"signals of images as {images_as} prepares them")
+    if missing:
         raise StoreError(
-            f"{store.location} was planned in version {store.plan.format_version} of the format, which has no {kind} "
-            f"signals: older programs that read the store would fail on them. Plan the same dataset into a new "
-            "--store for them; that takes no model."
+            f"{store.location} was planned in version {store.plan.format_version} of the format, which has no "
+            f"{' or '.join(missing)}: older programs that read the store would fail on them. Plan the same "
+            "dataset into a new --store for them; that takes no model."
         )
 
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from grace_store.base.errors import GraceStoreError, SettingError
-from grace_store.base.settings import ExtractSpec
+from grace_store.base.settings import ExtractSpec, ImagesAs
 from grace_store.base.states import Reason, SetAside, Unusable
 from grace_store.data.image_files import ImageFolder
 from grace_store.data.sample import Sample
 from grace_store.model.failures import in_words, is_out_of_memory
 from grace_store.model.inputs.render import RenderedSample, Renderer
 from grace_store.model.inputs.tokens import SampleTokenizer, TokenizedSample
+from grace_store.model.inputs.trainer_images import as_trainer
 from grace_store.model.inputs.vision import ImageInputs, SampleImages, VisionReader, image_mark, join_images
-from grace_store.model.load.processor import with_pixel_limits
 from grace_store.model.load.weights import LoadedModel
 
 _LOG = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class SampleReader:
         self, loaded: LoadedModel, spec: ExtractSpec, vocab_size: int, images: str | Path | None = None
     ) -> None:
         """Take images, the folder that image paths are in; by default the current one."""
+        self._made_of = (loaded, spec, vocab_size, images)
         max_length = loaded.longest(spec.max_length)
         self._context = loaded.context
         self._renderer = Renderer(
@@ -67,13 +68,19 @@ class SampleReader:
             )
         self._vision: VisionReader | None = None
         if loaded.processor is not None:
+            prepared = as_trainer(spec.images_as, loaded.processor, spec.min_pixels, spec.max_pixels)
             self._vision = VisionReader(
-                with_pixel_limits(loaded.processor, spec.min_pixels, spec.max_pixels),
-                None if spec.text_only else ImageFolder(images or Path.cwd()),
+                prepared.processor,
+                None if spec.text_only else ImageFolder(images or Path.cwd(), prepared.to_rgb),
                 add_special_tokens=self._renderer.adds_special_tokens,
                 max_length=max_length,
                 dtype=next(loaded.model.parameters()).dtype,
             )
+
+    def with_images_as(self, images_as: ImagesAs) -> SampleReader:
+        """Return what reads the same but for its images; raises SettingError where that has no meaning."""
+        loaded, spec, vocab_size, images = self._made_of
+        return SampleReader(loaded, spec.model_copy(update={"images_as": images_as}), vocab_size, images)
 
     def read(self, samples: Sequence[Sample]) -> ReadUnit:
         """Return what became of each sample."""

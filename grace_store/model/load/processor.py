@@ -41,6 +41,11 @@ def read_processor(folder: Path, config: Any, tokenizer: Any) -> Any:
         raise ModelError(_missing_package(folder, error)) from error
     except _UNREADABLE as error:
         raise _unreadable(folder, error) from error
+    if not hasattr(processor, "image_token"):
+        raise ModelError(
+            f"{type(processor).__name__}, the processor of {folder}, has no token that stands for an image among the "
+            "words of a conversation. The model cannot be used."
+        )
     tokenizer.chat_template = processor.chat_template or tokenizer.chat_template
     return processor
 
@@ -96,13 +101,25 @@ def with_pixel_limits(processor: Any, min_pixels: int | None, max_pixels: int | 
             f"--min-pixels and --max-pixels have no meaning for this model: {type(images).__name__} brings all images "
             "to sizes of its own."
         )
-    low, high = min_pixels or size["shortest_edge"], max_pixels or size["longest_edge"]
+    low, high = check_limits(min_pixels or size["shortest_edge"], max_pixels or size["longest_edge"])
+    limits = {"shortest_edge": low, "longest_edge": high}
+    return with_image_settings(processor, size=type(images.size)(**{**size, **limits}))
+
+
+def check_limits(low: int, high: int) -> tuple[int, int]:
+    """Return the least and the most pixels of an image, or raise SettingError if they exclude each other."""
     if low > high:
         raise SettingError(f"--min-pixels {low} is more than --max-pixels {high}, given or the model's own.")
-    limited = copy.copy(processor)
-    limited.image_processor = copy.deepcopy(images)
-    limited.image_processor.size = type(images.size)(**{**size, "shortest_edge": low, "longest_edge": high})
-    return limited
+    return low, high
+
+
+def with_image_settings(processor: Any, **settings: Any) -> Any:
+    """Return a processor whose image processor has other settings; the one given stays as it is."""
+    changed = copy.copy(processor)
+    changed.image_processor = copy.deepcopy(processor.image_processor)
+    for name, value in settings.items():
+        setattr(changed.image_processor, name, value)
+    return changed
 
 
 def _processor_class(folder: Path, config: Any) -> Any:

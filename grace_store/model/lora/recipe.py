@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from grace_store.base.documents import Count, Document
-from grace_store.base.settings import Attention, Frozen, ModelIdentity, Rendering, canonical_json
+from grace_store.base.settings import Attention, Frozen, ImagesAs, ModelIdentity, Rendering, canonical_json
 
 Schedule = Literal["cosine", "linear", "constant"]
 TrainingDtype = Literal["float32", "bfloat16"]
@@ -79,6 +79,7 @@ class WarmupSpec(Frozen):
     max_length: int = Field(default=4096, ge=2)
     """Leave conversations with more tokens out."""
     text_only: bool = False
+    images_as: ImagesAs = Field(default="processor", exclude_if=lambda value: value == "processor")
     min_pixels: int | None = Field(default=None, ge=1)
     max_pixels: int | None = Field(default=None, ge=1)
     train_eos: bool = True
@@ -117,6 +118,7 @@ class WarmupRequest(Frozen):
     system: str | None = None
     max_length: int | None = None
     text_only: bool | None = None
+    images_as: ImagesAs | None = None
     min_pixels: int | None = None
     max_pixels: int | None = None
     train_eos: bool | None = None

@@ -19,6 +19,7 @@ CHECKS: dict[str, Callable[[DoctorJob, Seen], Finding | None]] = {
     "place": machine_checks.examine_place,
     "model": model_checks.examine_model,
     "samples": model_checks.examine_samples,
+    "trainer": model_checks.examine_trainer,
     "disk": machine_checks.examine_disk,
     "gradient": model_checks.examine_gradient,
     "batches": model_checks.examine_batches,

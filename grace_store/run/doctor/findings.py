@@ -63,7 +63,7 @@ class DoctorJob:
     """Devices that share the work."""
     door: str = PROXY
     reference: str = "grace_store.model.autograd_check"
-    """The module that knows autograd and the device's memory."""
+    """The module that knows autograd, the device's memory, and how trainers prepare images."""
 
 
 @dataclass(slots=True)

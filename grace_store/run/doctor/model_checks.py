@@ -61,6 +61,29 @@ def examine_samples(job: DoctorJob, seen: Seen) -> Finding | None:
     return Finding("samples", verdict, text, f"The first: {remedy}." if remedy else "", figures)
 
 
+def examine_trainer(job: DoctorJob, seen: Seen) -> Finding | None:
+    """How many samples' images a trainer would show the model otherwise, or in other numbers of tokens."""
+    shown = _spread([sample for sample in seen.samples if sample.images], 2 * NUM_TRIAL)
+    if seen.extractor is None or seen.spec is None or seen.spec.model.processor is None or seen.spec.text_only:
+        return None
+    if not shown:
+        return None
+    reference: Any = importlib.import_module(job.reference)
+    own = seen.spec.images_as
+    found = reference.shown_otherwise(seen.extractor, shown, own)
+    others = "".join(
+        f"; {name} shows {counted(differ, 'sample')} otherwise, {other_tokens} with another number of tokens"
+        for name, (differ, other_tokens) in found.items()
+    )
+    others = others or "; what trainers do with images of this model is not known"
+    text = f"images of {counted(len(shown), 'sample')} prepared as {own} does{others}"
+    figures = {f"differ_from_{name}": differ for name, (differ, _) in found.items()}
+    if job.request.images_as is not None or not any(figures.values()):
+        return Finding("trainer", "ok", text, "", figures)
+    remedy = "Give --images-as with the trainer that the subset is for; processor is also TRL's way."
+    return Finding("trainer", "warn", text, remedy, figures)
+
+
 def _spread(samples: Sequence[Sample], count: int) -> list[Sample]:
     """Return some samples, from the shortest to the longest."""
     ordered = sorted(samples, key=num_chars)

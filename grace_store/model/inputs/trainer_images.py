@@ -1,0 +1,134 @@
+"""How trainers prepare an image for a model, one entry for each: its way to RGB and its size.
+
+    processor       upright, white where transparent, of the size that the model's processor gives it; TRL's way, too
+    ms-swift        neither turned nor put on white; of Qwen's families within limits of its own
+    llama-factory   neither turned nor put on white; within limits of its own before the processor's
+
+Each was held against the trainer itself: jobs/trainers/record.py writes down what that makes of images of every kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from grace_store.base.errors import SettingError
+from grace_store.base.settings import ImagesAs
+from grace_store.data.image_files import ToRgb, upright_on_white
+from grace_store.model.load.processor import check_limits, with_image_settings, with_pixel_limits
+
+_QWEN = ("Qwen2VLProcessor", "Qwen2_5_VLProcessor", "Qwen3VLProcessor")
+_MEASURED = (*_QWEN, "LlavaProcessor")
+"""Processors of the families that were held against the trainers."""
+_QWEN_TOKENS = (4, 16384)
+"""Least and most tokens that qwen_vl_utils, and so ms-swift, makes of an image."""
+_QWEN_RATIO = 200
+"""Longer images are refused by qwen_vl_utils and by transformers, and widened by LLaMA-Factory."""
+_FACTORY_PIXELS = (32 * 32, 768 * 768)
+_FACTORY_SIDE, _FACTORY_RATIO = 28, 180
+"""What LLaMA-Factory brings the shorter side of Qwen's images to at least, and longer images than _QWEN_RATIO to."""
+
+Limit = int | None
+
+
+class Prepared(NamedTuple):
+    """What images go through."""
+
+    processor: Any
+    to_rgb: ToRgb
+    """Before the processor."""
+
+
+def as_trainer(images_as: ImagesAs, processor: Any, min_pixels: Limit, max_pixels: Limit) -> Prepared:
+    """Return how a trainer prepares images for a model; limits that are None are the trainer's own."""
+    kind = type(processor).__name__
+    if images_as != "processor" and kind not in _MEASURED:
+        raise SettingError(
+            f"--images-as {images_as} has no meaning for this model: what {images_as} does with the images of "
+            f"{kind} is not known. Leave it out."
+        )
+    return TRAINERS[images_as](processor, min_pixels, max_pixels)
+
+
+def _as_processor(processor: Any, low: Limit, high: Limit) -> Prepared:
+    return Prepared(with_pixel_limits(processor, low, high), upright_on_white)
+
+
+# ---------------------------------------------------------------- ms-swift
+
+
+def _as_ms_swift(processor: Any, low: Limit, high: Limit) -> Prepared:
+    if type(processor).__name__ not in _QWEN:
+        return Prepared(with_pixel_limits(processor, low, high), _plain_rgb)
+    side = processor.image_processor.patch_size * processor.image_processor.merge_size
+    # ms-swift counts its limits in tokens.
+    tokens = [own if limit is None else limit // side**2 for limit, own in zip((low, high), _QWEN_TOKENS, strict=True)]
+    least, most = check_limits(tokens[0] * side**2, tokens[1] * side**2)
+
+    def to_rgb(image: Image.Image) -> Image.Image:
+        return _plain_rgb(image).resize(_qwen_size(image.size, side, least, most))
+
+    return Prepared(with_image_settings(processor, do_resize=False), to_rgb)
+
+
+def _plain_rgb(image: Image.Image) -> Image.Image:
+    image.info.pop("transparency", None)  # lost all the same, and Pillow warns of it
+    return image.convert("RGB")
+
+
+def _qwen_size(size: tuple[int, int], side: int, least: int, most: int) -> tuple[int, int]:
+    """Return the size of whole tokens that qwen_vl_utils gives an image."""
+    if max(size) > _QWEN_RATIO * min(size):
+        raise ValueError(f"absolute aspect ratio must be smaller than {_QWEN_RATIO}, got {max(size) / min(size)}")
+    width, height = (max(side, round(length / side) * side) for length in size)
+    if width * height > most:
+        scale = math.sqrt(size[0] * size[1] / most)
+        width, height = (math.floor(length / scale / side) * side for length in size)
+    elif width * height < least:
+        scale = math.sqrt(least / (size[0] * size[1]))
+        width, height = (math.ceil(length * scale / side) * side for length in size)
+    return width, height
+
+
+# ---------------------------------------------------------------- LLaMA-Factory
+
+
+def _as_llama_factory(processor: Any, low: Limit, high: Limit) -> Prepared:
+    least, most = check_limits(low or _FACTORY_PIXELS[0], high or _FACTORY_PIXELS[1])
+    is_qwen = type(processor).__name__ in _QWEN
+
+    def to_rgb(image: Image.Image) -> Image.Image:
+        # Resized in its own mode: Pillow takes other pixels for a palette than for colours.
+        if image.width * image.height > most:
+            image = _of_pixels(image, most)
+        if image.width * image.height < least:
+            image = _of_pixels(image, least)
+        image = _plain_rgb(image)
+        return _widened(image) if is_qwen else image
+
+    return Prepared(processor, to_rgb)
+
+
+def _of_pixels(image: Image.Image, pixels: int) -> Image.Image:
+    scale = math.sqrt(pixels / (image.width * image.height))
+    return image.resize((int(image.width * scale), int(image.height * scale)))
+
+
+def _widened(image: Image.Image) -> Image.Image:
+    if min(image.size) < _FACTORY_SIDE:
+        image = image.resize((max(image.width, _FACTORY_SIDE), max(image.height, _FACTORY_SIDE)))
+    if image.width > _QWEN_RATIO * image.height:
+        image = image.resize((image.height * _FACTORY_RATIO, image.height))
+    if image.height > _QWEN_RATIO * image.width:
+        image = image.resize((image.width, image.width * _FACTORY_RATIO))
+    return image
+
+
+TRAINERS: dict[ImagesAs, Callable[[Any, Limit, Limit], Prepared]] = {
+    "processor": _as_processor,
+    "ms-swift": _as_ms_swift,
+    "llama-factory": _as_llama_factory,
+}

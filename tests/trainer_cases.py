@@ -1,0 +1,147 @@
+"""What trainers were asked: tiny models, pictures of every kind, and conversations. See jobs/trainers/record.py.
+
+python -m tests.trainer_cases DIR      # writes models, pictures and cases.json for the recording
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from tests.tiny_models import tiny_text_model
+from tests.tiny_vision_models import QWEN_TEMPLATE, VISION_FAMILIES, Family, _write, picture, tiny_vision_model
+
+THINKING_TEMPLATE = (  # Qwen3's, without its tools
+    "{% set ns = namespace(last=0) %}{% for message in messages %}{% if message.role == 'user' %}"
+    "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}{% for message in messages %}"
+    "{% set content = message.content %}{% set thought = '' %}"
+    "{% if message.role == 'assistant' and '</think>' in content %}"
+    "{% set thought = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}"
+    "{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+    "{{ '<|im_start|>' + message.role + '\n' }}"
+    "{% if message.role == 'assistant' and loop.index0 > ns.last and (loop.last or thought) %}"
+    "{{ '<think>\n' + thought.strip('\n') + '\n</think>\n\n' + content.lstrip('\n') }}"
+    "{% else %}{{ content }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+_DEFAULT_SYSTEM = (
+    "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
+)
+CLIP_MEAN, CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+
+
+def _save_qwen(kind: str, **settings: Any) -> Any:
+    """Return what saves the image processor that the real model has."""
+    shared = {"image_processor_type": "Qwen2VLImageProcessorFast", "processor_class": kind, "merge_size": 2}
+    made = {**shared, "temporal_patch_size": 2, **settings}
+    return lambda _, folder: _write(folder / "preprocessor_config.json", made)
+
+
+def _family(name: str, kind: str, template: str, patch_size: int, **settings: Any) -> Family:
+    plain = VISION_FAMILIES[name]
+
+    def config(tokenizer: Any) -> Any:
+        made = plain.config(tokenizer)
+        made.vision_config.patch_size = patch_size
+        return made
+
+    return Family(plain.tokens, template, config, _save_qwen(kind, patch_size=patch_size, **settings))
+
+
+MODELS: dict[str, Family | str] = {
+    "qwen3_vl": _family(
+        "qwen3_vl",
+        "Qwen3VLProcessor",
+        QWEN_TEMPLATE,
+        16,
+        size={"shortest_edge": 65536, "longest_edge": 16777216},
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
+    ),
+    "qwen2_5_vl": _family(
+        "qwen2_5_vl",
+        "Qwen2_5_VLProcessor",
+        _DEFAULT_SYSTEM + QWEN_TEMPLATE,
+        14,
+        size={"shortest_edge": 3136, "longest_edge": 12845056},
+        image_mean=CLIP_MEAN,
+        image_std=CLIP_STD,
+    ),
+    "llava": VISION_FAMILIES["llava"],
+    "qwen3": THINKING_TEMPLATE,
+}
+"""Vision-language families with the limits that the real models have, and a text model that thinks."""
+
+RESPONSE = "Step 1: Tom starts with 3 apples.\nStep 2: 3 + 4 = 7.\nAnswer: 7"
+THOUGHT = f"<think>\nTom starts with 3 apples.\n</think>\n\n{RESPONSE}"
+ASKED = {"role": "user", "content": "How many apples does he have now?"}
+AGAIN = {"role": "user", "content": "And what is 3 + 4?"}
+
+
+def _said(response: str) -> dict[str, str]:
+    return {"role": "assistant", "content": response}
+
+
+CONVERSATIONS: dict[str, list[dict[str, str]]] = {
+    "plain": [ASKED, _said(RESPONSE)],
+    "system": [{"role": "system", "content": "Be brief."}, ASKED, _said(RESPONSE)],
+    "earlier turn": [ASKED, _said("It is 7."), AGAIN, _said(RESPONSE)],
+    "space before": [ASKED, _said(" " + RESPONSE)],
+    "lines around": [ASKED, _said(f"\n\n{RESPONSE}\n")],
+    "thought": [ASKED, _said(THOUGHT)],
+    "earlier thought": [ASKED, _said(THOUGHT), AGAIN, _said(THOUGHT)],
+}
+
+
+def pictures() -> dict[str, Image.Image]:
+    """Return a picture of every kind; only what Pillow writes without loss."""
+    sizes = {
+        "28x28": (28, 28), "10x600": (10, 600), "30x200": (30, 200), "100x60": (100, 60), "255x255": (255, 255),
+        "300x300": (300, 300), "800x900": (800, 900), "2100x1500": (2100, 1500),
+    }  # fmt: skip
+    made = {name: picture(*size, seed=i) for i, (name, size) in enumerate(sizes.items())}
+    fading = Image.linear_gradient("L")
+    for name, size in {"small": (300, 260), "large": (1000, 800)}.items():
+        plain = picture(*size, seed=len(name))
+        seen_through = plain.copy()
+        seen_through.putalpha(fading.resize(size))
+        made[f"alpha {name}"] = seen_through
+        made[f"palette {name}"] = plain.quantize(64)
+        made[f"grey {name}"] = plain.convert("L")
+    made["grey alpha"] = made["alpha small"].convert("LA")
+    made["palette alpha"] = made["palette small"].copy()
+    made["palette alpha"].info["transparency"] = bytes(range(0, 256, 4))
+    made["turned"] = picture(300, 130)
+    made["turned"].getexif()[0x0112] = 6
+    return made
+
+
+def save_picture(image: Image.Image, path: Path) -> Path:
+    image.save(path, "PNG", exif=image.getexif(), compress_level=1)
+    return path
+
+
+def make_model(name: str, folder: Path) -> Path:
+    made = MODELS[name]
+    if isinstance(made, str):
+        return tiny_text_model(name, folder, chat_template=made)
+    return tiny_vision_model(made, folder)
+
+
+def main(folder: Path) -> None:
+    """Write models, pictures and all that is asked of them."""
+    images = {}
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    for name, image in pictures().items():
+        images[name] = str(save_picture(image, (folder / "images" / f"{name.replace(' ', '_')}.png").absolute()))
+    for name in MODELS:
+        make_model(name, folder / name)
+    (folder / "cases.json").write_text(json.dumps({"images": images, "conversations": CONVERSATIONS}, indent=1))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
