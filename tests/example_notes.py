@@ -36,7 +36,17 @@ from grace_store.artifacts.notes import (
     TargetsNote,
 )
 from grace_store.base.documents import Document
+from grace_store.base.settings import ModelIdentity
 from grace_store.likeness.coverage import RandomInterval
+from grace_store.model.lora.recipe import (
+    CheckpointState,
+    LeftOut,
+    Recipe,
+    SampleRef,
+    WarmupDone,
+    WarmupSpec,
+    WarmupSubset,
+)
 from grace_store.values.agreement import Agreement
 from grace_store.values.grid import Grid, SweepSpec
 from grace_store.values.methods.heuristic_spec import HeuristicSpec
@@ -213,6 +223,26 @@ FIDELITY = FidelityDocument(
 )
 ALIGNMENTS = SampleAlignments(value=0.5, answer_alignment=(0.5, 0.25), history_alignment=(math.nan, 0.25))
 
+MODEL = ModelIdentity(
+    architecture="Qwen3ForCausalLM",
+    hidden_size=48,
+    vocab_size=400,
+    config="3" * 64,
+    weights="4" * 64,
+    tokenizer="5" * 64,
+)
+WARMUP_SUBSET = WarmupSubset(num_planned=10, ratio="0.2", seed=0, samples=(SampleRef(sample_id="s0", row=0),))
+CHECKPOINT = CheckpointState(
+    step=2,
+    num_steps=4,
+    fraction="0.5",
+    learning_rate=1e-4,
+    mean_learning_rate=5e-5,
+    loss=1.5,
+    base=MODEL,
+    recipe_sha256="6" * 64,
+)
+
 EXAMPLES: dict[str, Document] = {
     "scores": SCORES,
     "scores by a heuristic": SCORES.model_copy(update={"spec": HeuristicSpec(method="random", seed=7)}),
@@ -232,5 +262,28 @@ EXAMPLES: dict[str, Document] = {
     "fidelity": FIDELITY,
     "fidelity with all fields": FIDELITY.model_copy(
         update={"samples": (FidelitySample(sample_id="s0", scores={"proxy": ALIGNMENTS}),)}
+    ),
+    "recipe of a warm-up": Recipe(
+        spec=WarmupSpec(model=MODEL, rendering="template", checkpoints=("0.5", "1")),
+        plan_sha256="7" * 64,
+        subset_sha256=WARMUP_SUBSET.fingerprint(),
+        origin={"model": "models/m", "store": "s.zarr", "images": "."},
+    ),
+    "subset of a warm-up": WARMUP_SUBSET,
+    "subset of a warm-up with all fields": WARMUP_SUBSET.model_copy(
+        update={
+            "heldout": (SampleRef(sample_id="s1", row=1),),
+            "left_out": (LeftOut(sample_id="s0", row=0, reason="too_long", detail="5000 tokens"),),
+        }
+    ),
+    "checkpoint of a warm-up": CHECKPOINT,
+    "checkpoint of a warm-up with all fields": CHECKPOINT.model_copy(update={"heldout_loss": 1.25}),
+    "end of a warm-up": WarmupDone(
+        recipe_sha256="6" * 64,
+        num_planned=10,
+        num_samples=2,
+        num_left_out=0,
+        num_steps=4,
+        checkpoints=("checkpoint-2", "checkpoint-4"),
     ),
 }

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import grace_store.artifacts
+import grace_store.model.lora.recipe
 from grace_store.artifacts.notes import StoreNote
 from grace_store.artifacts.schemas import NOTES, kind_of, note_schema
 from grace_store.base.documents import FIRST_VERSION, METADATA_KEY, VERSION, Document, write_document
@@ -42,6 +43,10 @@ HEADINGS = {
     "duplicates": "field of duplicates",
     "diversity": "field of diversity",
     "fidelity": "field of fidelity",
+    "warmup_recipe": "field of a warm-up's recipe",
+    "warmup_subset": "field of a warm-up's subset",
+    "warmup_checkpoint": "field of a warm-up's checkpoint",
+    "warmup_done": "field of a warm-up's end",
 }
 
 
@@ -63,7 +68,7 @@ def test_every_kind_of_document_has_a_schema():
     modules = [
         import_module(f"grace_store.artifacts.{each.name}")
         for each in pkgutil.iter_modules(grace_store.artifacts.__path__)
-    ]
+    ] + [grace_store.model.lora.recipe]
     found = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
     kinds = {
         each for each in found if issubclass(each, Document) and isinstance(each.model_fields["kind"].default, str)
@@ -197,7 +202,8 @@ def results(tmp_path_factory) -> dict[str, dict[str, Any]]:
 
 
 def test_notes_that_commands_write_are_valid(results):
-    assert {note["kind"] for note in results.values()} == set(SCHEMAS) - {"fidelity"}
+    elsewhere = {"fidelity", *(kind for kind in SCHEMAS if kind.startswith("warmup"))}
+    assert {note["kind"] for note in results.values()} == set(SCHEMAS) - elsewhere
     for name, note in results.items():
         assert note["version"] == VERSION, name
         check(note)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from grace_store.base.errors import SettingError
-from grace_store.base.files import whole_file, whole_folder, write_lines
-from grace_store.run.warmup_recipe import write_whole
+from grace_store.base.files import whole_file, whole_folder, write_lines, write_text
 
 
 def test_a_file_that_fails_half_way_leaves_what_was_there(tmp_path):
@@ -30,7 +29,7 @@ def test_a_file_that_fails_half_way_leaves_what_was_there(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "write", [lambda path: write_lines(path, [b"after"]), lambda path: write_whole(path, b"after\n")]
+    "write", [lambda path: write_lines(path, [b"after"]), lambda path: write_text(path, "after\n")]
 )
 def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch, write):
     path, synced = tmp_path / "a.txt", []

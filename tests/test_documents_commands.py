@@ -6,6 +6,7 @@ Whatever was done to a note, a command ends with a result or with a sentence, ne
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,8 +20,10 @@ from click.testing import CliRunner
 
 from grace_store.base.documents import METADATA_KEY
 from grace_store.base.files import sidecar_of
+from grace_store.base.settings import canonical_json
 from grace_store.cli import main
 from tests.stores import extract_store
+from tests.warmups import make_inputs
 
 Path_ = tuple[str | int, ...]
 WRONG: dict[type, list[Any]] = {
@@ -52,6 +55,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_well("sweep", store.location, "--out", folder / "sweep", "--alpha", "0.3,0.7")
     run_well("duplicates", store.location, "--out", folder / "duplicates.parquet")
     run_well("diversity", store.location, "--scores", folder / "scores.parquet", "--out", folder / "diversity.json")
+    (folder / "inputs").mkdir()
+    model, data = make_inputs(folder / "inputs")
+    recipe = ["--ratio", "0.1", "--batch-size", 4, "--heldout", 2, "--min-steps", 2, "--threads", 1]
+    run_well("warmup", "--model", model, "--data", data, "--out", folder / "warmup", *recipe)
     return folder
 
 
@@ -124,6 +131,21 @@ def json_file(place: Callable[[Path], Path]) -> tuple[Callable[..., Any], Callab
     return read, lambda path, note: place(path).write_text(json.dumps(note), encoding="utf-8") and None
 
 
+def read_sealed(folder: Path) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))["grace_store"]
+    return body
+
+
+def write_sealed(folder: Path, note: dict[str, Any]) -> None:
+    sealed = {"grace_store": note, "grace_store_sha256": hashlib.sha256(canonical_json(note)).hexdigest()}
+    (folder / "recipe.json").write_text(json.dumps(sealed), encoding="utf-8")
+
+
+WARM_UP = ("warmup", "--out", "{it}")
+EXTRACT = (
+    "extract", "--store", "{it}/plan.zarr", "--model", "{made}/inputs/model", "--adapter", "{it}/checkpoint-2",
+    "--signal", "warm", "--device", "cpu", "--threads", "1",
+)  # fmt: skip
 CARRIERS = (
     Carrier(
         "scores.parquet", read_table, write_table,
@@ -163,6 +185,9 @@ CARRIERS = (
         "diversity.json", *json_file(lambda path: path),
         (("report", "{store}", "--diversity", "{it}", "--out", "{out}/r.html"),),
     ),
+    Carrier("warmup", read_sealed, write_sealed, (WARM_UP,)),
+    Carrier("warmup", *json_file(lambda folder: folder / "done.json"), (WARM_UP,)),
+    Carrier("warmup", *json_file(lambda folder: folder / "checkpoint-2" / "training_state.json"), (WARM_UP, EXTRACT)),
 )  # fmt: skip
 READINGS = [(carrier, command) for carrier in CARRIERS for command in carrier.commands]
 
@@ -181,7 +206,8 @@ def test_no_note_ends_in_a_traceback(
     if command[0] == "report":
         # All that a page is made from is read before anything is computed; a page itself takes seconds.
         monkeypatch.setattr("grace_store.pages.report.status", _stop)
-    words = [word.format(it=it, out=out, store=made / "store.zarr", scores=made / "scores.parquet") for word in command]
+    places = {"it": it, "out": out, "made": made, "store": made / "store.zarr", "scores": made / "scores.parquet"}
+    words = [word.format(**places) for word in command]
     num_refused = 0
     for name, note in spoilt_notes(carrier.read(it)):
         carrier.write(it, note)

@@ -24,7 +24,7 @@ from grace_store.base.settings import DataSpec, ExtractSpec, GradientSpec, Per, 
 from grace_store.base.states import STATE_CODES, Reason
 from grace_store.store import keys, layout
 from grace_store.store.opened import Store
-from grace_store.store.rotation import Rotation
+from grace_store.store.storages import Rotation
 from grace_store.store.unit_writer import UnitWriter, complete_signal
 from tests.format_page import SCHEMAS, TEXT, names_in, table, tables
 from tests.stores import (

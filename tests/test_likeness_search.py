@@ -9,8 +9,7 @@ from grace_store.base.events import SamplesCompared, Warned
 from grace_store.likeness import search
 from grace_store.likeness import vector_sources as sources
 from grace_store.likeness.forest import connected
-from grace_store.likeness.recall import Truth
-from grace_store.likeness.search import IndexPlan, plan_index, similar_pairs
+from grace_store.likeness.search import IndexPlan, Truth, plan_index, similar_pairs
 from tests.vector_stores import ArraySource, at_cosine, brute_force_groups
 
 NUM, SIZE, FLOOR = 20_000, 64, 0.92
@@ -147,7 +146,7 @@ def test_a_bad_search_has_a_bad_recall(vectors):
 
 
 def test_recall_looks_at_fewer_points_where_there_are_too_many_pairs(vectors, monkeypatch):
-    monkeypatch.setattr("grace_store.likeness.recall.MAX_PAIRS", 5000)
+    monkeypatch.setattr("grace_store.likeness.search.MAX_PAIRS", 5000)
     same = np.tile(vectors[:1], (100, 1))
     counted = Truth(FLOOR, np.arange(64), np.tile(vectors[:1], (64, 1)))
     for start in range(0, 400, 100):

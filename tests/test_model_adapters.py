@@ -342,7 +342,7 @@ def test_signals_are_named_for_their_adapters(plain, tmp_path):
     assert name_signals(["warmup-20"], checkpoints[1:2]) == [("warmup-20", checkpoints[1])]
     assert name_signals([], []) == [("base", None)]
     assert name_signals(["mine"], []) == [("mine", None)]
-    with pytest.raises(SettingError, match="1 --signal names for 3 adapters"):
+    with pytest.raises(SettingError, match="1 --signal name for 3 adapters"):
         name_signals(["a"], [str(tmp_path)])
     with pytest.raises(SettingError, match="Several adapters would be written as signal 'checkpoint-3'"):
         name_signals([], [checkpoints[0], checkpoints[0]])

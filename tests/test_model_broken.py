@@ -89,7 +89,7 @@ def change_tensor(folder: Path, value: float) -> None:
 )
 def test_damaged_weight_files(folder, breakage):
     breakage(folder)
-    with pytest.raises(ModelError, match=rf"{WEIGHTS} is damaged or cut off .*Copy it anew"):
+    with pytest.raises(ModelError, match=rf"{WEIGHTS} is damaged or cut off .*Copy it again"):
         open_model(folder)
 
 

@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-import grace_store.model.gradients.projected_rows as projected_rows
+import grace_store.model.gradients.projection as projected_rows
 import grace_store.model.gradients.sample_gradients as sample_gradients
 from grace_store.base.errors import ModelError, OutOfMemory, SettingError
 from grace_store.base.settings import ExtractRequest, GradientRequest, RunOptions

@@ -14,8 +14,8 @@ import grace_store.model.head.closed_form as head_module
 from grace_store.base.errors import ModelError
 from grace_store.model.head.choose_head import choose_head
 from grace_store.model.head.closed_form import ClosedFormHead, ResponseTokens
-from grace_store.model.head.long_segments import means_of_any_length
 from grace_store.model.head.own_forward import OwnForward, VjpHead
+from grace_store.model.proxy import means_of_any_length
 from tests.tiny_models import FAMILIES, tiny_text_model
 
 NOT_PLAIN = {"gemma2", "gemma3", "granite", "cohere", "minicpm3", "phi", "gptj"}

@@ -57,7 +57,7 @@ def test_a_cuda_device_becomes_the_current_one(folder, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(loading, "_read_weights", read_weights)
     with pytest.raises(ModelError, match=r"reached with \[device\(type='cuda', index=3\)\]"):
-        loading.load_described(described, "float32", "sdpa", "cuda:3", 1)
+        loading.load(described, "float32", "sdpa", "cuda:3", 1)
 
 
 def test_sharded_weights_load(tmp_path, folder):

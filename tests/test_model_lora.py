@@ -24,8 +24,7 @@ from grace_store.base.events import Note
 from grace_store.model.load.weights import LoadedModel, load
 from grace_store.model.lora.layers import adapter_config, attach_fresh_adapter, target_names, trainable
 from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupRequest, WarmupSpec
-from grace_store.model.lora.schedule import checkpoint_steps, learning_rate, mean_learning_rate
-from grace_store.model.lora.step_loop import StepLoop, TrainingSet
+from grace_store.model.lora.step_loop import StepLoop, TrainingSet, checkpoint_steps, learning_rate, mean_learning_rate
 from grace_store.model.lora.trainer import resolve_warmup
 from grace_store.model.lora.training import AdapterTrainer
 from grace_store.model.lora.training_data import TrainingSample
@@ -304,7 +303,7 @@ def test_what_gets_no_adapter_is_told_before_the_first_step(tmp_path, family, le
         out=tmp_path,
         recipe_sha256="0",
         save_seconds=1e9,
-        ranks=Ranks(),
+        is_first=True,
         listener=lambda event: notes.append(event.text) if isinstance(event, Note) else None,
     )
     loop.run(threading.Event())

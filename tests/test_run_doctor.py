@@ -21,9 +21,9 @@ from PIL import Image
 from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions
 from grace_store.cli import main
 from grace_store.model.head.closed_form import ClosedFormHead
-from grace_store.run.doctor import doctor, machine
+from grace_store.run.doctor import doctor, machine_checks
 from grace_store.run.doctor.findings import DoctorJob, Examination, Finding
-from grace_store.run.doctor.machine import Room, try_place
+from grace_store.run.doctor.machine_checks import Room, try_place
 from tests import fake_model
 from tests.fake_model import FakeExtractor, FakePending, make_fake_model
 from tests.jobs import record
@@ -228,7 +228,7 @@ def test_a_full_disk_is_seen_before_it_is_full(
     fake: DoctorJob, monkeypatch: pytest.MonkeyPatch, free: int, verdict: str
 ) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage(10**12, 0, free))
+    monkeypatch.setattr(machine_checks.shutil, "disk_usage", lambda _: usage(10**12, 0, free))
     found = finding(doctor(fake), "disk")
     assert (found.verdict, found.figures["free_bytes"]) == (verdict, free)
 
@@ -296,16 +296,16 @@ def test_little_memory_is_warned_of(fake: DoctorJob, monkeypatch: pytest.MonkeyP
 
 def test_memory_is_that_of_the_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 2000 kB\nMemAvailable: 1000 kB\n")
-    monkeypatch.setattr(machine, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
-    assert machine.main_memory() == Room(1000 * 1024, 2000 * 1024)
+    monkeypatch.setattr(machine_checks, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(machine_checks, "_CGROUP", tmp_path)
+    assert machine_checks.main_memory() == Room(1000 * 1024, 2000 * 1024)
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("400000\n")
-    assert machine.main_memory() == Room(600_000, 1_000_000)
+    assert machine_checks.main_memory() == Room(600_000, 1_000_000)
     (tmp_path / "memory.max").write_text("max\n")
-    assert machine.main_memory() == Room(1000 * 1024, 2000 * 1024)
+    assert machine_checks.main_memory() == Room(1000 * 1024, 2000 * 1024)
     (tmp_path / "meminfo").unlink()
-    assert machine.main_memory() is None
+    assert machine_checks.main_memory() is None
 
 
 def test_the_command_says_go_or_what_to_change(job: DoctorJob) -> None:

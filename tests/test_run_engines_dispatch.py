@@ -125,7 +125,7 @@ def test_a_place_where_workers_do_not_start_is_left_out() -> None:
         wanted.append(floor.dispatch.lost(unready, words="It died.", in_order=False, num_workers=1))
     assert wanted == [True, False]
     assert floor.dispatch.left_out == {"7"}
-    with pytest.raises(WorkerDied, match=r"No worker is left, and 4 units are to do\. It died\."):
+    with pytest.raises(WorkerDied, match=r"No worker is left, with 4 units still to do\. It died\."):
         floor.dispatch.conclude()
 
 

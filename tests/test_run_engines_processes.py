@@ -99,7 +99,7 @@ def test_a_device_that_does_not_start_is_left_out_and_the_others_go_on(
 @pytest.mark.usefixtures("repo_on_path")
 def test_without_any_device_that_starts_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_MODEL_BAD_DEVICE", "7")
-    with pytest.raises(WorkerDied, match="No worker is left, and 6 units are to do"):
+    with pytest.raises(WorkerDied, match="No worker is left, with 6 units still to do"):
         extract(make_job(tmp_path, engine=processes("7")))
 
 

@@ -18,8 +18,7 @@ from grace_store.base.events import Note, UnitCommitted, Warned
 from grace_store.base.settings import ExtractRequest, ExtractSpec, GradientRequest, GradientSpec, RunOptions
 from grace_store.cli import main
 from grace_store.curate.score import score
-from grace_store.run.estimate import expected_bytes
-from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.extract import ExtractJob, expected_bytes, extract
 from grace_store.run.open_signal import choose_signals, name_signals
 from grace_store.run.repair import repair
 from grace_store.run.status import status

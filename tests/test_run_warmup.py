@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,7 +14,9 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
@@ -23,8 +27,11 @@ from safetensors.torch import load_file
 
 import grace_store.model.lora.checkpoints as checkpoints
 import grace_store.model.lora.step_loop as warmup_loop
+from grace_store.artifacts.schemas import note_schema
+from grace_store.base.documents import FIRST_VERSION, read_document
 from grace_store.base.errors import (
     Corrupt,
+    DataError,
     Interrupted,
     ModelError,
     NothingUsable,
@@ -33,17 +40,18 @@ from grace_store.base.errors import (
     StoreBusy,
 )
 from grace_store.base.events import CheckpointWritten, HeldOutMeasured, Note, StepTaken, Warned
-from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions
+from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions, canonical_json
 from grace_store.model.door import open_extractor, resolve_spec
+from grace_store.model.load.adapter_folder import read_state
 from grace_store.model.load.adapters import check_base, read_adapter
 from grace_store.model.load.weights import describe_model, load
 from grace_store.model.lora.loss_log import LossLog, read_entries
-from grace_store.model.lora.recipe import WarmupRequest
+from grace_store.model.lora.recipe import CheckpointState, Recipe, WarmupDone, WarmupRequest, WarmupSubset
 from grace_store.model.lora.training import AdapterTrainer, StepResult
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.plan import plan
 from grace_store.run.warmup import _held, warmup
-from grace_store.run.warmup_samples import choose_samples, order_steps
+from grace_store.run.warmup_recipe import choose_samples, order_steps, read_recipe
 from grace_store.store.opened import Store
 from grace_store.values.random_values import random_values
 from tests.tiny_models import tiny_text_model
@@ -144,6 +152,101 @@ def test_moments_are_named_for_the_adapters_tensors(finished):
     assert state["mean_learning_rate"] == pytest.approx(np.mean([entries[s]["learning_rate"] for s in (4, 5)]))
     weights = [entries[s]["num_tokens"] for s in (4, 5)]
     assert state["loss"] == pytest.approx(np.average([entries[s]["loss"] for s in (4, 5)], weights=weights))
+
+
+GOLDEN = Path(__file__).parent / "golden" / "warmup-1.0"
+DOCUMENTS = {
+    "recipe.json": Recipe,
+    "subset.json": WarmupSubset,
+    "training_state.json": CheckpointState,
+    "done.json": WarmupDone,
+}
+COMMON = ("kind", "version", "made_by")
+
+
+def said_in(path: Path) -> dict[str, Any]:
+    """Return the content of a document, whether it is sealed or not."""
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found.get("grace_store", found)
+
+
+def make_bare(out: Path) -> None:
+    """Make all documents of a warm-up what an earlier release would have written."""
+    for path in out.rglob("*.json"):
+        if path.name not in DOCUMENTS or "plan.zarr" in path.parts:
+            continue
+        bare = {key: value for key, value in said_in(path).items() if key not in COMMON}
+        if path.name == "recipe.json":
+            bare = {"grace_store": bare, "grace_store_sha256": hashlib.sha256(canonical_json(bare)).hexdigest()}
+        path.write_text(json.dumps(bare))
+
+
+def test_its_documents_are_as_their_schemas_have_them(finished):
+    for path in (*finished.glob("*.json"), finished / "checkpoint-5" / "training_state.json"):
+        model = DOCUMENTS[path.name]
+        assert said_in(path)["kind"] == model.model_fields["kind"].default
+        jsonschema.validate(said_in(path), json.loads(note_schema(model)), jsonschema.Draft202012Validator)
+
+
+def test_documents_from_before_they_had_a_kind_are_read():
+    recipe = read_recipe(GOLDEN)
+    subset = read_document(GOLDEN / "subset.json", WarmupSubset)
+    done = read_document(GOLDEN / "done.json", WarmupDone)
+    state = read_state(GOLDEN)
+    assert recipe.version == subset.version == done.version == state.version == FIRST_VERSION
+    # Digests of what they say are those that were written down then.
+    assert subset.fingerprint() == recipe.subset_sha256
+    assert recipe.fingerprint() == done.recipe_sha256 == state.recipe_sha256
+    assert (state.step, state.base, done.num_samples) == (6, recipe.spec.model, len(subset.samples))
+
+
+def test_a_warm_up_from_before_goes_on_and_is_used(home, finished, tmp_path, monkeypatch):
+    old = tmp_path / "old"
+    shutil.copytree(finished, old)
+    make_bare(old)
+    assert "kind" not in said_in(old / "recipe.json")
+    with monkeypatch.context() as patch:
+        patch.setattr(AdapterTrainer, "take_step", None)
+        notes = []
+        warmup(replace(make_job(home, str(old)), model=None, data=(), request=WarmupRequest()), notes.append)
+        assert any("is complete" in note.text for note in notes)
+        (old / "done.json").unlink()
+        done = warmup(make_job(home, str(old)))
+        assert done == warmup(make_job(home, "finished"))
+    adapter = read_adapter(old / "checkpoint-5")
+    check_base(adapter, describe_model(make_inputs(home)[0]).identity)
+    now = read_state(finished / "checkpoint-5")
+    assert adapter.folder.state.renewed() == now
+    request = ExtractRequest(kind="gradient")
+    run = RunOptions(device="cpu", threads=1)
+    spec = resolve_spec(str(home / "model"), request, run, adapter=str(old / "checkpoint-5"))
+    assert spec.gradient.learning_rate == now.mean_learning_rate
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"version": "1.99"}, "another release of grace-store .* its note has version 1.99"),
+        ({"kind": "subset"}, "of the kind 'subset'"),
+        ({"colour": "red"}, "colour 'red': there is no such field"),
+        ({"recipe_sha256": 7}, "recipe_sha256 7: a text is wanted"),
+    ],
+)
+def test_a_document_that_is_not_ours_is_refused(home, finished, tmp_path, change, told):
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    for path, remedy in ((out / "done.json", "Delete it and run"), (out / "checkpoint-2" / "training_state.json", "")):
+        whole = path.read_text()
+        path.write_text(json.dumps(said_in(path) | change))
+        with pytest.raises(DataError, match=f"{path.name}.*{told}.*{'' if 'version' in change else remedy}"):
+            warmup(make_job(home, str(out)))
+        path.write_text(whole)
+
+
+def test_the_state_beside_another_tools_adapter_is_its_own_business(finished, tmp_path):
+    shutil.copytree(finished / "checkpoint-6", tmp_path / "theirs")
+    (tmp_path / "theirs" / "training_state.json").write_text('{"kind": "trainer", "base": "somewhere"}')
+    assert read_adapter(tmp_path / "theirs").folder.state is None
 
 
 def test_the_same_call_again_does_nothing(home, finished, monkeypatch):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from grace_store.base.errors import MissingExtra, SettingError, StorageError
-from grace_store.run.doctor.machine import try_storage
+from grace_store.run.doctor.machine_checks import try_storage
 from grace_store.store import object_backend
 from grace_store.store.backend import Backend, open_backend
 from tests.s3_server import Fault, Proxy, environment, new_bucket, s3_server

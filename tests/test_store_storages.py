@@ -15,7 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace_store.base.settings import Storage
-from grace_store.store.storages import CODEBOOK, STORAGES, VectorStorage, stored_form
+from grace_store.store.storages import (
+    CODEBOOK,
+    STORAGES,
+    Rotation,
+    VectorStorage,
+    hadamard_blocks,
+    packed_grams,
+    stored_form,
+)
 from tests.stores import ODD_SIZES, RELATIVE_ERROR
 
 Array = npt.NDArray[np.float32]
@@ -194,3 +202,64 @@ def test_every_storage_has_its_cosine_error_stated() -> None:
 def test_cosine_errors_are_those_stated(storage: Storage, size: str, coordinates: str, rms: str, largest: str) -> None:
     measured = cosine_error(storage, int(size), outliers=coordinates == "outliers")
     assert measured == pytest.approx((float(rms), float(largest)), rel=0.1)
+
+
+# ---------------------------------------------------------------- the rotation: orthogonal, and the same for ever
+
+
+@pytest.mark.parametrize("size", [*ODD_SIZES, 127, 256])
+def test_the_rotation_is_orthogonal_and_backward_undoes_forward(size: int) -> None:
+    rotation = Rotation.for_size(size)
+    matrix = rotation.forward(np.eye(size, dtype=np.float32)).astype(np.float64)
+    np.testing.assert_allclose(matrix @ matrix.T, np.eye(size), atol=2e-6)
+    np.testing.assert_allclose(rotation.backward(matrix.astype(np.float32)), np.eye(size), atol=2e-6)
+
+
+def test_blocks_are_sylvester_matrices_largest_first() -> None:
+    h2 = np.array([[1, 1], [1, -1]])
+    h4 = np.kron(h2, h2)
+    expected = np.zeros((7, 7))
+    expected[:4, :4], expected[4:6, 4:6], expected[6, 6] = h4 / 2, h2 / np.sqrt(2), 1
+    np.testing.assert_allclose(hadamard_blocks(np.eye(7, dtype=np.float32)), expected, atol=1e-7)
+
+
+def test_the_rotation_of_a_size_never_changes() -> None:
+    """Stores written years apart share it; these numbers are part of the format."""
+    rotation = Rotation.for_size(12)
+    assert rotation.sign.tolist() == [
+        [1, -1, -1, 1, -1, -1, -1, -1, -1, 1, -1, 1],
+        [1, -1, 1, 1, 1, -1, 1, -1, 1, -1, 1, -1],
+    ]
+    assert rotation.order.tolist() == [0, 4, 5, 10, 3, 9, 8, 11, 1, 6, 7, 2]
+    assert sorted(rotation.order) == list(range(12))
+
+
+def test_an_outlier_is_spread_over_all_coordinates() -> None:
+    spike = np.zeros((1, 2048), dtype=np.float32)
+    spike[0, 77] = 1
+    turned = Rotation.for_size(2048).forward(spike)
+    assert np.abs(turned).max() < 6 / np.sqrt(2048)
+
+
+# ---------------------------------------------------------------- packed Grams: those of a loop
+
+
+@given(st.lists(st.integers(1, 6), max_size=6), st.integers(1, 9))
+@settings(deadline=None, max_examples=50)
+def test_packed_grams_are_those_of_a_loop(num_segments: list[int], size: int) -> None:
+    vectors = np.random.default_rng(size).standard_normal((sum(num_segments), size)).astype(np.float32)
+    expected, start = [], 0
+    for m in num_segments:
+        for i in range(m):
+            for j in range(i + 1):
+                pair = zip(vectors[start + i].tolist(), vectors[start + j].tolist(), strict=True)
+                expected.append(math.fsum(a * b for a, b in pair))
+        start += m
+    packed = packed_grams(vectors, np.array(num_segments, dtype=np.int64))
+    assert packed.dtype == np.float32
+    np.testing.assert_allclose(packed, np.array(expected), rtol=2**-23, atol=1e-14)
+
+
+def test_grams_of_vectors_too_long_for_float32_are_infinite_not_wrong() -> None:
+    assert packed_grams(np.full((1, 4), 1e30, dtype=np.float32), np.array([1])).tolist() == [np.inf]
+    assert packed_grams(np.full((1, 4), 1e-30, dtype=np.float32), np.array([1])).tolist() == [0.0]

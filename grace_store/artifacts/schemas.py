@@ -16,12 +16,16 @@ from grace_store.artifacts.notes import DuplicatesNote, ScoresNote, SubsetNote, 
 from grace_store.base.documents import FIRST_VERSION, VERSION, Document
 from grace_store.base.metadata import Commit, Completion, Plan, Signal
 from grace_store.base.settings import Frozen
+from grace_store.model.lora.recipe import CheckpointState, Recipe, WarmupDone, WarmupSubset
 from grace_store.store.sealed import BODY, SEAL
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.method_spec import MethodSpec
 
-NOTES: tuple[type[Document], ...] = (ScoresNote, SweepNote, SubsetNote, DuplicatesNote, Diversity, FidelityDocument)
-"""Every kind of document beside results. A new kind is a model in ``artifacts`` and its name here."""
+NOTES: tuple[type[Document], ...] = (
+    ScoresNote, SweepNote, SubsetNote, DuplicatesNote, Diversity, FidelityDocument,
+    Recipe, WarmupSubset, CheckpointState, WarmupDone,
+)  # fmt: skip
+"""Every kind of document beside results. A new kind is a model where it is written, and its name here."""
 OMITTED = ("gradient", "images_as")
 """Fields that documents of a store leave out when they are what they were before there was a choice."""
 

@@ -1,7 +1,7 @@
 """Documents: what a command writes about what it wrote. Written, read and checked here and nowhere else.
 
 Each is a JSON object with a kind and a version, beside a file, in the metadata of a Parquet table, or as a file of its
-own. What another program, another version or a slip of the hand made of it is told in a sentence.
+own. One that another program, another release or a mistake changed is refused with the reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, fi
 
 from grace_store import __version__
 from grace_store.base.errors import DataError, SettingError
-from grace_store.base.files import write_text
+from grace_store.base.files import write_json
 from grace_store.base.settings import Frozen, one_sentence
 from grace_store.base.text import without_nan
 
@@ -45,6 +45,10 @@ class Document(Frozen):
     """What it belongs to, in a sentence."""
     maker: ClassVar[str]
     """The command that writes it."""
+    remedy: ClassVar[str] = "Make it again with `grace-store {maker}`."
+    """What to do when it cannot be read."""
+    was_bare: ClassVar[bool] = False
+    """Whether documents of this kind were once written without kind, version and made_by."""
 
     kind: str
     version: str = VERSION
@@ -74,8 +78,7 @@ DocumentT = TypeVar("DocumentT", bound=Document)
 
 def write_document(path: Path, document: Document) -> None:
     """Write a document as a file that people and machines read."""
-    text = json.dumps(document.to_json(), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    write_text(path, text + "\n")
+    write_json(path, document.to_json())
 
 
 def document_metadata(document: Document) -> dict[bytes, bytes]:
@@ -104,8 +107,7 @@ def find_document(path: Path, model: type[DocumentT]) -> DocumentT | None:
 
 def metadata_document(metadata: Mapping[bytes, bytes] | None, model: type[DocumentT], where: str) -> DocumentT:
     """Return the document that a Parquet file's metadata carries, or raise DataError."""
-    raw = (metadata or {}).get(METADATA_KEY)
-    if raw is None:
+    if (raw := (metadata or {}).get(METADATA_KEY)) is None:
         raise DataError(f"{where} is not {model.words}: it carries no note of what made it. {_remedy(model)}")
     return parse_document(raw, model, where)
 
@@ -113,7 +115,7 @@ def metadata_document(metadata: Mapping[bytes, bytes] | None, model: type[Docume
 def parse_document(raw: bytes, model: type[DocumentT], where: str) -> DocumentT:
     """Return the document of a kind that JSON text holds, or raise DataError with what is wrong and what to do."""
     try:
-        content = _with_versions(json.loads(raw.decode()))
+        content = _completed(json.loads(raw.decode()), model)
         # It will be written again, into what is made from it: what JSON cannot hold must not get further.
         text = json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
@@ -125,9 +127,16 @@ def parse_document(raw: bytes, model: type[DocumentT], where: str) -> DocumentT:
     try:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise DataError(
-            f"{where} carries a wrong note of what made it: {one_sentence(error, 'field')}. {_remedy(model)}"
-        ) from None
+        wrong = one_sentence(error, "field")
+        raise DataError(f"{where} carries a wrong note of what made it: {wrong}. {_remedy(model)}") from None
+
+
+def _completed(content: Any, model: type[Document]) -> Any:
+    """Return a document with what earlier releases did not say of it."""
+    if model.was_bare and isinstance(content, dict) and not Document.model_fields.keys() & content.keys():
+        content["kind"] = model.model_fields["kind"].default
+        content["made_by"] = "grace-store (an early release)"
+    return _with_versions(content)
 
 
 def _with_versions(value: Any) -> Any:
@@ -144,9 +153,8 @@ def _check_kind(content: Mapping[str, Any], model: type[Document], where: str) -
     wanted, found = model.model_fields["kind"].default, content.get("kind")
     if found == wanted:
         return
-    if found is None:
-        raise DataError(f"{where} is not {model.words}: its note has no kind. {_remedy(model)}")
-    raise DataError(f"{where} is not {model.words}: its note is of the kind {str(found)[:40]!r}. {_remedy(model)}")
+    told = "has no kind" if found is None else f"is of the kind {str(found)[:40]!r}"
+    raise DataError(f"{where} is not {model.words}: its note {told}. {_remedy(model)}")
 
 
 def _check_version(content: Mapping[str, Any], model: type[Document], where: str) -> None:
@@ -173,4 +181,4 @@ def _is_readable(version: str) -> bool:
 
 
 def _remedy(model: type[Document]) -> str:
-    return f"Make it again with `grace-store {model.maker}`."
+    return model.remedy.format(maker=model.maker)

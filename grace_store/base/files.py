@@ -22,10 +22,7 @@ BUCKET_SCHEMES = ("s3", "gs", "az")
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a name to write to; the file takes its own name once its bytes are on the disk, if nothing goes wrong.
-
-    A link stays one: what it points to is written.
-    """
+    """Yield a name to write to; the file takes its own name when it is on the disk. A link stays a link."""
     given, path = path, path.resolve()
     refuse_file_above(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,13 +86,9 @@ def sync_file(path: Path) -> None:
 
 @contextmanager
 def whole_folder(path: Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
-    """Yield a folder to fill, which then takes its own name.
-
-    A folder of that name is replaced only if it was made here before, as is_ours tells. The old one is deleted when
-    the new one is in its place.
-    """
+    """Yield a folder to fill, which then takes its own name, replacing only what is_ours says was made here before."""
     place = Path(os.path.realpath(path))
-    if place.exists() and not (place.is_dir() and (_is_empty(place) or is_ours(place))):
+    if place.exists() and not (place.is_dir() and (not any(place.iterdir()) or is_ours(place))):
         raise SettingError(f"{path} exists and was not made by this command; choose another --out.")
     part, old = name_beside(place, "part"), name_beside(place, "old")
     part.mkdir(parents=True)
@@ -117,16 +110,11 @@ def whole_folder(path: Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _is_empty(folder: Path) -> bool:
-    return next(folder.iterdir(), None) is None
-
-
 def overlaps(one: Path, other: Path) -> bool:
     """Return whether two places are the same or one lies in the other, whatever links or names lead there."""
     one, other = Path(os.path.realpath(one)), Path(os.path.realpath(other))
-    return any(_is_same(above, other) for above in (one, *one.parents)) or any(
-        _is_same(above, one) for above in other.parents
-    )
+    is_inside = any(_is_same(above, other) for above in (one, *one.parents))
+    return is_inside or any(_is_same(above, one) for above in other.parents)
 
 
 def _is_same(one: Path, other: Path) -> bool:

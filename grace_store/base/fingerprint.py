@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import Mapping
@@ -13,7 +14,6 @@ from typing import Any
 
 from grace_store.base.settings import canonical_json
 
-_BLOCK_BYTES = 1 << 22
 _SETTLED_NS = 2_000_000_000
 """A file touched more recently than this may change again within its clock tick: not remembered."""
 
@@ -21,18 +21,15 @@ _SETTLED_NS = 2_000_000_000
 def cache_folder() -> Path:
     """Return where digests are remembered: $GRACE_STORE_CACHE, or the user's cache folder."""
     chosen = os.environ.get("GRACE_STORE_CACHE")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grace-store"
+    return Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grace-store")
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """Return the sha256 of a file's bytes, read anew only when the file is another one than last time."""
+    """Return the sha256 of a file's bytes, read again only when the file changed since last time."""
     real = Path(path).resolve(strict=True)
     before = _stamp(real)
-    entry = _entry_path(real)
-    remembered = _recall(entry, before)
-    if remembered is not None:
+    entry = cache_folder() / "digests" / f"{hashlib.sha256(os.fsencode(real)).hexdigest()[:32]}.json"
+    if (remembered := _recall(entry, before)) is not None:
         return remembered
     digest = _read_sha256(real)
     if _stamp(real) == before and time.time_ns() - before["ctime_ns"] > _SETTLED_NS:
@@ -46,40 +43,25 @@ def files_sha256(files: Mapping[str, str | os.PathLike[str]]) -> str:
 
 
 def _read_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while block := stream.read(_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _stamp(path: Path) -> dict[str, Any]:
     stat = path.stat()
-    return {
-        "path": str(path),
-        "num_bytes": stat.st_size,
-        "inode": stat.st_ino,
-        "mtime_ns": stat.st_mtime_ns,
-        "ctime_ns": stat.st_ctime_ns,
-    }
-
-
-def _entry_path(path: Path) -> Path:
-    return cache_folder() / "digests" / f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:32]}.json"
+    times = {"mtime_ns": stat.st_mtime_ns, "ctime_ns": stat.st_ctime_ns}
+    return {"path": str(path), "num_bytes": stat.st_size, "inode": stat.st_ino, **times}
 
 
 def _recall(entry: Path, stamp: dict[str, Any]) -> str | None:
-    """Return the remembered digest if the entry is whole and speaks of this very file, else None."""
+    """Return the remembered digest if the entry is whole and is about this very file, else None."""
     try:
         known = json.loads(entry.read_bytes())
     except (OSError, ValueError):
         return None
     if not isinstance(known, dict) or any(known.get(key) != value for key, value in stamp.items()):
         return None
-    digest = known.get("sha256")
-    if isinstance(digest, str) and len(digest) == 64 and set(digest) <= set("0123456789abcdef"):
-        return digest
-    return None
+    return digest if re.fullmatch("[0-9a-f]{64}", digest := str(known.get("sha256"))) else None
 
 
 def _remember(entry: Path, content: dict[str, Any]) -> None:

@@ -1,7 +1,4 @@
-"""Documents that live in stores: the plan, a signal, a commit, the totals.
-
-Everything here is written into stores, so a change is a change of the format (schemas/FORMAT.md).
-"""
+"""Documents in stores: the plan, a signal, a commit, the totals. To change one is to change schemas/FORMAT.md."""
 
 from __future__ import annotations
 
@@ -18,6 +15,11 @@ KIND_VERSIONS: dict[Kind, str] = {"proxy": "1.0", "gradient": "1.1"}
 """The version of the format in which each kind of signal appeared."""
 IMAGES_AS_VERSION = "1.1"
 """That in which images need not be as the processor has them."""
+
+
+def version_number(version: str) -> tuple[int, ...]:
+    """Return a version of the format as numbers that compare as versions do."""
+    return tuple(int(part) for part in version.split("."))
 
 
 class DataFile(Frozen):
@@ -63,10 +65,6 @@ class Plan(Frozen):
         """Return the half-open range of samples in a unit."""
         start = unit * self.samples_per_unit
         return start, min(start + self.samples_per_unit, self.num_samples)
-
-    def units_between(self, start: int, stop: int) -> range:
-        """Return the units that hold samples start..stop."""
-        return range(self.unit_of(start), -(-stop // self.samples_per_unit))
 
 
 class Signal(Frozen):

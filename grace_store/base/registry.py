@@ -10,11 +10,7 @@ ThingT = TypeVar("ThingT", covariant=True)
 
 
 class Registry(Mapping[str, ThingT]):
-    """Each thing is an attribute of a module of its own, imported when it is first asked for.
-
-    The attribute has the same name in all modules, or, if that is None, the module's. The names are known
-    without importing any: a command line can list them at once.
-    """
+    """Each thing is an attribute (or one named as its module) of a module, imported when it is first asked for."""
 
     def __init__(self, package: str, attribute: str | None, names: Sequence[str]) -> None:
         self._package = package

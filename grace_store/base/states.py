@@ -35,11 +35,8 @@ class Reason(StrEnum):
 
 STATE_PLANNED = 0
 STATE_DONE = 1
-STATE_CODES: dict[str, int] = {
-    "planned": STATE_PLANNED,
-    "done": STATE_DONE,
-    **{reason.value: code for code, reason in enumerate(Reason, start=2)},
-}
+_REASON_CODES = {reason.value: code for code, reason in enumerate(Reason, start=2)}
+STATE_CODES: dict[str, int] = {"planned": STATE_PLANNED, "done": STATE_DONE, **_REASON_CODES}
 """The values of sample_state and set_aside_reason. New reasons go at the end of Reason."""
 
 
@@ -58,13 +55,5 @@ class Unusable(Exception):
     """One record or sample cannot be used: carries the reason and a detail for people."""
 
     def __init__(self, reason: Reason, detail: str = "") -> None:
-        self.why = SetAside(reason, detail)
+        self.why, self.reason, self.detail = SetAside(reason, detail), reason, detail
         super().__init__(str(self.why))
-
-    @property
-    def reason(self) -> Reason:
-        return self.why.reason
-
-    @property
-    def detail(self) -> str:
-        return self.why.detail

@@ -22,11 +22,7 @@ class UnitOutcome:
 
 @dataclass(slots=True, kw_only=True)
 class UnitSignals(UnitOutcome):
-    """A vector for each segment of a unit's samples, in the samples' order.
-
-    Rows belong to samples in order, K_i + 1 rows each, the answer last; a sample that was set aside keeps its rows,
-    all zero.
-    """
+    """A vector for each segment: K_i + 1 rows a sample in order, the answer last; zeros where it was set aside."""
 
     segment_vector: Float32Array
     segment_num_tokens: Int32Array

@@ -14,7 +14,7 @@ from grace_store.cli.options import COUNT, PLACE, TEXT, command, flag, option, p
 from grace_store.cli.progress import ProgressDisplay
 
 if TYPE_CHECKING:
-    from grace_store.run.extract_signals import EngineRequest
+    from grace_store.run.extract import EngineRequest
     from grace_store.store.opened import SignalView
 
 
@@ -94,8 +94,7 @@ def extract(
     --device cpu, each CPU). Nodes may come and go. Every node must see store, data and model under the same paths.
     """
     from grace_store.base.settings import DataRequest, ExtractRequest, GradientRequest, RunOptions, wishes_in
-    from grace_store.run.extract import ExtractJob
-    from grace_store.run.extract_signals import extract_signals
+    from grace_store.run.extract import ExtractJob, extract_signals
 
     gradient = GradientRequest(**pick(wishes, GradientRequest))
     job = ExtractJob(
@@ -114,7 +113,7 @@ def extract(
 
 def _engine(wishes: dict[str, Any]) -> EngineRequest:
     from grace_store.run.engines.engine import EngineOptions
-    from grace_store.run.extract_signals import EngineRequest
+    from grace_store.run.extract import EngineRequest
 
     engine, address, workers, shard = (wishes[name] for name in ("engine", "address", "workers", "shard"))
     wait_minutes = wishes["wait_minutes"]

@@ -16,8 +16,7 @@ from grace_store.curate.score import ScoreRequest, score
 from grace_store.read.parallel import map_ordered
 from grace_store.read.vectors import VectorReader
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.packed_grams import packed_grams
-from grace_store.store.storages import STORAGES, stored_form
+from grace_store.store.storages import STORAGES, packed_grams, stored_form
 from grace_store.values.methods.grace import score_ragged
 from grace_store.values.overlap import jaccard_by_chance
 from grace_store.values.ranking import Ratio, budget

@@ -1,7 +1,4 @@
-"""Where the answer of a response begins: pure functions from text to a place, or None. Knows no formats.
-
-The answer opens at its marker and runs to the end. A marker with nothing after it opens nothing.
-"""
+"""Where a response's answer begins, to its end: from text to a place, or None if nothing follows the marker."""
 
 from __future__ import annotations
 
@@ -50,22 +47,16 @@ def answer_line(response: str) -> int | None:
 
 def after_think(response: str) -> int | None:
     """The text after the last ``</think>``; the tag itself closes the last step."""
-    tag = response.rfind("</think>")
-    if tag < 0:
-        return None
-    after = tag + len("</think>")
-    text = response[after:].lstrip()
-    return len(response) - len(text) if text else None
+    _, tag, after = response.rpartition("</think>")
+    return len(response) - len(after.lstrip()) if tag and after.strip() else None
 
 
 def boxed_answer(response: str, *, by_paragraph: bool = False) -> int | None:
-    r"""The line, or the paragraph, that holds the last ``\boxed{...}`` with balanced braces and something in them.
+    r"""The line, or paragraph, that holds the last ``\boxed{...}`` with balanced braces and something in them.
 
-    A line that opens a formula on its own (``\[`` or ``$$``) goes with it. Where the paragraph is the whole
-    response, the line is taken.
+    A line that opens a formula (``\[`` or ``$$``) goes with it; where the paragraph is the whole response, the line.
     """
-    at = _last_boxed(response)
-    if at is None:
+    if (at := _last_boxed(response)) is None:
         return None
     if by_paragraph:
         paragraph = max((start for start in paragraph_starts(response) if start <= at), default=0)
@@ -143,6 +134,5 @@ def _last(pattern: re.Pattern[str], response: str, start: int = 0, *, may_end: b
         pass
     if last is None or not last[0].strip():
         return None
-    if not may_end and response[last.end() :].strip(_MARKUP) in ("", "</CONCLUSION>"):
-        return None
-    return last.start()
+    is_empty = response[last.end() :].strip(_MARKUP) in ("", "</CONCLUSION>")
+    return None if is_empty and not may_end else last.start()

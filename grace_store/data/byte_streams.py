@@ -43,11 +43,9 @@ class RawBlocks:
 
 def text_blocks(raw: Iterable[bytes], compression: Compression, name: str) -> Iterator[bytes]:
     """Yield the decompressed text of a file; DataError naming it when it is damaged or cut short."""
-    if compression == "gz":
-        return _gunzip(raw, name)
-    if compression == "zst":
-        return _unzstd(raw, name)
-    return iter(raw)
+    if compression == "":
+        return iter(raw)
+    return _gunzip(raw, name) if compression == "gz" else _unzstd(raw, name)
 
 
 def damaged(name: str, kind: str, error: Exception) -> DataError:
@@ -76,8 +74,7 @@ def _gunzip(raw: Iterable[bytes], name: str) -> Iterator[bytes]:
         for block in raw:
             while block:
                 if member.eof:
-                    block = block.lstrip(b"\0")  # gzip files may be padded, and may be several in a row
-                    if not block:
+                    if not (block := block.lstrip(b"\0")):  # gzip files may be padded, and may be several in a row
                         break
                     member = zlib.decompressobj(wbits=31)
                 yield member.decompress(block, READ_BYTES)

@@ -12,10 +12,8 @@ NUM_CURSORS = 4
 class Cursor(Protocol):
     """A place in a file from which one can go forward."""
 
-    @property
-    def position(self) -> int:
-        """The first place that can still be read."""
-        ...
+    position: int
+    """The first place that can still be read."""
 
     def close(self) -> None: ...
 
@@ -33,8 +31,7 @@ class CursorPool(Generic[C]):
 
     def at(self, position: int, not_before: int = 0) -> C:
         """Return a cursor that can go forward to position; a new one is opened at not_before."""
-        behind = [cursor for cursor in self._cursors if not_before <= cursor.position <= position]
-        if behind:
+        if behind := [cursor for cursor in self._cursors if not_before <= cursor.position <= position]:
             cursor = max(behind, key=lambda candidate: candidate.position)
             self._cursors.remove(cursor)
         else:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from grace_store.base.errors import DataError, DatasetChanged
 from grace_store.base.metadata import DataFile
@@ -69,15 +69,8 @@ class Dataset:
                 if progress is not None and row % _PROGRESS_RECORDS == 0:
                     progress(row, num_bytes_before + raw.num_bytes)
             num_bytes_before += raw.num_bytes
-            summary.append(
-                DataFile(
-                    path=str(file.path),
-                    kind=file.kind,
-                    num_bytes=raw.num_bytes,
-                    num_records=row_in_file,
-                    sha256=raw.sha256,
-                )
-            )
+            found: dict[str, Any] = {"num_bytes": raw.num_bytes, "num_records": row_in_file, "sha256": raw.sha256}
+            summary.append(DataFile(path=str(file.path), kind=file.kind, **found))
         if progress is not None:
             progress(row, num_bytes_before)
         self._summary = tuple(summary)
@@ -91,10 +84,15 @@ class Dataset:
     def read(self, file: int, offset: int, length: int) -> bytes:
         """Return the raw bytes of the record at a place that a scan gave."""
         with self._lock:
-            reader = self._readers.get(file)
-            if reader is None:
+            if (reader := self._readers.get(file)) is None:
                 reader = self._readers[file] = _open_reader(self.files[file])
-            return reader.read(offset, length)
+            raw = reader.read(offset, length)
+        if raw is None or len(raw) < length:
+            raise DatasetChanged(
+                f"{self.files[file].path}: ends before the record at {offset}; it is not the file that was planned. "
+                "Put that file back, or plan a new store."
+            )
+        return raw
 
     def read_many(self, locators: Iterable[tuple[int, int, int]]) -> Iterator[bytes]:
         """Yield the raw bytes at each (file, offset, length), in the order asked for; ascending is fastest."""
@@ -109,9 +107,7 @@ class Dataset:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -135,55 +131,45 @@ def _open_table(file: RecordFile) -> TableReader:
 def _table_spans(file: RecordFile, raw: RawBlocks) -> Iterator[Span]:
     for _ in raw:  # its digest; the table is then read through pyarrow
         pass
-    table = _open_table(file)
-    try:
+    with closing(_open_table(file)) as table:
         for number, text in enumerate(table.rows()):
-            if len(text) > MAX_RECORD_BYTES:
-                yield Span(number, 0, b"", digest_bytes(text))
-            else:
-                yield Span(number, 0, text, None)
-    finally:
-        table.close()
+            is_large = len(text) > MAX_RECORD_BYTES
+            yield Span(number, 0, b"" if is_large else text, digest_bytes(text) if is_large else None)
 
 
-class _Reader(Protocol):
-    """One file open for random access."""
+class _Reader(NamedTuple):
+    """One file open for random access; fewer bytes than asked for, or None, where it ends before."""
 
-    def read(self, offset: int, length: int) -> bytes: ...
-
-    def close(self) -> None: ...
+    read: Callable[[int, int], bytes | None]
+    close: Callable[[], None]
 
 
 def _open_reader(file: RecordFile) -> _Reader:
     if file.is_table:
-        return _TableRows(file)
-    return _CompressedText(file) if file.compression else _PlainText(file)
+        table = _open_table(file)
+        return _Reader(lambda row, _: table.row(row) if row < table.num_rows else None, table.close)
+    if file.compression:
+        cursors = CursorPool(lambda _: _TextCursor(file))
 
+        def read_on(offset: int, length: int) -> bytes:
+            cursor = cursors.at(offset)
+            try:
+                return cursor.read(offset, length)
+            except DataError:
+                cursors.discard(cursor)
+                raise
 
-def _changed(file: RecordFile, offset: int) -> DatasetChanged:
-    return DatasetChanged(
-        f"{file.path}: ends before the record at {offset}; it is not the file that was planned. "
-        "Put that file back, or plan a new store."
-    )
+        return _Reader(read_on, cursors.close)
+    try:
+        stream = open(file.path, "rb")  # noqa: SIM115 - kept open until close()
+    except OSError as error:
+        raise DataError(f"{file.path}: cannot be read: {error.strerror}") from error
 
+    def read(offset: int, length: int) -> bytes:
+        stream.seek(offset)
+        return stream.read(length)
 
-class _PlainText:
-    def __init__(self, file: RecordFile) -> None:
-        self._file = file
-        try:
-            self._stream = open(file.path, "rb")  # noqa: SIM115 - kept open until close()
-        except OSError as error:
-            raise DataError(f"{file.path}: cannot be read: {error.strerror}") from error
-
-    def read(self, offset: int, length: int) -> bytes:
-        self._stream.seek(offset)
-        raw = self._stream.read(length)
-        if len(raw) < length:
-            raise _changed(self._file, offset)
-        return raw
-
-    def close(self) -> None:
-        self._stream.close()
+    return _Reader(read, stream.close)
 
 
 class _TextCursor:
@@ -208,47 +194,8 @@ class _TextCursor:
 
     def _next(self) -> bool:
         self.position += len(self._block)
-        self._block = next(self._blocks, b"")
-        while not self._block:
-            following = next(self._blocks, None)
-            if following is None:
-                return False
-            self._block = following
-        return True
+        self._block = next((block for block in self._blocks if block), b"")
+        return bool(self._block)
 
     def close(self) -> None:
         self._raw.close()
-
-
-class _CompressedText:
-    def __init__(self, file: RecordFile) -> None:
-        self._file = file
-        self._cursors = CursorPool(lambda _: _TextCursor(file))
-
-    def read(self, offset: int, length: int) -> bytes:
-        cursor = self._cursors.at(offset)
-        try:
-            raw = cursor.read(offset, length)
-        except DataError:
-            self._cursors.discard(cursor)
-            raise
-        if len(raw) < length:
-            raise _changed(self._file, offset)
-        return raw
-
-    def close(self) -> None:
-        self._cursors.close()
-
-
-class _TableRows:
-    def __init__(self, file: RecordFile) -> None:
-        self._file = file
-        self._table = _open_table(file)
-
-    def read(self, offset: int, length: int) -> bytes:
-        if offset >= self._table.num_rows:
-            raise _changed(self._file, offset)
-        return self._table.row(offset)
-
-    def close(self) -> None:
-        self._table.close()

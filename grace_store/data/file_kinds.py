@@ -58,9 +58,7 @@ class RecordFile:
 
     @property
     def compression(self) -> Compression:
-        if self.kind.endswith(".gz"):
-            return "gz"
-        return "zst" if self.kind.endswith(".zst") else ""
+        return "gz" if self.kind.endswith(".gz") else "zst" if self.kind.endswith(".zst") else ""
 
 
 def examine_file(path: Path, name: str) -> RecordFile:
@@ -71,10 +69,8 @@ def examine_file(path: Path, name: str) -> RecordFile:
             head = stream.read(_HEAD_BYTES)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    if head.startswith(b"PAR1"):
-        return RecordFile(path, "parquet", num_bytes, name)
-    if head.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
-        return RecordFile(path, "arrow", num_bytes, name)
+    if head.startswith((b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")):
+        return RecordFile(path, "parquet" if head.startswith(b"PAR1") else "arrow", num_bytes, name)
     compression: Compression = ""
     if head.startswith(b"\x1f\x8b"):
         compression, head = "gz", _first_text(path, head, "gz")
@@ -109,9 +105,7 @@ def _text_kind(path: Path, head: bytes) -> str:
         )
     if text.startswith(b"[") and (suffix == ".json" or re.match(rb"\[\s*[{\]]", text)):
         return "json"
-    if text.startswith(b"{") or suffix in SUFFIXES:
-        return "jsonl"
-    if not text:
+    if text.startswith(b"{") or suffix in SUFFIXES or not text:
         return "jsonl"
     found = text[:40].decode(errors="backslashreplace")
     raise DataError(f"{path}: begins with {found!r}, which is no record file; {KINDS_IN_WORDS} can be read.")

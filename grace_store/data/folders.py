@@ -19,8 +19,7 @@ def expand_paths(paths: Sequence[str | Path]) -> list[Path]:
     """Return the absolute path of every file, in the order given, a folder's files sorted by name."""
     if not paths:
         raise DataError("No data given: name at least one file or folder.")
-    missing = [str(path) for path in paths if not Path(path).exists()]
-    if missing:
+    if missing := [str(path) for path in paths if not Path(path).exists()]:
         raise DataError(f"No such file or folder: {', '.join(missing)}.")
     files: list[Path] = []
     for path in paths:
@@ -40,19 +39,18 @@ def default_image_folder(files: Sequence[str | Path]) -> str:
 
 def name_files(files: Sequence[Path]) -> list[str]:
     """Return, for each file, its name with as few folders before it as make all of them different."""
-    depth = 1
-    while True:
+    names: list[str] = []
+    for depth in range(1, max((len(file.parts) for file in files), default=0) + 1):
         names = ["/".join(file.parts[-depth:]) for file in files]
-        if len(set(names)) == len(files) or all(depth >= len(file.parts) for file in files):
-            return names
-        depth += 1
+        if len(set(names)) == len(files):
+            break
+    return names
 
 
 def _refuse_repeats(files: Sequence[Path]) -> None:
     first: dict[Path, Path] = {}
     for file in files:
-        earlier = first.setdefault(file.resolve(), file)
-        if earlier is not file:
+        if (earlier := first.setdefault(file.resolve(), file)) is not file:
             same = "" if earlier == file else f" (it is the same file as {earlier})"
             raise DataError(f"{file}: given twice{same}. Name each file once.")
 
@@ -64,8 +62,7 @@ def _folder_files(folder: Path) -> list[Path]:
         raise DataError(f"{folder}: a datasets folder with several splits ({', '.join(splits)}).{hint}")
     if (folder / "state.json").is_file():
         return _saved_dataset_files(folder)
-    found = _record_files(folder, "*") or _record_files(folder, "**/*")
-    if not found:
+    if not (found := _record_files(folder, "*") or _record_files(folder, "**/*")):
         raise DataError(f"{folder}: no record file in it; {KINDS_IN_WORDS} can be read.")
     families: dict[str, list[Path]] = {}
     for file in found:

@@ -40,16 +40,14 @@ ToRgb = Callable[[Image.Image], Image.Image]
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 _DATA_URL = re.compile(r"data:[^,;]*(;[^,;]*)*?;base64,", re.IGNORECASE)
-_DEEP_MODES = ("I", "F")
 _SHOWN_CHARS = 120
 
 
 def upright_on_white(image: Image.Image) -> Image.Image:
     """Return an image turned as its EXIF orientation says, and white where it is transparent."""
     image = ImageOps.exif_transpose(image)
-    if "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info:
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    if {"A", "a"} & {*image.getbands()} or "transparency" in image.info:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
     return image.convert("RGB")
 
 
@@ -77,7 +75,6 @@ class ImageFolder:
         return Picture(decode_image(content, name, self._to_rgb), hashlib.sha256(content).hexdigest())
 
     def _read(self, source: str | bytes) -> tuple[bytes, str]:
-        """Return an image's encoded bytes and what to call it."""
         if isinstance(source, bytes):
             _check_num_bytes(len(source), "the image in the record")
             return source, "the image in the record"
@@ -126,10 +123,9 @@ def _decode(content: bytes, name: str, to_rgb: ToRgb) -> Image.Image:
         num_frames = 1 if opened.format == "MPO" else getattr(opened, "n_frames", 1)
         if num_frames > 1:
             raise Unusable(Reason.IMAGE_UNREADABLE, f"{name} is animated ({num_frames} frames)")
-        if opened.mode.startswith(_DEEP_MODES):
-            raise Unusable(
-                Reason.IMAGE_UNREADABLE, f"{name} has more than 8 bits a channel ({opened.mode}); save it with 8"
-            )
+        if opened.mode.startswith(("I", "F")):
+            deep = f"{name} has more than 8 bits a channel ({opened.mode}); save it with 8"
+            raise Unusable(Reason.IMAGE_UNREADABLE, deep)
         opened.load()
         return to_rgb(opened)
 
@@ -146,8 +142,7 @@ def _read_regular(path: Path, name: str) -> bytes:
 
 
 def _read_data_url(source: str) -> bytes:
-    head = _DATA_URL.match(source[:_SHOWN_CHARS])
-    if head is None:
+    if (head := _DATA_URL.match(source[:_SHOWN_CHARS])) is None:
         raise Unusable(Reason.IMAGE_UNREADABLE, f"{_shown(source)} is a data URL without base64")
     _check_num_bytes((len(source) - head.end()) * 3 // 4, "the image in a data URL")
     try:

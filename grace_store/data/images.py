@@ -26,8 +26,6 @@ def record_images(record: Mapping[str, Any]) -> list[ImageRef]:
     """Return the record's images: strings, {"path", "bytes"} or {"bytes_base64"} objects, one or a list of them."""
     for key in IMAGE_KEYS:
         value = record.get(key)
-        if not value:
-            continue
         if images := [image_ref(item) for item in (value if isinstance(value, list) else [value]) if item]:
             return images
     return []
@@ -35,9 +33,7 @@ def record_images(record: Mapping[str, Any]) -> list[ImageRef]:
 
 def image_ref(value: Any) -> ImageRef:
     """Return one image as the record writes it. Bytes count before a path, which is then only where they came from."""
-    if isinstance(value, str) and value:
-        return ImageRef(value)
-    if isinstance(value, bytes):
+    if isinstance(value, bytes) or (isinstance(value, str) and value):
         return ImageRef(value)
     if isinstance(value, Mapping):
         if isinstance(encoded := value.get("bytes_base64"), str):
@@ -50,11 +46,8 @@ def image_ref(value: Any) -> ImageRef:
         for key in ("path", "url", "image", "image_url"):
             if value.get(key):
                 return image_ref(value[key])
-    raise Unusable(
-        Reason.IMAGE_UNREADABLE,
-        f"an image is a {type(value).__name__} without a path or bytes; a path, a URL, "
-        '{"path": ...} or {"bytes_base64": ...} is wanted',
-    )
+    wanted = 'a path, a URL, {"path": ...} or {"bytes_base64": ...} is wanted'
+    raise Unusable(Reason.IMAGE_UNREADABLE, f"an image is a {type(value).__name__} without a path or bytes; {wanted}")
 
 
 def is_missing(ref: ImageRef, folder: Path) -> bool:
@@ -90,10 +83,9 @@ def place_images(drafts: Sequence[Draft], images: Sequence[ImageRef]) -> tuple[T
     remaining = iter(images)
     if num_places:
         return tuple(Turn(role, _joined(_filled(parts, remaining))) for role, parts in drafts)
-    first_user = next((i for i, (role, _) in enumerate(drafts) if role == "user"), 0)
-    return tuple(
-        Turn(role, _joined([*(remaining if i == first_user else ()), *parts])) for i, (role, parts) in enumerate(drafts)
-    )
+    user = next((i for i, (role, _) in enumerate(drafts) if role == "user"), 0)
+    before = [list(images) if i == user else [] for i in range(len(drafts))]
+    return tuple(Turn(role, _joined([*first, *parts])) for first, (role, parts) in zip(before, drafts, strict=True))
 
 
 def _filled(parts: Sequence[Part], images: Iterator[ImageRef]) -> Iterator[Part]:

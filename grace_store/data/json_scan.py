@@ -1,7 +1,4 @@
-"""Finds the records in a stream of JSON text: lines, or the elements of one array. Knows no files.
-
-Both scanners take blocks of bytes as they come and hold at most one block and one record.
-"""
+"""Finds records in a stream of JSON text: lines, or one array's elements; holds one block and one record at most."""
 
 from __future__ import annotations
 
@@ -40,10 +37,7 @@ class _Gathering:
         if self._hash is None and self._length > self._max_bytes:
             self._hash = hashlib.sha256(b"".join(self._pieces))
             self._pieces.clear()
-        if self._hash is None:
-            self._pieces.append(piece)
-        else:
-            self._hash.update(piece)
+        (self._pieces.append if self._hash is None else self._hash.update)(piece)
 
     def span(self, strip: bytes) -> Span:
         """Return the record, without the given bytes at its end (and, if several, at its start)."""
@@ -57,9 +51,8 @@ def _trimmed(offset: int, text: bytes, strip: bytes, max_bytes: int) -> Span:
     if len(strip) > 1:
         kept = kept.lstrip(strip)
         offset += len(text) - len(text.lstrip(strip))
-    if len(kept) > max_bytes:
-        return Span(offset, len(kept), b"", digest_bytes(kept))
-    return Span(offset, len(kept), kept, None)
+    is_large = len(kept) > max_bytes
+    return Span(offset, len(kept), b"" if is_large else kept, digest_bytes(kept) if is_large else None)
 
 
 def scan_lines(blocks: Iterable[bytes], offset: int = 0, max_bytes: int = MAX_RECORD_BYTES) -> Iterator[Span]:
@@ -68,13 +61,11 @@ def scan_lines(blocks: Iterable[bytes], offset: int = 0, max_bytes: int = MAX_RE
     for block in blocks:
         start = 0
         while (stop := block.find(b"\n", start)) >= 0:
-            line = block[start:stop]
             if unfinished is not None:
-                unfinished.add(line)
-                span = unfinished.span(b"\r")
-                unfinished = None
+                unfinished.add(block[start:stop])
+                span, unfinished = unfinished.span(b"\r"), None
             else:
-                span = _trimmed(offset + start, line, b"\r", max_bytes)
+                span = _trimmed(offset + start, block[start:stop], b"\r", max_bytes)
             if _is_record(span):
                 yield span
             start = stop + 1
@@ -134,8 +125,7 @@ class _ArrayScanner:
             elif self._depth == 0:
                 at = start = self._skip_outside(block, at)
             else:
-                skip = _UP_TO_BRACKET if self._depth > 1 else _UP_TO_BRACKET_OR_COMMA
-                at = _end(skip, block, at)
+                at = _end(_UP_TO_BRACKET if self._depth > 1 else _UP_TO_BRACKET_OR_COMMA, block, at)
                 if at == len(block):
                     break
                 stop, byte = at, block[at : at + 1]
@@ -171,17 +161,14 @@ class _ArrayScanner:
             self._escaped = False
             return at + 1
         at = _end(_REST_OF_STRING, block, at)
-        if at < len(block):
-            if block[at : at + 1] == b"\\":
-                self._escaped = True  # the last byte of the block
-            else:
-                self._in_string = False
-            at += 1
-        return at
+        if at == len(block):
+            return at
+        self._escaped = block[at : at + 1] == b"\\"  # the last byte of the block
+        self._in_string = self._escaped
+        return at + 1
 
     def _skip_outside(self, block: bytes, at: int) -> int:
-        match = _NOT_SPACE.search(block, at)
-        if match is None:
+        if (match := _NOT_SPACE.search(block, at)) is None:
             return len(block)
         if self._closed or match[0] != b"[":
             found = "more text after its closing bracket" if self._closed else f"{match[0]!r} where [ should be"
@@ -195,10 +182,9 @@ class _ArrayScanner:
     def _element(self, block: bytes, start: int, stop: int) -> Span:
         if self._unfinished is None:
             return _trimmed(self._block_offset + start, block[start:stop], _SPACE, self._max_bytes)
-        self._unfinished.add(block[start:stop])
-        span = self._unfinished.span(_SPACE)
-        self._unfinished = None
-        return span
+        unfinished, self._unfinished = self._unfinished, None
+        unfinished.add(block[start:stop])
+        return unfinished.span(_SPACE)
 
 
 def _end(pattern: re.Pattern[bytes], block: bytes, at: int) -> int:

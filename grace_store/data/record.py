@@ -16,11 +16,9 @@ MAX_NESTING = 64
 
 
 class Record(NamedTuple):
-    """One row: where it lies and its exact bytes.
+    """One row: where it lies and its exact bytes (of a table's row, the JSON that ``tables.row_json`` makes).
 
-    raw is the JSON text without the newline; of a Parquet or Arrow row it is the canonical JSON that
-    ``tables.row_json`` makes. A record over MAX_RECORD_BYTES has raw b"", its true length, and its digest in
-    large_digest.
+    A record over MAX_RECORD_BYTES has raw b"", its true length, and its digest in large_digest.
     """
 
     row: int
@@ -69,7 +67,9 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     except ValueError as error:  # JSONDecodeError, and integers with thousands of digits
         raise Unusable(Reason.BAD_JSON, str(error)) from None
     if not isinstance(value, dict):
-        raise Unusable(Reason.NOT_AN_OBJECT, f"a JSON {_json_type(value)}, not an object")
+        names = {"NoneType": "null", "bool": "boolean", "str": "string", "list": "array"}
+        found = names.get(type(value).__name__, "number")
+        raise Unusable(Reason.NOT_AN_OBJECT, f"a JSON {found}, not an object")
     _check_values(value)
     return value
 
@@ -96,13 +96,3 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-
-
-def _json_type(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, str):
-        return "string"
-    return "array" if isinstance(value, list) else "number"

@@ -39,8 +39,7 @@ class Turn:
 class Sample:
     """A conversation and its response, cut into K steps and one answer without gaps.
 
-    bounds has K+2 entries, from 0 to len(response); segment i is response[bounds[i]:bounds[i+1]] and the
-    answer is the last one.
+    Segment i is response[bounds[i]:bounds[i+1]], the answer the last; bounds has K+2 entries.
     """
 
     sample_id: str

@@ -63,8 +63,7 @@ def step_starts(text: str) -> list[int]:
 def section_starts(text: str) -> list[int]:
     """Return where LLaVA-CoT's sections open, and the paragraphs inside ``<REASONING>``."""
     starts: list[int] = []
-    openings = [match.start() for match in _SECTION.finditer(text)]
-    for start, stop in pairwise([*openings, len(text)]):
+    for start, stop in pairwise([*(match.start() for match in _SECTION.finditer(text)), len(text)]):
         starts.append(start)
         if text.startswith("<REASONING>", start):
             starts += [start + inside for inside in paragraph_starts(text[start:stop])[1:]]
@@ -77,20 +76,15 @@ def natural_starts(text: str) -> list[int]:
     Tried in this order: two or more ``Step N:`` markers, LLaVA-CoT sections, two or more paragraphs (inside
     ``<think>`` or not), lines.
     """
-    starts = step_starts(text)
-    if len(starts) >= 2:
+    if len(starts := step_starts(text)) >= 2:
         return starts
     if "<REASONING>" in text:
         return section_starts(text)
-    starts = paragraph_starts(text)
-    return starts if len(starts) >= 2 else line_starts(text)
+    return starts if len(starts := paragraph_starts(text)) >= 2 else line_starts(text)
 
 
 def marker_splitter(pattern: re.Pattern[str]) -> Splitter:
-    """Return a splitter whose steps open at lines that begin with the pattern, indentation aside.
-
-    Only a line's first 256 characters are looked at, which bounds the cost of a slow pattern.
-    """
+    """Return a splitter at lines that begin with a pattern, looked for in 256 characters to bound its cost."""
 
     def starts(text: str) -> list[int]:
         found = []
@@ -126,10 +120,8 @@ def compile_marker(setting: str, expression: str) -> re.Pattern[str]:
 @lru_cache(maxsize=64)
 def named_splitter(name: str) -> Splitter:
     """Return the splitter that a setting names: lines, paragraphs or marker:REGEX."""
-    if name == "lines":
-        return line_starts
-    if name == "paragraphs":
-        return paragraph_starts
+    if name in ("lines", "paragraphs"):
+        return line_starts if name == "lines" else paragraph_starts
     kind, _, expression = name.partition(":")
     if kind == "marker" and expression:
         return marker_splitter(compile_marker("--splitter", expression))
@@ -149,8 +141,7 @@ def _without_tags(text: str, spans: list[tuple[int, int]]) -> list[int]:
     starts: list[int] = []
     opened: int | None = None
     for start, stop in spans:
-        match = _TAGS_ONLY.fullmatch(text, start, stop)
-        if match is None:
+        if (match := _TAGS_ONLY.fullmatch(text, start, stop)) is None:
             starts.append(start if opened is None else opened)
             opened = None
         elif opened is None and not match["tag"].startswith("</"):

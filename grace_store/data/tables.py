@@ -16,7 +16,6 @@ import base64
 import bisect
 import itertools
 import json
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -29,6 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from grace_store.base.errors import DataError
+from grace_store.base.text import without_nan
 from grace_store.data.cursors import CursorPool
 
 _BATCH_ROWS = 256
@@ -45,12 +45,10 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 class TableReader(Protocol):
     """An open table file."""
 
-    @property
-    def num_rows(self) -> int: ...
+    num_rows: int
 
     def rows(self) -> Iterator[bytes]:
         """Yield every row in order, in flat memory."""
-        ...
 
     def row(self, index: int) -> bytes: ...
 
@@ -68,7 +66,7 @@ def row_json(row: dict[str, Any]) -> bytes:
     try:
         return _dump(row)
     except ValueError:  # NaN or an infinity somewhere in it
-        return _dump(_finite(row))
+        return _dump(without_nan(row))
 
 
 def _dump(value: Any) -> bytes:
@@ -87,26 +85,16 @@ def _plain_value(value: object) -> Any:
     raise TypeError(f"a {type(value).__name__} in a table has no JSON form")
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _batch_json(batch: pa.RecordBatch) -> list[bytes]:
-    portable = _portable(batch)
     try:
-        return [row_json(row) for row in portable.to_pylist()]
+        return [row_json(row) for row in _portable(batch).to_pylist()]
     except UnicodeDecodeError:
         return [_NOT_UTF8] if len(batch) == 1 else [_batch_json(batch.slice(i, 1))[0] for i in range(len(batch))]
 
 
 def _check_table(schema: pa.Schema, num_rows: int, num_bytes: int) -> None:
     """Raise for a table whose rows are ambiguous, or could cost far more than its bytes."""
-    repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
-    if repeated:
+    if repeated := sorted({name for name in schema.names if schema.names.count(name) > 1}):
         raise pa.ArrowInvalid(f"several columns are called {repeated[0]!r}")
     if num_rows > _ROWS_PER_BYTE * num_bytes:
         raise pa.ArrowInvalid(f"it claims {num_rows} rows in {num_bytes} bytes")
@@ -129,17 +117,17 @@ def _repeats_values(kind: pa.DataType, *, inside_list: bool) -> str:
 
 def _portable(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the batch with time columns as text, which as Python values would depend on pandas being there."""
-    columns = []
-    for column in batch.columns:
+
+    def portable(column: pa.Array) -> pa.Array:
         kind = column.type
         if pa.types.is_duration(kind):
-            column = column.cast(pa.int64())
-        elif pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
-            if pa.types.is_timestamp(kind):
-                column = column.cast(pa.timestamp(kind.unit))
-            column = column.cast(pa.string())
-        columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+            return column.cast(pa.int64())
+        if pa.types.is_timestamp(kind):
+            column = column.cast(pa.timestamp(kind.unit))
+        is_time = pa.types.is_temporal(kind) and not pa.types.is_interval(kind)
+        return column.cast(pa.string()) if is_time else column
+
+    return pa.RecordBatch.from_arrays([portable(column) for column in batch.columns], names=batch.schema.names)
 
 
 @contextmanager
@@ -178,20 +166,15 @@ class ParquetReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = pq.ParquetFile(path)
-        self._starts = [0]
-        for group in range(self._file.num_row_groups):
-            self._starts.append(self._starts[-1] + self._file.metadata.row_group(group).num_rows)
-        _check_table(self._file.schema_arrow, self._starts[-1], path.stat().st_size)
+        groups = map(self._file.metadata.row_group, range(self._file.num_row_groups))
+        self._starts = [0, *itertools.accumulate(group.num_rows for group in groups)]
+        self.num_rows = self._starts[-1]
+        _check_table(self._file.schema_arrow, self.num_rows, path.stat().st_size)
         self._batch_rows = _parquet_batch_rows(path, self._file)
         self._cursors = CursorPool(self._open_cursor)
 
-    @property
-    def num_rows(self) -> int:
-        return self._starts[-1]
-
     def _open_cursor(self, start: int) -> _GroupCursor:
-        group = bisect.bisect_right(self._starts, start) - 1
-        return _GroupCursor(self._file, group, start, self._batch_rows)
+        return _GroupCursor(self._file, bisect.bisect_right(self._starts, start) - 1, start, self._batch_rows)
 
     def rows(self) -> Iterator[bytes]:
         with _explained(self._path):
@@ -233,9 +216,7 @@ def _largest_repeated(column: pa.Array) -> int:
         return int(pc.max(pc.binary_length(column.dictionary)).as_py() or 1) if is_text else 1
     if pa.types.is_struct(column.type):
         return max(map(_largest_repeated, (column.field(i) for i in range(column.type.num_fields))), default=1)
-    if pa.types.is_nested(column.type):
-        return _largest_repeated(column.values)
-    return 1
+    return _largest_repeated(column.values) if pa.types.is_nested(column.type) else 1
 
 
 class ArrowReader:
@@ -254,15 +235,10 @@ class ArrowReader:
             self._source.seek(0)
             self._batches = list(pa.ipc.open_stream(self._source))
         self._validated: set[int] = set()
-        self._starts = [0]
-        for batch in self._batches:
-            self._starts.append(self._starts[-1] + batch.num_rows)
+        self._starts = [0, *itertools.accumulate(batch.num_rows for batch in self._batches)]
+        self.num_rows = self._starts[-1]
         if self._batches:
-            _check_table(self._batches[0].schema, self._starts[-1], self._source.size())
-
-    @property
-    def num_rows(self) -> int:
-        return self._starts[-1]
+            _check_table(self._batches[0].schema, self.num_rows, self._source.size())
 
     def rows(self) -> Iterator[bytes]:
         with _explained(self._path):

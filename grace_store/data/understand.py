@@ -28,10 +28,7 @@ _MANY_LINES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def understand(record: Record, spec: DataSpec, file_name: str, row_in_file: int) -> Sample:
-    """Return the sample that a record holds, or raise Unusable saying why it holds none.
-
-    Its id is the record's own, else file_name (unique in the dataset, as RecordFile.name) and the row.
-    """
+    """Return the sample that a record holds, or raise Unusable; without an id of its own it gets file_name:row."""
     fields = record.parse()
     format = chosen_format(spec)
     trace = format.read(fields)
@@ -63,9 +60,8 @@ def _check_id(value: str, key: str) -> None:
     if len(value) > MAX_ID_CHARS:
         raise Unusable(Reason.BAD_TEXT, f"{key!r} has {len(value)} characters; an id has at most {MAX_ID_CHARS}")
     if found := _MANY_LINES.search(value):
-        raise Unusable(
-            Reason.BAD_TEXT, f"{key!r} has a line break or control character (U+{ord(found[0]):04X}); an id is one line"
-        )
+        what = f"a line break or control character (U+{ord(found[0]):04X})"
+        raise Unusable(Reason.BAD_TEXT, f"{key!r} has {what}; an id is one line")
 
 
 def check_spec(spec: DataSpec) -> None:
@@ -97,9 +93,8 @@ def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
         return best
     seen = ", ".join(f"{count} as {name}" for name, count in counts.items() if count) or "none of them"
     known = "\n".join(f"  {name:<10}{format.description}" for name, format in FORMATS.items())
-    example = json.dumps(records[0])
-    if len(example) > _EXAMPLE_CHARS:
-        example = example[:_EXAMPLE_CHARS] + "..."
+    text = json.dumps(records[0])
+    example = text if len(text) <= _EXAMPLE_CHARS else text[:_EXAMPLE_CHARS] + "..."
     raise UnknownFormat(
         f"the records' format is not clear: of {len(records)} looked at, recognised {seen}.\n"
         f"Keys of the first: {shown_keys(records[0])}.\nIt begins: {example}\n"
@@ -110,10 +105,13 @@ def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
 def _segment(trace: Trace, format: Format, spec: DataSpec) -> tuple[int, ...]:
     if spec.answer == "last":
         *starts, answer_start = _all_starts(trace, format, spec) or [0]
-        return _covered(trace.response, starts, answer_start, spec)
-    answer_start = _answer_start(trace, format, spec)
-    starts = [start for start in _all_starts(trace, format, spec, answer_start) if start < answer_start]
-    return _covered(trace.response, starts, answer_start, spec)
+    else:
+        answer_start = _answer_start(trace, format, spec)
+        starts = [start for start in _all_starts(trace, format, spec, answer_start) if start < answer_start]
+    if not starts:
+        how = "" if spec.splitter == "format" else f" --splitter {spec.splitter}"
+        raise Unusable(Reason.NO_STEPS, f"no step found before the answer{how}; see --splitter")
+    return cover(trace.response, starts, answer_start)
 
 
 def _answer_start(trace: Trace, format: Format, spec: DataSpec) -> int:
@@ -122,15 +120,12 @@ def _answer_start(trace: Trace, format: Format, spec: DataSpec) -> int:
             return trace.answer_start
         start, wanted = format.find_answer(trace.response), format.answer_marks
     else:
-        by_paragraph = spec.splitter == "paragraphs" or (
-            spec.splitter == "format" and STEP_MARKER.search(trace.response) is None
-        )
+        has_no_markers = STEP_MARKER.search(trace.response) is None
+        by_paragraph = spec.splitter == "paragraphs" or (spec.splitter == "format" and has_no_markers)
         start, wanted = named_answer(spec.answer, by_paragraph=by_paragraph)(trace.response), f"--answer {spec.answer}"
     if start is None:
-        raise Unusable(
-            Reason.NO_ANSWER,
-            f"looked for {wanted}; --answer says how else to find it: last, boxed or marker:REGEX",
-        )
+        how = "--answer says how else to find it: last, boxed or marker:REGEX"
+        raise Unusable(Reason.NO_ANSWER, f"looked for {wanted}; {how}")
     return start
 
 
@@ -141,13 +136,6 @@ def _all_starts(trace: Trace, format: Format, spec: DataSpec, stop: int | None =
     if trace.step_starts is None:
         return format.split(trace.response[:stop])
     return [*trace.step_starts, *([] if stop is not None or trace.answer_start is None else [trace.answer_start])]
-
-
-def _covered(response: str, starts: Sequence[int], answer_start: int, spec: DataSpec) -> tuple[int, ...]:
-    if not starts:
-        how = "" if spec.splitter == "format" else f" --splitter {spec.splitter}"
-        raise Unusable(Reason.NO_STEPS, f"no step found before the answer{how}; see --splitter")
-    return cover(response, starts, answer_start)
 
 
 def _check_num_steps(num_steps: int, spec: DataSpec) -> None:
@@ -172,7 +160,5 @@ def _check_encodable(text: str, where: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        found = f"U+{ord(text[error.start]):04X}"
-        raise Unusable(
-            Reason.BAD_TEXT, f"half a surrogate pair ({found}) at character {error.start} of {where}"
-        ) from None
+        found = f"half a surrogate pair (U+{ord(text[error.start]):04X})"
+        raise Unusable(Reason.BAD_TEXT, f"{found} at character {error.start} of {where}") from None

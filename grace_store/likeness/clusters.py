@@ -7,7 +7,9 @@ centroids are learnt by one, and labels are found in blocks of a fixed size, eac
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import faiss
@@ -16,13 +18,12 @@ import numpy as np
 from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import default_threads
-from grace_store.likeness.faiss_threads import faiss_threads
 
 MAX_CLUSTERS = 4096
 SAMPLES_PER_CLUSTER = 8
-"""A cluster has at least so many samples on average, unless more clusters are asked for."""
+"""A cluster has at least this many samples on average, unless more clusters are asked for."""
 TRAINING_SAMPLES = 64
-"""Centroids are learnt from at most so many samples for each of them, drawn by the seed."""
+"""Centroids are learnt from at most this many samples for each of them, drawn by the seed."""
 NUM_ITERATIONS = 15
 SAMPLES_PER_BLOCK = 4096
 MAX_CELL = 4096
@@ -56,10 +57,7 @@ def default_num_clusters(num_samples: int) -> int:
 def cluster_vectors(
     vectors: Float32Array, num_clusters: int | None = None, *, seed: int = 0, threads: int | None = None
 ) -> Clusters:
-    """Cluster vectors (n, m) of length 1, or all zeros, by direction; the same seed gives the same clusters.
-
-    Asked for more clusters than there are different directions, it finds fewer.
-    """
+    """Cluster vectors (n, m) of length 1, or zeros, by direction and seed; fewer if there are fewer directions."""
     alive = np.flatnonzero(vectors.any(axis=1))
     if num_clusters is None:
         num_clusters = default_num_clusters(len(alive))
@@ -77,22 +75,14 @@ def _train(points: Float32Array, num_clusters: int, seed: int) -> Float32Array:
     if num_clusters == 1:
         mean = points.mean(axis=0, dtype=np.float64)
         return np.asarray(mean / (np.linalg.norm(mean) or 1.0), dtype=np.float32)[None]
-    kmeans = faiss.Kmeans(
-        points.shape[1],
-        num_clusters,
-        niter=NUM_ITERATIONS,
-        seed=seed % 2**31,
-        spherical=True,
-        min_points_per_centroid=1,
-        max_points_per_centroid=TRAINING_SAMPLES,
-    )
+    limits = {"min_points_per_centroid": 1, "max_points_per_centroid": TRAINING_SAMPLES, "seed": seed % 2**31}
+    kmeans = faiss.Kmeans(points.shape[1], num_clusters, niter=NUM_ITERATIONS, spherical=True, **limits)
     with faiss_threads(1):  # several may add up the same numbers in another order
         kmeans.train(np.ascontiguousarray(points, dtype=np.float32))
     return np.asarray(kmeans.centroids, dtype=np.float32)
 
 
 def _assign(points: Float32Array, centroids: Float32Array, threads: int | None) -> tuple[IntArray, Float32Array]:
-    """Return every point's nearest centroid and its cosine with it."""
     index = faiss.IndexFlatIP(points.shape[1])
     index.add(centroids)
 
@@ -130,3 +120,14 @@ def make_cells(
             label = np.arange(len(members)) // max_size
         waiting += [members[label == each] for each in range(int(label.max()) + 1)]
     return cell
+
+
+@contextmanager
+def faiss_threads(count: int) -> Iterator[None]:
+    """Let faiss use this many threads for calls of this thread, and restore the number afterwards."""
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(count)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)

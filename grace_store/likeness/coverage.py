@@ -1,7 +1,4 @@
-"""How much of a pool a subset covers, by clusters, and what random subsets of its size would. NumPy alone.
-
-Counts are how many of a subset's samples lie in each cluster of the pool; sizes are those of the pool itself.
-"""
+"""How much of a pool a subset covers, by its counts in clusters and their sizes, and random ones would. NumPy alone."""
 
 from __future__ import annotations
 
@@ -67,8 +64,7 @@ def expected_share_touched(sizes: IntArray, count: int) -> float:
         return math.nan
     total, before = int(sizes.sum()), np.arange(int(sizes.max()))
     # The chance to miss n samples of a cluster: one after the other, each among those that are left.
-    each = ((total - count - before) / (total - before)).clip(min=0.0)
-    missed = np.concatenate([[1.0], np.cumprod(each)])
+    missed = np.cumprod([1.0, *((total - count - before) / (total - before)).clip(min=0.0)])
     return float(1.0 - missed[sizes].mean())
 
 

@@ -45,10 +45,7 @@ def check_thresholds(threshold: float, floor: float) -> None:
 
 
 def group_samples(link: IntArray, link_similarity: Float32Array, threshold: float) -> IntArray:
-    """Return every sample's group at a threshold, numbered from 0 by their earliest samples; -1 for a sample alone.
-
-    link is the place of the sample that one is linked to, or -1.
-    """
+    """Return every sample's group at a threshold, from 0; -1 if alone. link is the sample it is linked to, or -1."""
     linked = np.flatnonzero((link >= 0) & (link_similarity >= np.float32(threshold)))
     earliest = connected(len(link), linked, link[linked])
     in_group = np.bincount(earliest, minlength=len(link))[earliest] > 1
@@ -62,15 +59,10 @@ def choose_kept(group: IntArray, keep: Keep, *, value: FloatArray, num_tokens: I
 
     value: the one with the highest value, NaN below all; shortest: with the fewest tokens; earliest: the first.
     """
-    match keep:
-        case "value":
-            if np.isnan(value).all():
-                raise SettingError("to keep the sample with the highest value, give the scores that have the values")
-            rank = np.where(np.isnan(value), np.inf, -value)
-        case "shortest":
-            rank = num_tokens.astype(np.float64)
-        case "earliest":
-            rank = np.zeros(len(group))
+    if keep == "value" and np.isnan(value).all():
+        raise SettingError("to keep the sample with the highest value, give the scores that have the values")
+    by_value = np.where(np.isnan(value), np.inf, -value)
+    rank = {"value": by_value, "shortest": num_tokens, "earliest": np.zeros(len(group))}[keep]
     order = np.lexsort((np.arange(len(group)), rank, group))
     kept = group < 0
     members = order[group[order] >= 0]

@@ -39,11 +39,8 @@ class Pairs:
 
 def joined(parts: Sequence[Pairs]) -> Pairs:
     """Return the pairs of several, one after the other."""
-    return Pairs(
-        np.concatenate([part.first for part in parts]),
-        np.concatenate([part.second for part in parts]),
-        np.concatenate([part.similarity for part in parts]),
-    )
+    columns = zip(*((part.first, part.second, part.similarity) for part in parts), strict=True)
+    return Pairs(*map(np.concatenate, columns))
 
 
 class ForestBuilder:
@@ -68,9 +65,8 @@ class ForestBuilder:
         return self._forest
 
     def _thin_out(self) -> None:
-        parts = [self._forest, *self._waiting]
+        self._forest = spanning_forest(joined([self._forest, *self._waiting]))
         self._waiting, self._num_waiting = [], 0
-        self._forest = spanning_forest(joined(parts))
 
 
 def spanning_forest(pairs: Pairs) -> Pairs:
@@ -118,19 +114,21 @@ def connected(num_points: int, first: IntArray, second: IntArray) -> IntArray:
 
 
 def _roots(above: IntArray) -> IntArray:
-    """Return for every point the end of the way up from it."""
-    while True:
-        further = above[above]
-        if np.array_equal(further, above):
-            return above
+    """Return for every point the root that its parents lead to."""
+    while not np.array_equal(further := above[above], above):
         above = further
+    return above
+
+
+def _both_ways(forest: Pairs) -> tuple[IntArray, IntArray, Float32Array]:
+    """Return every pair from either end: its ends, the others, and how similar they are."""
+    first, second = forest.first, forest.second
+    return np.concatenate([first, second]), np.concatenate([second, first]), np.tile(forest.similarity, 2)
 
 
 def nearest_in(num_points: int, forest: Pairs) -> tuple[IntArray, Float32Array]:
     """Return every point's most similar one and how similar it is; -1 and NaN for a point in no pair."""
-    ends = np.concatenate([forest.first, forest.second])
-    others = np.concatenate([forest.second, forest.first])
-    similarity = np.concatenate([forest.similarity, forest.similarity])
+    ends, others, similarity = _both_ways(forest)
     order = np.lexsort((others, -similarity, ends))
     point, best = np.unique(ends[order], return_index=True)
     nearest, how = np.full(num_points, -1), np.full(num_points, np.nan, dtype=np.float32)
@@ -140,11 +138,10 @@ def nearest_in(num_points: int, forest: Pairs) -> tuple[IntArray, Float32Array]:
 
 def parents_in(num_points: int, forest: Pairs) -> tuple[IntArray, Float32Array]:
     """Return each point's next one on the way to the lowest of its tree, and how similar that is; else -1 and NaN."""
-    ends = np.concatenate([forest.first, forest.second])
-    order = np.argsort(ends, kind="stable")
-    others = np.concatenate([forest.second, forest.first])[order].tolist()
-    similarity = np.concatenate([forest.similarity, forest.similarity])[order].tolist()
-    start = np.searchsorted(ends[order], np.arange(num_points + 1)).tolist()
+    every, other_ends, how_similar = _both_ways(forest)
+    order = np.argsort(every, kind="stable")
+    others, similarity = other_ends[order].tolist(), how_similar[order].tolist()
+    start = np.searchsorted(every[order], np.arange(num_points + 1)).tolist()
     parent, how = [-1] * num_points, [np.nan] * num_points
     seen = bytearray(num_points)
     for root in np.unique(connected(num_points, forest.first, forest.second)[forest.first]).tolist():

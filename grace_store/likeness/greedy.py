@@ -25,12 +25,10 @@ class Trade:
 
 
 def greedy_orders(vectors: Float32Array, at: IntArray, cell: IntArray, trades: Sequence[Trade]) -> list[IntArray]:
-    """Return one order for each trade over samples given the best first.
-
-    at is the row of each in vectors, which are of length 1 or zeros; cell its cell.
-    """
+    """Return an order for each trade, of samples given the best first; at is their rows in vectors, cell their cell."""
     utility = rank_utility(len(at))
-    members = _members(cell)
+    by_cell = np.split(np.argsort(cell, kind="stable"), np.cumsum(np.bincount(cell))[:-1])
+    members = [part for part in by_cell if len(part)]
     found: list[list[GreedyOrder]] = [[] for _ in trades]
     for mine in members:
         similarity = cell_similarity(vectors[at[mine]])
@@ -40,16 +38,7 @@ def greedy_orders(vectors: Float32Array, at: IntArray, cell: IntArray, trades: S
 
 
 def cell_similarity(vectors: Float32Array) -> FloatArray:
-    """Return all cosines of vectors of length 1, symmetric, those below 0 as 0.
-
-    They are added up in float64 and then rounded to float32, which hides in which order the products were added.
-    """
+    """Return the cosines of unit vectors, at least 0, summed in float64 and rounded so that order does not show."""
     wide = vectors.astype(np.float64)
     cosine = (wide @ wide.T).astype(np.float32).clip(0.0, 1.0)
     return np.asarray(np.maximum(cosine, cosine.T), dtype=np.float64)
-
-
-def _members(cell: IntArray) -> list[IntArray]:
-    """Return the samples of every cell, ascending."""
-    by_cell = np.argsort(cell, kind="stable")
-    return [part for part in np.split(by_cell, np.cumsum(np.bincount(cell))[:-1]) if len(part)]

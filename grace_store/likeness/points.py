@@ -24,8 +24,6 @@ Descriptor = Literal["answer", "steps", "weighted", "projected"]
 DESCRIPTORS: tuple[Descriptor, ...] = get_args(Descriptor)
 DEFAULT_DESCRIPTOR: Descriptor = "steps"
 """Answers are short: those of quite different traces point the same way, as their steps do not."""
-
-
 PROJECTED_SIZE = 512
 """Numbers that a projected descriptor is projected to, unless told."""
 _CANCELLED = 1e-6
@@ -65,17 +63,13 @@ class Projection:
 
 def descriptor_named(name: str) -> Descriptor:
     """Return a descriptor by its name, or say which there are."""
-    for descriptor in DESCRIPTORS:
-        if descriptor == name:
-            return descriptor
-    raise SettingError(f"descriptor {name!r} is none of {', '.join(DESCRIPTORS)}")
+    if name not in DESCRIPTORS:
+        raise SettingError(f"descriptor {name!r} is none of {', '.join(DESCRIPTORS)}")
+    return name
 
 
 def projection_for(vector_size: int, dimension: int | None = None, seed: int = 0) -> Projection | None:
-    """Return the projection of "projected" descriptors of segment vectors of that size; None if there is no need.
-
-    Answer and steps side by side have twice the size of a vector; what fits in dimension is left as it is.
-    """
+    """Return the projection of "projected" descriptors; None where answer and steps side by side fit in dimension."""
     dimension = PROJECTED_SIZE if dimension is None else dimension
     if dimension < 1:
         raise SettingError(f"dimension {dimension} is below 1: a descriptor needs at least one number")
@@ -111,20 +105,17 @@ def normalised(vectors: Float32Array, shortest: float = 0.0) -> tuple[Float32Arr
     # In float64, where squares of the smallest and largest float32 still have room.
     length = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
     is_zero = ~(length > shortest)
-    unit = np.asarray(vectors / np.where(is_zero, np.inf, length)[:, None], dtype=np.float32)
-    return unit, is_zero
+    return np.asarray(vectors / np.where(is_zero, np.inf, length)[:, None], dtype=np.float32), is_zero
 
 
-def _step_weights(
-    num_steps: IntArray, step_score: npt.NDArray[np.floating[Any]] | None
-) -> tuple[FloatArray, BoolArray]:
+def _step_weights(num_steps: IntArray, score: npt.NDArray[np.floating[Any]] | None) -> tuple[FloatArray, BoolArray]:
     """Return the steps' weights, the largest of a sample 1, and which samples have none above 0."""
     total = int(num_steps.sum())
-    if step_score is None:
+    if score is None:
         return np.ones(total), np.zeros(len(num_steps), dtype=np.bool_)
-    if len(step_score) != total:
-        raise ValueError(f"{len(step_score)} step scores for {total} steps")
-    weight = np.where(np.isfinite(step_score), step_score, 0.0).astype(np.float64).clip(0)
+    if len(score) != total:
+        raise ValueError(f"{len(score)} step scores for {total} steps")
+    weight = np.where(np.isfinite(score), score, 0.0).astype(np.float64).clip(0)
     largest = _reduced(np.maximum, weight, num_steps)
     each = np.repeat(largest, num_steps)
     return np.where(each > 0, weight / np.where(each > 0, each, 1), 1.0), largest == 0
@@ -134,8 +125,7 @@ def _mean_direction(steps: Float32Array, weight: FloatArray, num_steps: IntArray
     unit, _ = normalised(steps)
     total = _reduced(np.add, unit * weight[:, None], num_steps)
     share = _reduced(np.add, weight, num_steps)
-    mean = total / np.where(share > 0, share, 1)[:, None]
-    return normalised(mean.astype(np.float32), _CANCELLED)
+    return normalised((total / np.where(share > 0, share, 1)[:, None]).astype(np.float32), _CANCELLED)
 
 
 def _reduced(reduce: np.ufunc, values: FloatArray, num_steps: IntArray) -> FloatArray:

@@ -18,11 +18,14 @@ import numpy as np
 from grace_store.base.arrays import BoolArray, Float32Array, IntArray
 from grace_store.base.events import Listener, SamplesCompared, Warned, ignore
 from grace_store.base.settings import default_threads
-from grace_store.likeness.faiss_threads import faiss_threads
+from grace_store.likeness.clusters import faiss_threads
 from grace_store.likeness.forest import PAIRS_AT_ONCE, ForestBuilder, Pairs
-from grace_store.likeness.recall import NUM_QUERIES, Recall, Truth
 from grace_store.likeness.vector_sources import Block, VectorSource, measured
 
+NUM_QUERIES = 1000
+"""Random points that the recall of an approximate search is measured by, against brute force."""
+MAX_PAIRS = 1 << 21
+"""Most pairs that recall is measured by; were there more, fewer points are looked at."""
 Kind = Literal["flat", "ivf", "ivf-sq8"]
 FLAT_WORK = 1e12
 """Most products of numbers for which every point is compared with every other."""
@@ -39,7 +42,7 @@ GPU_NEIGHBOURS = 1024
 """On a GPU, where more cost little; its index cannot be asked for all, so that is done on the CPU."""
 
 _ROUNDING = 1e-5
-"""Inner products of float32 may be so much off."""
+"""How far inner products of float32 may be off."""
 _SQ8_ROUNDING = 5e-3
 _SQ8_MARGIN = 0.1
 """Room beyond the numbers seen in training, as a share of their range."""
@@ -62,7 +65,7 @@ class IndexPlan:
 
 
 def plan_index(num_points: int, size: int, *, num_gpus: int = 0) -> IndexPlan:
-    """Return how so many points of that size are searched.
+    """Return how that many points, each of that many numbers, are searched.
 
     >>> plan_index(20_000, 2048)
     IndexPlan(kind='flat', num_cells=0, num_probed=0)
@@ -72,11 +75,8 @@ def plan_index(num_points: int, size: int, *, num_gpus: int = 0) -> IndexPlan:
     if num_points**2 * size <= (GPU_FLAT_WORK if num_gpus else FLAT_WORK):
         return IndexPlan("flat")
     num_cells = 1 << round(np.log2(2 * np.sqrt(num_points)))
-    return IndexPlan(
-        "ivf" if num_points * size * 4 <= FLOAT_BYTES else "ivf-sq8",
-        num_cells,
-        min(num_cells, max(16, num_cells // 32)),
-    )
+    kind: Kind = "ivf" if num_points * size * 4 <= FLOAT_BYTES else "ivf-sq8"
+    return IndexPlan(kind, num_cells, min(num_cells, max(16, num_cells // 32)))
 
 
 def num_gpus() -> int:
@@ -91,8 +91,7 @@ class Found:
     forest: Pairs
     """Similarities are at least the floor; those of equal vectors are 1."""
     nearest: IntArray
-    """For every point searched the most similar one in the index, near or not; -1 for the others, whose equal is in
-    the forest or whose vector is zero."""
+    """Each searched point's most similar one; -1 for points whose equal is in the forest or whose vector is zero."""
     nearest_similarity: Float32Array
     """As the index has it; NaN where there is none."""
     num_points: int
@@ -245,43 +244,28 @@ class _Searching:
     def found(self) -> Found:
         self.index = None  # its memory is for what follows
         forest = measured(self.forest.finish(), self.number, self.source)
-        return Found(
-            forest=forest[forest.similarity >= np.float32(self.floor)],
-            nearest=self.nearest,
-            nearest_similarity=self.nearest_similarity,
-            num_points=self.num_points,
-            num_distinct=len(self.number),
-            num_pairs=self.num_pairs,
-            plan=self.plan,
-            recall=None if self._truth is None else self._truth.recall(),
-        )
+        kept = forest[forest.similarity >= np.float32(self.floor)]
+        recall = None if self._truth is None else self._truth.recall()
+        counts = self.num_points, len(self.number), self.num_pairs
+        return Found(kept, self.nearest, self.nearest_similarity, *counts, self.plan, recall)
 
 
 def _distinct(number: IntArray, vector: Float32Array, first_with: dict[bytes, int]) -> tuple[BoolArray, IntArray]:
-    """Return which points have a vector that none before them has, and for the others the first that has it.
-
-    Vectors of zeros are neither.
-    """
+    """Return which points have a new vector, and for the others the first that has it; zero vectors are neither."""
     is_new, twin = np.zeros(len(number), dtype=np.bool_), np.full(len(number), -1)
     for i in np.flatnonzero(vector.any(axis=1)).tolist():
-        digest = hashlib.blake2b(vector[i].tobytes(), digest_size=16).digest()
-        first = first_with.setdefault(digest, int(number[i]))
+        first = first_with.setdefault(hashlib.blake2b(vector[i].tobytes(), digest_size=16).digest(), int(number[i]))
         is_new[i] = first == number[i]
         twin[i] = -1 if is_new[i] else first
     return is_new, twin
 
 
-@dataclass(slots=True)
 class _Asked:
     """Asks an index, or a copy of it on the GPUs, for the nearest points and all that reach a similarity."""
 
-    index: Any
-    floor: float
-    gpus: int = 0
-    _asked: Any = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._asked = faiss.index_cpu_to_all_gpus(self.index) if self.gpus else self.index
+    def __init__(self, index: Any, floor: float, gpus: int) -> None:
+        self.index, self.floor, self.gpus = index, floor, gpus
+        self._asked = faiss.index_cpu_to_all_gpus(index) if gpus else index
 
     def __call__(self, vector: Float32Array) -> Iterator[tuple[IntArray, IntArray, Float32Array]]:
         """Yield which vector, which place in the index, and how similar: the nearest few, and all above floor."""
@@ -295,3 +279,79 @@ class _Asked:
         if len(more) and count < self.index.ntotal:
             limits, similarity, place = self.index.range_search(np.ascontiguousarray(vector[more]), self.floor)
             yield np.repeat(more, np.diff(limits.astype(np.int64))), place, similarity
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """What an approximate search found of what an exact one does, for some points at random."""
+
+    num_queries: int
+    num_true: int
+    """Pairs of those points, with any other, that reach the floor."""
+    num_found: int
+    largest_error: float
+    """Of a similarity in the index, among those found; what is reported is measured on the vectors themselves."""
+
+    @property
+    def share(self) -> float | None:
+        """Return the share found; None if there was nothing to find."""
+        return self.num_found / self.num_true if self.num_true else None
+
+
+@dataclass(slots=True)
+class Truth:
+    """All similar pairs of some points, by comparing them with every vector; and how many of them a search finds."""
+
+    floor: float
+    query: IntArray
+    vector: Float32Array
+    _pairs: list[tuple[IntArray, IntArray, Float32Array]] = field(default_factory=list)
+    _num_pairs: int = 0
+    _key: IntArray = field(init=False)
+    _similarity: Float32Array = field(init=False)
+    _is_found: BoolArray = field(init=False)
+    _num_points: int = 0
+    _largest_error: float = 0.0
+
+    def compare(self, number: IntArray, vector: Float32Array) -> None:
+        similarity = self.vector @ vector.T
+        query, other = np.nonzero(similarity >= self.floor)
+        self._pairs.append((query, number[other], similarity[query, other]))
+        self._num_pairs += len(query)
+        while self._num_pairs > MAX_PAIRS and len(self.query) > 1:
+            half = len(self.query) // 2
+            self.query, self.vector = self.query[:half], self.vector[:half]
+            self._pairs = [(q[q < half], o[q < half], s[q < half]) for q, o, s in self._pairs]
+            self._num_pairs = sum(len(q) for q, _, _ in self._pairs)
+
+    def end(self, number: IntArray) -> None:
+        """Leave out points that are not in the index, having an equal one there, and pairs of a point with itself."""
+        self._num_points = int(number[-1]) + 1 if len(number) else 0
+        is_there = np.zeros(max(self._num_points, int(self.query.max(initial=0)) + 1), dtype=np.bool_)
+        is_there[number] = True
+        first = np.concatenate([np.zeros(0, np.int64), *(self.query[q] for q, _, _ in self._pairs)])
+        second = np.concatenate([np.zeros(0, np.int64), *(o for _, o, _ in self._pairs)])
+        similarity = np.concatenate([np.zeros(0, np.float32), *(s for _, _, s in self._pairs)])
+        counts = is_there[first] & (first != second)
+        # A pair of two of the points is one pair.
+        self._key, once = np.unique(self._keys(first[counts], second[counts]), return_index=True)
+        self._similarity = similarity[counts][once]
+        self._is_found = np.zeros(len(self._key), dtype=np.bool_)
+        self.query = self.query[is_there[self.query]]
+        self._pairs = []
+
+    def _keys(self, first: IntArray, second: IntArray) -> IntArray:
+        return np.minimum(first, second) * self._num_points + np.maximum(first, second)
+
+    def check(self, pairs: Pairs) -> None:
+        if not len(self._key):
+            return
+        key = self._keys(pairs.first, pairs.second)
+        place = np.searchsorted(self._key, key).clip(max=len(self._key) - 1)
+        hit = self._key[place] == key
+        self._is_found[place[hit]] = True
+        error = np.abs(self._similarity[place[hit]] - pairs.similarity[hit]).max(initial=0.0)
+        self._largest_error = max(self._largest_error, float(error))
+
+    def recall(self) -> Recall:
+        return Recall(len(self.query), len(self._key), int(self._is_found.sum()), self._largest_error)

@@ -10,9 +10,9 @@ import numpy as np
 from grace_store.base.arrays import Float32Array, IntArray
 
 MAX_VENDI = 4096
-"""Samples that a Vendi score is taken over; of more, so many are drawn."""
+"""Samples that a Vendi score is taken over; of more, this many are drawn."""
 MAX_QUERIES = 1024
-"""Samples whose nearest other is looked for, among all; of more, so many are drawn."""
+"""Samples whose nearest other is looked for, among all; of more, this many are drawn."""
 NUM_DIGITS = 6
 """Further ones depend on the order in which threads add numbers up."""
 
@@ -37,10 +37,7 @@ def vendi_score(vectors: Float32Array) -> float:
 
 
 def nearest_distance(vectors: Float32Array, rng: np.random.Generator) -> float:
-    """Return the mean of 1 - cos to the nearest other of vectors (n, m) of length 1; NaN with fewer than two.
-
-    Above MAX_QUERIES the mean is over so many of them, drawn; the nearest is looked for among all.
-    """
+    """Return the mean of 1 - cos to the nearest other, for at most MAX_QUERIES drawn ones; NaN below two vectors."""
     if len(vectors) < 2:
         return math.nan
     asked = drawn(len(vectors), MAX_QUERIES, rng)

@@ -31,14 +31,11 @@ class VectorSource(Protocol):
     def blocks(self) -> Iterator[Block]: ...
 
     def sampled(self, num_vectors: int, seed: int) -> Block:
-        """Return about so many vectors at random, by the seed alone."""
+        """Return about that many vectors at random, by the seed alone."""
 
 
 def measured(forest: Pairs, number: IntArray, source: VectorSource) -> Pairs:
-    """Return the forest with the cosines of the vectors themselves, whatever the index made of them.
-
-    They are read again, as often as it takes to hold no more than MEASURED_BYTES of them.
-    """
+    """Return the forest with the vectors' own cosines, read again with no more than MEASURED_BYTES of them held."""
     is_there = np.zeros(source.num_points, dtype=np.bool_)
     is_there[number] = True
     similarity = np.ones(len(forest), dtype=np.float32)
@@ -52,8 +49,7 @@ def measured(forest: Pairs, number: IntArray, source: VectorSource) -> Pairs:
         mine = open_pairs[np.isin(low[open_pairs], held)]
         mine = mine[np.argsort(high[mine], kind="stable")]
         _measure(similarity, mine, low, high, held, source)
-    order = np.lexsort((high, low, -similarity))
-    return Pairs(low, high, similarity)[order]
+    return Pairs(low, high, similarity)[np.lexsort((high, low, -similarity))]
 
 
 def _measure(

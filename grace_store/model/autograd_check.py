@@ -24,10 +24,9 @@ TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}
 
 
 def autograd_difference(extractor: ProxyExtractor, samples: Sequence[Sample]) -> float:
-    """Return the largest relative difference between a segment's vector and its loss's gradient by autograd.
+    """Return the largest relative difference of a segment's vector from the gradient of its mean loss by autograd.
 
-    The reference runs each sample alone through the model's own forward, head included, and goes back from the mean
-    loss of each segment to the last hidden states.
+    The reference runs each sample alone through the model's own forward, head included.
     """
     worst = 0.0
     for sample in samples:

@@ -23,16 +23,10 @@ from grace_store.base.settings import (
 )
 from grace_store.model.inputs.render import resolve_rendering
 from grace_store.model.inputs.trainer_images import as_trainer
+from grace_store.model.load import weights
 from grace_store.model.load.adapter_folder import require_peft
 from grace_store.model.load.trials import check_packing, check_sees_images
-from grace_store.model.load.weights import (
-    LoadedModel,
-    ModelDescription,
-    describe_model,
-    load_described,
-    resolve_device,
-    skeleton_of,
-)
+from grace_store.model.load.weights import LoadedModel, ModelDescription, describe_model
 from grace_store.model.proxy import ProxyExtractor
 
 if TYPE_CHECKING:
@@ -44,10 +38,7 @@ __all__ = ["ProxyExtractor", "open_extractor", "resolve_spec"]
 def resolve_spec(
     model: str, request: ExtractRequest, options: RunOptions, *, adapter: str | None = None
 ) -> ExtractSpec:
-    """Return the spec of a signal made with a model; what was not said is chosen for the model and the device.
-
-    Weights are read for their digest but not loaded.
-    """
+    """Return the spec of a signal, choosing what was not said for model and device; reads weights for digests only."""
     gradient = _resolve_gradient(request, adapter)
     described = describe_model(model)
     _check_images(request, described)
@@ -55,7 +46,7 @@ def resolve_spec(
         "gradient": gradient,
         "model": _identity(described, adapter),
         "rendering": resolve_rendering(request.rendering, described.tokenizer),
-        "dtype": request.dtype or ("bfloat16" if resolve_device(options.device).type == "cuda" else "float32"),
+        "dtype": request.dtype or ("bfloat16" if weights.resolve_device(options.device).type == "cuda" else "float32"),
         "attention": _resolve_attention(request.attention, described),
     }
     return ExtractSpec(**{**wishes_in(request), **chosen})
@@ -69,10 +60,7 @@ def open_extractor(
     adapter: str | None = None,
     images: str | Path | None = None,
 ) -> ProxyExtractor | GradientExtractor:
-    """Return an extractor that makes exactly what the spec says, or raise where the model is another one.
-
-    images is the folder that the samples' image paths are in; by default the current one.
-    """
+    """Return an extractor that makes exactly what the spec says; raise if the model is another. images is a folder."""
     described, loaded = load_planned(model, spec, options, adapter)
     extractor = _extractor(loaded, spec, options, adapter, images)
     sees_images = described.processor is not None and not spec.text_only
@@ -89,20 +77,16 @@ def open_extractor(
 def load_planned(
     model: str, spec: ExtractSpec, options: RunOptions, adapter: str | None
 ) -> tuple[ModelDescription, LoadedModel]:
-    """Return the model that a spec names, or raise where it is another one; an adapter is merged into it.
-
-    For gradients of an adapter's parameters it is not merged, but its content is held against the spec all the same.
-    """
+    """Return the model that a spec names, or raise; an adapter is merged into it unless gradients are taken of it."""
     described = describe_model(model)
     found, planned = _identity(described, adapter).model_dump(), spec.model.model_dump()
-    differing = [name for name in planned if planned[name] != found[name]]
-    if differing:
+    if differing := [name for name in planned if planned[name] != found[name]]:
         details = ", ".join(f"{name} {short(found[name])} against {short(planned[name])}" for name in differing)
         raise ModelError(
             f"{model} is not the model this signal was planned with: {details}. "
             "Give the model it was planned with, or a new --signal name."
         )
-    loaded = load_described(described, spec.dtype, spec.attention, options.device, options.threads)
+    loaded = weights.load(described, spec.dtype, spec.attention, options.device, options.threads)
     if spec.gradient is not None:
         _check_gradient(spec.gradient, adapter)
     elif adapter is not None:
@@ -137,12 +121,7 @@ def _resolve_gradient(request: ExtractRequest, adapter: str | None) -> GradientS
             "`grace-store warmup` wrote."
         )
     require_peft()
-    from grace_store.model.gradients.coordinates import (
-        coordinates_of,
-        coordinates_sha256,
-        learning_rate_of,
-        read_moments,
-    )
+    from grace_store.model.gradients.coordinates import coordinates_of, coordinates_sha256, read_moments
     from grace_store.model.load.adapters import read_adapter
 
     read = read_adapter(adapter)
@@ -156,7 +135,7 @@ def _resolve_gradient(request: ExtractRequest, adapter: str | None) -> GradientS
         **{"normalise": wishes.get("per", "sample") == "sample", **wishes},
         moments=moments,
         parameters=coordinates_sha256(coordinates),
-        learning_rate=learning_rate_of(read),
+        learning_rate=read.folder.state and read.folder.state.mean_learning_rate,
     )
 
 
@@ -165,8 +144,7 @@ def _check_gradient(planned: GradientSpec, adapter: str | None) -> None:
     wishes = GradientRequest(**pick_fields(planned, GradientRequest))
     found = _resolve_gradient(ExtractRequest(kind="gradient", gradient=wishes), adapter)
     assert found is not None
-    differing = [name for name in GradientSpec.model_fields if getattr(found, name) != getattr(planned, name)]
-    if differing:
+    if differing := [name for name in GradientSpec.model_fields if getattr(found, name) != getattr(planned, name)]:
         raise ModelError(
             f"{adapter} does not have the {', '.join(differing).replace('_', ' ')} that this signal was planned with. "
             "Give the checkpoint it was planned with, or a new --signal name."
@@ -186,7 +164,7 @@ def _identity(described: ModelDescription, adapter: str | None) -> ModelIdentity
 
     read = read_adapter(adapter)
     check_base(read, described.identity)
-    place(read, skeleton_of(described))
+    place(read, weights.skeleton_of(described))
     return described.identity.model_copy(update={"adapter": read.digest})
 
 
@@ -196,7 +174,7 @@ def _check_images(request: ExtractRequest, described: ModelDescription) -> None:
         as_trainer(request.images_as or "processor", described.processor, *limits)
     elif limits != (None, None):
         raise SettingError(
-            f"--min-pixels and --max-pixels have no meaning: {described.identity.architecture} reads text only."
+            f"--min-pixels, --max-pixels have no meaning: {described.identity.architecture} reads text only."
         )
 
 

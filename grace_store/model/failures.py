@@ -35,7 +35,7 @@ def is_device_lost(error: BaseException) -> bool:
 
 @contextmanager
 def telling(what: str) -> Iterator[None]:
-    """Have whatever fails inside raise a sentence that begins so."""
+    """Turn any error inside into a ModelError (or OutOfMemory) whose message begins with what."""
     try:
         yield
     except GraceStoreError:

@@ -10,13 +10,12 @@ from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from grace_store.base.arrays import Float32Array
 from grace_store.base.errors import GraceStoreError, ModelError, OutOfMemory
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason, SetAside
@@ -39,8 +38,6 @@ _LOG = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 OutcomeT = TypeVar("OutcomeT", bound=UnitOutcome)
-
-Floats = Float32Array
 
 
 @dataclass(slots=True)
@@ -72,9 +69,8 @@ class UnitInFlight(ABC, Generic[ResultT, OutcomeT]):
         if self.event is not None:
             self.event.synchronize()
         signals = self.gather()
-        signals.num_tokens = sum(
-            self.prepared.tokens[member].num_tokens for b, _ in self.results for member in b.members
-        )
+        tokens = self.prepared.tokens
+        signals.num_tokens = sum(tokens[member].num_tokens for batch, _ in self.results for member in batch.members)
         signals.set_aside = dict(sorted({**self.prepared.set_aside, **signals.set_aside}.items()))
         signals.images_sha256 = _images_digest(self.prepared.images, signals.set_aside)
         return signals
@@ -98,20 +94,32 @@ class PendingSegments(UnitInFlight[SegmentRows, UnitSignals]):
 
     def gather(self) -> UnitSignals:
         starts = np.concatenate(([0], np.cumsum(self.prepared.num_rows, dtype=np.int64)))
-        signals = _empty_signals(int(starts[-1]), self.vector_size)
+        vector = np.zeros((starts[-1], self.vector_size), dtype=np.float32)
+        statistics = np.zeros((3, starts[-1]), dtype=np.float32)
+        num_tokens = np.zeros(starts[-1], dtype=np.int32)
+        set_aside: dict[int, SetAside] = {}
         for batch, made in self.results:
             row = 0
             for member in batch.members:
-                taken = slice(row, row + self.prepared.num_rows[member])
-                row = taken.stop
                 rows = slice(starts[member], starts[member + 1])
-                tokens = self.prepared.tokens[member]
-                _write(signals, member, rows, tokens, made.vector[taken].numpy(), made.statistics[taken].numpy())
-        return signals
+                taken = slice(row, row := row + self.prepared.num_rows[member])
+                vectors, found = made.vector[taken].numpy(), made.statistics[taken].numpy()
+                if len(bad := np.flatnonzero(~np.isfinite(np.concatenate((vectors, found), axis=1)).all(axis=1))):
+                    name = "the answer" if bad[0] == len(vectors) - 1 else f"step {bad[0] + 1}"
+                    set_aside[member] = SetAside(Reason.NOT_FINITE, f"{name} has a value that is not finite")
+                    continue
+                vector[rows], statistics[:, rows] = vectors, found.T
+                num_tokens[rows] = self.prepared.tokens[member].tokens_per_segment()
+        names = ("segment_loss", "segment_entropy", "segment_hit_rate")
+        columns: dict[str, Any] = dict(zip(names, statistics, strict=True))
+        return UnitSignals(segment_vector=vector, segment_num_tokens=num_tokens, set_aside=set_aside, **columns)
 
 
 class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
     """Tokenises units, forms their batches and runs them, smaller ones where memory runs out."""
+
+    batch_tokens: ClassVar[int]
+    """Padded tokens of a batch, unless the options say how many."""
 
     def __init__(
         self,
@@ -119,26 +127,19 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         spec: ExtractSpec,
         options: RunOptions,
         *,
-        batch_tokens: int,
         head: OutputHead | None = None,
         images: str | Path | None = None,
     ) -> None:
-        """Take batch_tokens as the padded tokens of a batch unless the options say how many."""
-        self._model = loaded.model
+        self.model: nn.Module = loaded.model
         self._device = loaded.device
         self.head = head or choose_head(loaded.model)
         self._head_tokens = options.head_tokens
-        self._batch_tokens = options.batch_tokens or batch_tokens
+        self._batch_tokens = options.batch_tokens or self.batch_tokens
         self._packing = options.packing
         self._rule = find_length_rule(loaded.model, loaded.longest(spec.max_length))
         embeddings = loaded.model.get_input_embeddings()  # type: ignore[operator]
         self._reader = SampleReader(loaded, spec, min(self.head.vocab_size, embeddings.weight.shape[0]), images)
         self._image_pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="images")
-
-    @property
-    def model(self) -> nn.Module:
-        """The whole model, as it runs."""
-        return self._model
 
     @property
     def reader(self) -> SampleReader:
@@ -158,19 +159,16 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
 
     def _finish(self) -> None:
         """End a unit: nothing may be left to compute."""
-        return
 
     def _forget(self) -> None:
         """Drop what a batch that failed left behind."""
-        return
 
     def prepare(self, samples: Sequence[Sample]) -> PreparedUnit:
         """Tokenise a unit, open its images and form its batches; CPU work only, safe from several threads."""
         read = self._reader.read(samples)
         positions = list(read.tokens)
         lengths = [read.tokens[position].num_tokens for position in positions]
-        form = form_packs if self._packing else form_batches
-        groups = form(lengths, self._batch_tokens, self._rule)
+        groups = (form_packs if self._packing else form_batches)(lengths, self._batch_tokens, self._rule)
         batches = [self._collate([positions[i] for i in group], read.tokens) for group in groups]
         num_rows = tuple(sample.num_segments for sample in samples)
         return PreparedUnit(num_rows, read.tokens, read.images, read.set_aside, batches)
@@ -198,7 +196,6 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         return collate(members, samples, pin=self._device.type == "cuda", packed=self._packing)
 
     def _try(self, batch: Batch, images: ImageQueue, upcoming: Sequence[int]) -> ResultT | Exception:
-        """Return what a batch makes, or why it failed."""
         try:
             image_inputs = images.take(batch.members)
             images.announce(upcoming)
@@ -233,12 +230,12 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         try:
             self._run(collate([0], [TokenizedSample(ids, np.array([-1, -1, 0, 0]), 1)], pin=False), {})
         except Exception as error:
-            raise ModelError(f"{type(self._model).__name__} fails on any sample. {in_words(failure)}") from error
+            raise ModelError(f"{type(self.model).__name__} fails on any sample. {in_words(failure)}") from error
 
     def hidden_states(self, batch: Batch, image_inputs: ImageInputs) -> Tensor:
         """Return what the head is given for each response token, (num_tokens, d), in the order of the segments."""
         predecessor = batch.predecessor.to(self._device, non_blocking=True)
-        return response_states(self._model, self.inputs_on_device(batch, image_inputs), predecessor)
+        return response_states(self.model, self.inputs_on_device(batch, image_inputs), predecessor)
 
     def image_inputs(self, prepared: PreparedUnit, batch: Batch) -> ImageInputs:
         """Return what a model that sees images is given for those of a batch."""
@@ -249,7 +246,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         inputs = {**batch.inputs, **image_inputs}
         on_device = {name: tensor.to(self._device, non_blocking=True) for name, tensor in inputs.items()}
         if batch.packed_lengths:
-            on_device["position_ids"] = packed_positions(self._model, on_device, batch.packed_lengths)
+            on_device["position_ids"] = packed_positions(self.model, on_device, batch.packed_lengths)
         return on_device
 
     def _split(self, batch: Batch, tokens: dict[int, TokenizedSample]) -> list[Batch]:
@@ -263,12 +260,8 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         halves = [self._collate(part, tokens) for part in (batch.members[:middle], batch.members[middle:])]
         lowered = min(self._batch_tokens, max(half.num_padded_tokens for half in halves))
         if lowered < self._batch_tokens:
-            _LOG.warning(
-                "a batch of %d tokens does not fit on %s; forming batches of %d from now on",
-                batch.num_padded_tokens,
-                self._device,
-                lowered,
-            )
+            told = "a batch of %d tokens does not fit on %s; forming batches of %d from now on"
+            _LOG.warning(told, batch.num_padded_tokens, self._device, lowered)
             self._batch_tokens = lowered
         return halves
 
@@ -277,18 +270,7 @@ def to_host(tensor: Tensor) -> Tensor:
     """Return a tensor in main memory, or on its way there from a GPU."""
     if tensor.device.type != "cuda":
         return tensor.cpu()
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return host.copy_(tensor, non_blocking=True)
-
-
-def _empty_signals(num_rows: int, vector_size: int) -> UnitSignals:
-    return UnitSignals(
-        segment_vector=np.zeros((num_rows, vector_size), dtype=np.float32),
-        segment_num_tokens=np.zeros(num_rows, dtype=np.int32),
-        segment_loss=np.zeros(num_rows, dtype=np.float32),
-        segment_entropy=np.zeros(num_rows, dtype=np.float32),
-        segment_hit_rate=np.zeros(num_rows, dtype=np.float32),
-    )
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
 
 
 def _images_digest(images: dict[int, SampleImages], set_aside: Container[int]) -> str | None:
@@ -297,25 +279,3 @@ def _images_digest(images: dict[int, SampleImages], set_aside: Container[int]) -
     if not digests:
         return None
     return hashlib.sha256("".join(f"{digest}\n" for digest in digests).encode()).hexdigest()
-
-
-def _write(
-    signals: UnitSignals,
-    member: int,
-    rows: slice,
-    tokens: TokenizedSample,
-    vectors: Float32Array,
-    statistics: Float32Array,
-) -> None:
-    """Write one sample's rows, or set it aside if any of its numbers is not finite."""
-    bad = np.flatnonzero(~np.isfinite(np.concatenate((vectors, statistics), axis=1)).all(axis=1))
-    if len(bad):
-        first = int(bad[0])
-        name = "the answer" if first == len(vectors) - 1 else f"step {first + 1}"
-        signals.set_aside[member] = SetAside(Reason.NOT_FINITE, f"{name} has a value that is not finite")
-        return
-    signals.segment_vector[rows] = vectors
-    signals.segment_num_tokens[rows] = tokens.tokens_per_segment()
-    signals.segment_loss[rows] = statistics[:, 0]
-    signals.segment_entropy[rows] = statistics[:, 1]
-    signals.segment_hit_rate[rows] = statistics[:, 2]

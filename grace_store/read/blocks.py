@@ -16,11 +16,12 @@ import numpy.typing as npt
 from grace_store.base.arrays import Array, Float32Array, Int32Array, IntArray
 from grace_store.base.errors import SettingError, Unfinished
 from grace_store.base.states import STATE_DONE
+from grace_store.base.text import counted
 from grace_store.read.parallel import Threads, map_ordered
 from grace_store.store.chunk_reader import Digests
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.packed_grams import num_packed
+from grace_store.store.storages import num_packed
 
 FoundT = TypeVar("FoundT")
 
@@ -79,9 +80,8 @@ class CommittedSignals:
     def __post_init__(self) -> None:
         self.views = [self.store.signal(name) for name in self.names]
         self.committed = [set(view.committed_units()) for view in self.views]
-        self.store.column("sample_row", 0, 0)  # arrays are opened here, not by several threads at once
-        self.store.column("sample_num_steps", 0, 0)
-        self.store.column("sample_id", 0, 0)
+        for name in ("row", "num_steps", "id"):
+            self.store.column(f"sample_{name}", 0, 0)  # opened here, not by several threads at once
 
     @property
     def is_partial(self) -> bool:
@@ -92,11 +92,10 @@ class CommittedSignals:
         num_units = self.store.plan.num_units
         for view, units in zip(self.views, self.committed, strict=True):
             if len(units) < num_units and not partial:
-                raise Unfinished(
-                    f"Signal {view.name!r} of {view.store.location} has {len(units)} of {num_units} units. Run the "
-                    "same `grace-store extract` to finish it"
-                    + (", or give --partial to score what is there." if may_be_partial else " first.")
-                )
+                end = ", or give --partial to score what is there." if may_be_partial else " first."
+                found = f"{view.store.location} has {len(units)} of {counted(num_units, 'unit')}"
+                remedy = f"Run the same `grace-store extract` to finish it{end}"
+                raise Unfinished(f"Signal {view.name!r} of {found}. {remedy}")
 
     def starts(self) -> range:
         """Return where the blocks begin."""
@@ -108,7 +107,8 @@ class CommittedSignals:
 
     def units(self, start: int) -> range:
         """Return the units of the block that begins at a sample."""
-        return self.store.plan.units_between(start, self.stop(start))
+        plan = self.store.plan
+        return range(plan.unit_of(start), -(-self.stop(start) // plan.samples_per_unit))
 
     def ids(self, block: HasSamples) -> Array:
         """Return the ids of a block's samples."""
@@ -143,11 +143,8 @@ class BlockReader(CommittedSignals):
         found = []
         for view, committed in zip(self.views, self.committed, strict=True):
             mine = [unit for unit in units if unit in committed]
-            if len(mine) == len(units):
-                steps = num_steps
-            else:
-                steps = num_steps[np.isin(np.arange(start, stop) // plan.samples_per_unit, mine)]
-            found.append(self._grams(view, mine, steps))
+            here = np.isin(np.arange(start, stop) // plan.samples_per_unit, mine)
+            found.append(self._grams(view, mine, num_steps[here]))
         return _merged(found, start, row, num_steps)
 
     def map(self, work: Callable[[SampleBlock], FoundT], threads: Threads = None) -> Iterator[FoundT]:
@@ -165,21 +162,15 @@ class BlockReader(CommittedSignals):
         rows, entries = _sums(num_segments, counts), _sums(packed, counts)
         done = _joined(view, "sample_state", digests, counts) == STATE_DONE
         num_tokens = _joined(view, "segment_num_tokens", digests, rows)
-        gram = loss = np.zeros(0, np.float32)
-        if self.gram:
-            gram = _joined(view, "sample_gram", digests, entries)
-        if self.loss:
-            loss = _joined(view, "segment_loss", digests, rows)
+        none = np.zeros(0, np.float32)
+        gram = _joined(view, "sample_gram", digests, entries) if self.gram else none
+        loss = _joined(view, "segment_loss", digests, rows) if self.loss else none
         if done.all():
             return SampleGrams(sample, num_segments - 1, gram, num_tokens, loss)
         segment_done = np.repeat(done, num_segments)
-        return SampleGrams(
-            sample[done],
-            num_segments[done] - 1,
-            gram[np.repeat(done, packed)] if self.gram else gram,
-            num_tokens[segment_done],
-            loss[segment_done] if self.loss else loss,
-        )
+        gram = gram[np.repeat(done, packed)] if self.gram else gram
+        loss = loss[segment_done] if self.loss else loss
+        return SampleGrams(sample[done], num_segments[done] - 1, gram, num_tokens[segment_done], loss)
 
 
 def _joined(view: SignalView, name: str, digests: dict[int, Digests], lengths: Sequence[int]) -> Array:
@@ -213,13 +204,11 @@ def _merged(found: Sequence[SampleGrams], start: int, row: Array, num_steps: Arr
     steps = num_steps[sample - start].astype(np.int64)
     firsts = np.cumsum(steps + 1) - (steps + 1)
     totals = np.add.reduceat(tokens, firsts, dtype=np.int64) if len(sample) else np.zeros(0, np.int64)
-    rows = row[sample - start].astype(np.int64)
-    return SampleBlock(sample, rows, steps, totals, tokens, tuple(found), places)
+    return SampleBlock(sample, row[sample - start].astype(np.int64), steps, totals, tokens, tuple(found), places)
 
 
 def _first_tokens(found: Sequence[SampleGrams], places: Sequence[IntArray], steps: IntArray) -> Int32Array:
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(steps + 1)])
-    tokens = np.zeros(offsets[-1], dtype=np.int32)
+    tokens = np.zeros((steps + 1).sum(), dtype=np.int32)
     for each, place in reversed(list(zip(found, places, strict=True))):
         mine = np.zeros(len(steps), dtype=np.bool_)
         mine[place] = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -14,16 +14,8 @@ from grace_store.base.arrays import Array, BoolArray, Float32Array, FloatArray, 
 from grace_store.base.errors import DataError, ResumeMismatch, SettingError, Unfinished
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.text import counted
-from grace_store.likeness.points import (
-    DEFAULT_DESCRIPTOR,
-    PROJECTED_SIZE,
-    Described,
-    Descriptor,
-    Projection,
-    describe,
-    descriptor_named,
-    projection_for,
-)
+from grace_store.likeness import points
+from grace_store.likeness.points import Described, Descriptor, Projection
 from grace_store.read.parallel import Threads, map_ordered
 from grace_store.read.vectors import UnitVectors, VectorReader
 from grace_store.store.opened import SignalView, Store
@@ -66,8 +58,7 @@ class DescriptorSpec:
     signal: str | None = None
     """None for the only one."""
     descriptor: Descriptor | None = None
-    """answer, steps (the default), weighted or projected. A signal that keeps one vector a sample has that vector as
-    its only descriptor: leave it out."""
+    """answer, steps (the default), weighted or projected; None for a signal that keeps one vector a sample."""
     dimension: int | None = None
     """Numbers of a projected descriptor; 512 unless given."""
     seed: int = 0
@@ -109,10 +100,7 @@ def describe_samples(
     threads: Threads = None,
     listener: Listener = ignore,
 ) -> Descriptions:
-    """Return one vector of length 1 for every done sample, or for those of samples (positions in the plan).
-
-    The descriptor weighted weighs steps by the step scores of scores.
-    """
+    """Return a vector of length 1 for each done sample, or for some positions; scores weigh the steps of "weighted"."""
     reader = DescriptionReader.of(store, spec, scores=scores, samples=samples, partial=partial, threads=threads)
     return reader.read_all(dtype, listener)
 
@@ -156,25 +144,15 @@ class DescriptionReader:
         units, made_by = _units(vectors, wanted, partial=partial), _made_by(vectors, chosen)
         projection = None
         if chosen == "projected":
-            projection = projection_for(view.vector_size, spec.dimension, spec.seed)
-            made_by |= {"dimension": 2 * view.vector_size if projection is None else spec.dimension or PROJECTED_SIZE}
-            made_by |= {} if projection is None else {"seed": spec.seed}
+            projection = points.projection_for(view.vector_size, spec.dimension, spec.seed)
+            reduced = {"dimension": spec.dimension or points.PROJECTED_SIZE, "seed": spec.seed}
+            made_by |= {"dimension": 2 * view.vector_size} if projection is None else reduced
         step_scores = None
         if chosen == "weighted":
             assert scores is not None
             step_scores = _StepScores.of(scores, opened)
-        return cls(
-            vectors=vectors,
-            descriptor=chosen,
-            units=units,
-            wanted=wanted,
-            made_by=made_by,
-            threads=threads,
-            projection=projection,
-            _scores=step_scores,
-            _num_steps=opened.column("sample_num_steps"),
-            _row=opened.column("sample_row").astype(np.int64),
-        )
+        columns = opened.column("sample_num_steps"), opened.column("sample_row").astype(np.int64)
+        return cls(vectors, chosen, units, wanted, made_by, threads, projection, step_scores, *columns)
 
     @property
     def store(self) -> Store:
@@ -198,8 +176,8 @@ class DescriptionReader:
 
     def blocks(self, units: list[int] | None = None) -> Iterator[Descriptions]:
         """Yield the descriptors of units (of all that are asked for) one by one; a few are read ahead."""
-        alone = replace(self, threads=None)  # which may be sent to a task, where it has no use for others
-        yield from map_ordered(alone.read, self.units if units is None else units, self.threads)
+        # Without threads: it may be sent to a task, where it has no use for them.
+        yield from map_ordered(replace(self, threads=None).read, self.units if units is None else units, self.threads)
 
     def read_all(self, dtype: VectorType = "float32", listener: Listener = ignore) -> Descriptions:
         """Return all of them in one array; beside it, no more than a few units are held."""
@@ -211,14 +189,8 @@ class DescriptionReader:
             out[start:stop] = block.vector
             # The columns without the vectors, which would keep the units in memory.
             parts.append(Descriptions(block.sample, block.row, out[:0], block.is_zero, block.is_unweighted))
-        found = Descriptions(
-            sample=np.concatenate([np.zeros(0, np.int64), *(part.sample for part in parts)]),
-            row=np.concatenate([np.zeros(0, np.int64), *(part.row for part in parts)]),
-            vector=out[:stop],
-            is_zero=np.concatenate([np.zeros(0, np.bool_), *(part.is_zero for part in parts)]),
-            is_unweighted=np.concatenate([np.zeros(0, np.bool_), *(part.is_unweighted for part in parts)]),
-            made_by=self.made_by,
-        )
+        sample = np.concatenate([np.zeros(0, np.int64), *(part.sample for part in parts)])
+        found = Descriptions(sample, self._row[sample], out[:stop], *_flags(parts), self.made_by)
         tell_oddities(int(found.is_zero.sum()), int(found.is_unweighted.sum()), listener)
         return found
 
@@ -230,24 +202,14 @@ class DescriptionReader:
         asked = self._asked(unit)
         sample = asked[found.done[asked - start]]
         parts = list(self._described(unit, sample - start, found))
-        vectors = [part.vector for part in parts]
-        return Descriptions(
-            sample=sample,
-            row=self._row[sample],
-            vector=np.ascontiguousarray(np.concatenate(vectors)) if vectors else np.zeros((0, self.size), np.float32),
-            is_zero=np.concatenate([np.zeros(0, np.bool_), *(part.is_zero for part in parts)]),
-            is_unweighted=np.concatenate([np.zeros(0, np.bool_), *(part.is_unweighted for part in parts)]),
-            made_by=self.made_by,
-        )
+        vector = np.concatenate([np.zeros((0, self.size), np.float32), *(part.vector for part in parts)])
+        return Descriptions(sample, self._row[sample], vector, *_flags(parts), self.made_by)
 
     def describe_trace(self, vectors: Float32Array) -> Described:
-        """Return the descriptor of a trace that is not in the store, of its K+1 vectors, or the one of its sample.
-
-        Its steps have no scores: "weighted" weighs them all the same.
-        """
+        """Return the descriptor of a trace outside the store, whose steps, having no scores, weigh the same."""
         num_steps = np.array([len(vectors) - 1])
         descriptor = "steps" if self.descriptor == "weighted" else self.descriptor
-        return describe(vectors, num_steps, descriptor or "answer", projection=self.projection)
+        return points.describe(vectors, num_steps, descriptor or "answer", projection=self.projection)
 
     def _asked(self, unit: int) -> IntArray:
         each = np.arange(*self.store.plan.unit_range(unit))
@@ -265,23 +227,25 @@ class DescriptionReader:
             else:
                 num_steps = num_segments[some] - 1
                 rows = _ranges(ends[some] - num_segments[some], num_segments[some])
-            yield describe(
-                found.decoded(rows),
-                num_steps,
-                self.descriptor or "answer",
-                step_score=None if self._scores is None else self._scores.of_samples(start + some, num_steps),
-                projection=self.projection,
-            )
+            score = None if self._scores is None else self._scores.of_samples(start + some, num_steps)
+            how, given = self.descriptor or "answer", found.decoded(rows)
+            yield points.describe(given, num_steps, how, step_score=score, projection=self.projection)
+
+
+def _flags(parts: Sequence[Descriptions] | Sequence[Described]) -> tuple[BoolArray, BoolArray]:
+    """Return which samples of several parts are zero, and which are unweighted."""
+    none = np.zeros(0, np.bool_)
+    is_zero = np.concatenate([none, *(part.is_zero for part in parts)])
+    return is_zero, np.concatenate([none, *(part.is_unweighted for part in parts)])
 
 
 def tell_oddities(num_zero: int, num_unweighted: int, listener: Listener) -> None:
     """Say how many samples could not be described as asked."""
-    if num_zero:
-        those = "1 sample has" if num_zero == 1 else f"{num_zero} samples have"
-        listener(Warned(f"{those} a descriptor of zeros, which is like no other: every cosine with it is 0."))
-    if num_unweighted:
-        those = "1 sample has" if num_unweighted == 1 else f"{num_unweighted} samples have"
-        listener(Warned(f"{those} no step with a score above 0: all steps weigh the same there."))
+    zero = "a descriptor of zeros, which is like no other: every cosine with it is 0."
+    unweighted = "no step with a score above 0: all steps weigh the same there."
+    for number, what in ((num_zero, zero), (num_unweighted, unweighted)):
+        if number:
+            listener(Warned(f"{counted(number, 'sample')} {'has' if number == 1 else 'have'} {what}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,8 +264,7 @@ class _StepScores:
                 "store."
             )
         first = np.full(store.plan.num_samples, -1, dtype=np.int64)
-        places = np.searchsorted(store.column("sample_row"), scores.row)
-        first[places] = offsets_of(scores.num_steps)[:-1]
+        first[store.positions_of(scores.row)] = offsets_of(scores.num_steps)[:-1]
         return cls(np.asarray(scores.flat("step_score"), dtype=np.float64), first)
 
     def of_samples(self, samples: IntArray, num_steps: IntArray) -> FloatArray:
@@ -312,14 +275,14 @@ class _StepScores:
 
 def _resolved(view: SignalView, spec: DescriptorSpec, scores: StepScored | None) -> Descriptor | None:
     """Return the descriptor meant, or say why there is none such."""
-    named = None if spec.descriptor is None else descriptor_named(spec.descriptor)
+    named = None if spec.descriptor is None else points.descriptor_named(spec.descriptor)
     if view.per_sample:
         if named is not None or spec.dimension is not None:
             raise SettingError(
                 f"signal {view.name!r} keeps one vector a sample, which is its only descriptor: leave --descriptor out"
             )
         return None
-    chosen = named or DEFAULT_DESCRIPTOR
+    chosen = named or points.DEFAULT_DESCRIPTOR
     if spec.dimension is not None and chosen != "projected":
         raise SettingError(f"only the descriptor projected has a dimension; {chosen} has that of the vectors")
     if chosen != "weighted":

@@ -77,21 +77,14 @@ def to_xarray(
     }
     if not view.per_sample:
         coords |= _segment_coordinates(num_steps)
-    return xarray.Dataset(
-        {name: (view.array_spec(name).dims, values) for name, values in arrays.items()}, coords, _attributes(view)
-    )
+    variables = {name: (view.array_spec(name).dims, values) for name, values in arrays.items()}
+    return xarray.Dataset(variables, coords, _attributes(view))
 
 
 def _attributes(view: SignalView) -> dict[str, str]:
     spec = view.signal.spec
-    return {
-        "store": view.store.location,
-        "plan_sha256": view.store.plan.digest(),
-        "signal": view.name,
-        "signal_sha256": view.identity,
-        "kind": spec.kind,
-        "storage": spec.storage,
-    }
+    origin = {"store": view.store.location, "plan_sha256": view.store.plan.digest(), "signal": view.name}
+    return origin | {"signal_sha256": view.identity, "kind": spec.kind, "storage": spec.storage}
 
 
 def _positions(store: Store, samples: Sequence[str] | IntArray | None) -> IntArray:
@@ -108,8 +101,7 @@ def _columns(reader: VectorReader, asked: IntArray) -> tuple[IntArray, dict[str,
     """Return the done samples among those asked for, and the columns of the signal for them, vectors decoded."""
     units = np.unique(asked // reader.store.plan.samples_per_unit).tolist()
     there = [unit for unit in units if unit in reader.committed[0]]
-    parts = list(map_ordered(lambda unit: _unit_columns(reader, unit, asked), there, reader.threads(None)))
-    if not parts:
+    if not (parts := list(map_ordered(lambda unit: _unit_columns(reader, unit, asked), there, reader.threads(None)))):
         raise SettingError(f"signal {reader.names[0]!r} has done none of the samples that were asked for")
     samples, columns = zip(*parts, strict=True)
     return np.concatenate(samples), {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}

@@ -19,7 +19,6 @@ class Mapper(Protocol):
 
     def map(self, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> Iterator[ResultT]:
         """Yield work(item) in the order of the items; work and items are sent there."""
-        ...
 
 
 Threads = int | Mapper | None

@@ -29,26 +29,22 @@ POSITIONS_AT_ONCE = 1 << 14
 def open_dataset(store: Store, paths: Sequence[str | Path] | None = None, *, by_content: bool = True) -> Dataset:
     """Open the files the store was planned from, or the same content at other paths.
 
-    Without by_content only number and sizes of the files are held against the plan, which saves reading all of them
-    before the first record; a record that differs is still refused when it is read.
+    Without by_content only their number and sizes are checked first; a record that differs is refused when it is read.
     """
-    if paths:
-        dataset = Dataset.open(paths)  # names what is missing
-        check_files(store, dataset, by_content=by_content)
-        return dataset
-    wanted = [file.path for file in store.plan.files]
-    missing = [str(path) for path in wanted if not Path(path).exists()]
-    if missing:
+    planned = [file.path for file in store.plan.files]
+    if not paths and (missing := [path for path in planned if not Path(path).exists()]):
         raise DatasetChanged(
             f"{store.location} was planned from {', '.join(missing)}, which is no longer there. "
             "Give the files' new place with --data (in Python: data=[...])."
         )
     try:
-        dataset = Dataset.open(wanted)
+        dataset = Dataset.open(paths or planned)  # of what is given, it names what is missing
     except DataError:
+        if paths:
+            raise
         # Without what was found: a store may be a stranger's, who named a file that is nobody's business.
         raise DatasetChanged(
-            f"{store.location} was planned from {', '.join(wanted)}, where no such records are now. "
+            f"{store.location} was planned from {', '.join(planned)}, where no such records are now. "
             "Give the files with --data (in Python: data=[...])."
         ) from None
     check_files(store, dataset, by_content=by_content)
@@ -89,12 +85,12 @@ def _describe_change(store: Store, dataset: Dataset, index: int) -> str:
     text = f"{now.path}{moved}: planned {then.num_bytes} bytes, now {now.num_bytes}"
     start = sum(file.num_records for file in store.plan.files[:index])
     found: list[str] = []
-    first: int | None = None
+    num_records = 0
     digests = _planned_digests(store, start, start + then.num_records)
     row, digest = next(digests, (-1, b""))
     with Dataset.open([now.path]) as single:
         for record in single.scan():
-            first = record.row
+            num_records = record.row + 1
             while 0 <= row < start + record.row:
                 row, digest = next(digests, (-1, b""))
             if row == start + record.row and digest != record.digest:
@@ -104,8 +100,7 @@ def _describe_change(store: Store, dataset: Dataset, index: int) -> str:
     if found:
         more = " and more" if len(found) > CHANGES_SHOWN else ""
         return f"{text}; changed records: row {', '.join(found[:CHANGES_SHOWN])}{more}"
-    count = 0 if first is None else first + 1
-    return f"{text}; planned {then.num_records} records, now {count}"
+    return f"{text}; planned {then.num_records} records, now {num_records}"
 
 
 def _planned_digests(store: Store, first: int, last: int) -> Iterator[tuple[int, bytes]]:
@@ -120,12 +115,9 @@ def _planned_digests(store: Store, first: int, last: int) -> Iterator[tuple[int,
 
 
 def _take(rows: SampleRows, chosen: IntArray) -> SampleRows:
-    columns = ("row", "file", "offset", "length", "digest", "num_steps")
-    return replace(
-        rows,
-        sample_id=[rows.sample_id[i] for i in chosen.tolist()],
-        **{name: getattr(rows, name)[chosen] for name in columns},
-    )
+    names = ("row", "file", "offset", "length", "digest", "num_steps")
+    columns = {name: getattr(rows, name)[chosen] for name in names}
+    return replace(rows, sample_id=[rows.sample_id[i] for i in chosen.tolist()], **columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +169,11 @@ class UnitLoader:
                 raise self._changed(record)
             row_in_file = record.row - self._file_start[record.file]
             try:
-                sample = understand(record, self._store.plan.spec, self._names[record.file], row_in_file)
+                samples.append(understand(record, self._store.plan.spec, self._names[record.file], row_in_file))
             except Unusable as why:
                 raise self._changed(record) from why
-            if sample.num_steps != int(rows.num_steps[i]) or sample.sample_id != rows.sample_id[i]:
+            if (samples[-1].num_steps, samples[-1].sample_id) != (int(rows.num_steps[i]), rows.sample_id[i]):
                 raise self._changed(record)
-            samples.append(sample)
         return samples
 
     def _changed(self, record: Record) -> DatasetChanged:
@@ -203,10 +194,9 @@ def read_field(
 def read_fields(
     store: Store, fields: Sequence[str], data: Sequence[str] | None = None, positions: IntArray | None = None
 ) -> dict[str, list[object]]:
-    """Return fields of the records of samples (of those at the positions given), None where a record has none.
+    """Return fields of the records of samples, or of those at some positions; None where a record has none.
 
-    Dots lead inside; what is a list or an object there is returned as JSON. data says where the files are now. The
-    records are read once, however many fields there are.
+    Dots lead inside; lists and objects come as JSON. data says where the files are now.
     """
     columns = [store.column(f"sample_{name}") for name in ("file", "offset", "length")]
     wanted = (column.tolist() if positions is None else column[positions].tolist() for column in columns)

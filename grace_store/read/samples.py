@@ -31,10 +31,7 @@ def open_store(location: str | Path) -> Store:
 def iter_samples(
     store: Store | str | Path, signal: str | None = None, *, partial: bool = False, data: Sequence[str] | None = None
 ) -> Iterator[StoredSample]:
-    """Yield every done sample of a signal (of the only one, if none is named) in the order of the records.
-
-    data says where the dataset is now, if it moved; only the samples' texts need it.
-    """
+    """Yield a signal's done samples in the order of the records; for texts, data says where the dataset is now."""
     opened = store if isinstance(store, Store) else Store.open(store)
     committed = CommittedSignals(opened, (opened.signal(signal).name,))
     committed.check_complete(partial=partial)
@@ -139,7 +136,6 @@ class StoredSample:
         return "\n".join(turn.text for turn in self._texts.read(self.position).turns)
 
     def _rows(self, name: str) -> Array:
-        """Return its rows in one of the arrays of segments, or of samples."""
         if self._view.per_sample:
             return np.array([self._view.sample_value(f"sample_{name}", self.position)])
         return self._view.segments(f"segment_{name}", self.position)
@@ -170,12 +166,12 @@ class _WalkedSignal(SignalView):
             super().require_unit_of(sample)
 
 
+@dataclass(eq=False)
 class _Texts:
     """The samples as the dataset has them, which is opened when the first is asked for and closed with this."""
 
-    def __init__(self, store: Store, data: Sequence[str] | None) -> None:
-        self._store = store
-        self._data = data
+    _store: Store
+    _data: Sequence[str] | None
 
     @cached_property
     def _loader(self) -> UnitLoader:

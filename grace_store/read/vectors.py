@@ -86,8 +86,7 @@ class VectorReader(CommittedSignals):
             return None
         view = self.views[signal]
         names = ["sample_state", f"{view.vectors_of}_num_tokens", *view.vector_arrays, *more]
-        if view.per_sample:
-            names += ["sample_loss", "sample_norm"]
+        names += ["sample_loss", "sample_norm"] if view.per_sample else []
         return UnitVectors(view, view.unit_arrays(unit, list(dict.fromkeys(names))))
 
     def response(self, signal: int, unit: int) -> ResponseTotals:

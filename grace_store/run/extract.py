@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
+
+import numpy as np
 
 from grace_store.base.errors import Interrupted, SettingError
 from grace_store.base.events import Event, Finished, Listener, Note, Started, Warned, ignore
 from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions, wishes_in
+from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.read.records import image_folder, open_dataset
 from grace_store.run.engines import ENGINES
+from grace_store.run.engines.choice import EngineChoice, choose_engine
 from grace_store.run.engines.engine import EngineOptions, RunLock, Work, WorkerJob
-from grace_store.run.estimate import expected_bytes
 from grace_store.run.model_door import PROXY, model_door
-from grace_store.run.open_signal import check_said, open_signal, refuse_lone_gradient_options
+from grace_store.run.open_signal import check_said, choose_signals, open_signal, refuse_lone_gradient_options
 from grace_store.run.plan import check_store_path, open_planned, plan
-from grace_store.run.run_log import logged
-from grace_store.store.backend import LocalBackend, open_backend
+from grace_store.store.backend import LocalBackend, open_backend, open_run_log
+from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.lock import Lease, Shard, clear_dead, hold
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import complete_signal
 
 COMPLETION_WAIT_SECONDS = 60.0
+CHUNKS_LOOKED_AT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +68,14 @@ def extract(job: ExtractJob, listener: Listener = ignore, stop: threading.Event 
         view = store.signal(job.signal)
         check_said(view, job.request)
         if _is_done(view, job):
-            return _nothing_to_do(view, job.shard, listener)
+            # Neither the dataset nor the model has to be there to say so.
+            clear_dead(store.backend)
+            listener(_started(view, job.shard, []))
+            listener(Note(f"Signal {view.name} is complete: there is nothing to do."))
+            return view
     # One of the ranks reads all of the data to see that it is the planned data; all look at every record they use.
-    dataset = open_dataset(store, job.data or None, by_content=job.shard[0] == 0)
-    try:
+    with open_dataset(store, job.data or None, by_content=job.shard[0] == 0) as dataset:
         return _extract(job, store, dataset, listener, stop)
-    finally:
-        dataset.close()
 
 
 def is_finished(job: ExtractJob) -> bool:
@@ -79,20 +88,9 @@ def is_finished(job: ExtractJob) -> bool:
 
 
 def _is_done(view: SignalView, job: ExtractJob) -> bool:
-    return _is_only_asked_to_go_on(job) and view.completion() is not None and not missing_units(view)
-
-
-def _is_only_asked_to_go_on(job: ExtractJob) -> bool:
-    """Whether no model, data or setting was given that would have to be held against the signal's."""
-    return not (job.model or job.adapter or job.data or job.images or wishes_in(job.request))
-
-
-def _nothing_to_do(view: SignalView, shard: Shard, listener: Listener) -> SignalView:
-    """Say so; neither the dataset nor the model has to be there for that."""
-    clear_dead(view.store.backend)
-    listener(_started(view, shard, []))
-    listener(Note(f"Signal {view.name} is complete: there is nothing to do."))
-    return view
+    # A model, data or setting that is given would have to be held against the signal's.
+    is_given = job.model or job.adapter or job.data or job.images or wishes_in(job.request)
+    return not is_given and view.completion() is not None and not missing_units(view)
 
 
 def _planned(job: ExtractJob, listener: Listener) -> Store:
@@ -102,7 +100,7 @@ def _planned(job: ExtractJob, listener: Listener) -> Store:
     check_store_path(job.store)
     if not job.data:
         raise SettingError(f"{job.store} has no plan yet; give the dataset with --data, or run `grace-store plan`.")
-    # A plan is frozen, so a slip of the pen must show before it is made.
+    # A plan is frozen, so a typing mistake must show before it is made.
     if job.model is None:
         raise SettingError("Say which --model to extract with. Nothing was planned.")
     refuse_lone_gradient_options(job.request)
@@ -122,8 +120,7 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
         store, job.signal, job.model, job.request, job.options, model_door(job.door), job.adapter, job.images
     )
     job = replace(job, adapter=adapter, images=image_folder(job.images, view, dataset))
-    units = missing_units(view, job.shard)
-    if not units:
+    if not (units := missing_units(view, job.shard)):
         clear_dead(store.backend)
         listener(_started(view, job.shard, units))
         if view.completion() is not None:
@@ -140,16 +137,14 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
         listener(_started(view, job.shard, units))
         began = time.monotonic()
         if units:
-            worker_job = _worker_job(job, view, model, dataset, lease, trial_unit=units[len(units) // 2])
+            worker_job = _worker_job(job, view, model, dataset, lease, units[len(units) // 2])
             try:
                 ENGINES[job.engine.name].run(Work(units, worker_job, view, dataset, job.engine, listener, stop, lease))
             finally:
                 lease.confirm()  # however it ended: that the lock or the store is gone is what must be told
         if stop.is_set() and missing_units(view, job.shard):
-            raise Interrupted(
-                f"Stopped. {len(view.committed_units())} of {store.plan.num_units} units are committed; run the same "
-                "command again to go on from there."
-            )
+            done = f"{len(view.committed_units())} of {counted(store.plan.num_units, 'unit')} are committed"
+            raise Interrupted(f"Stopped. {done}; run the same command again to go on from there.")
         listener(Finished(len(units), time.monotonic() - began))
         return _completed(view, listener)
 
@@ -186,31 +181,22 @@ def _started(view: SignalView, shard: Shard, units: Sequence[int]) -> Event:
     mine = range(shard[0], plan_.num_units, shard[1])
     samples = {unit: len(range(*plan_.unit_range(unit))) for unit in mine}
     to_do = sum(samples[unit] for unit in units)
-    return Started(
-        signal=view.name,
-        num_units=len(units),
-        num_units_skipped=len(mine) - len(units),
-        num_samples=to_do,
-        num_samples_skipped=sum(samples.values()) - to_do,
-        bytes_expected=expected_bytes(view, to_do),
-    )
+    skipped, samples_skipped = len(mine) - len(units), sum(samples.values()) - to_do
+    return Started(view.name, len(units), skipped, to_do, samples_skipped, expected_bytes(view, to_do))
 
 
-def _worker_job(
-    job: ExtractJob, view: SignalView, model: str, dataset: Dataset, lease: Lease, *, trial_unit: int
-) -> WorkerJob:
+def _worker_job(job: ExtractJob, view: SignalView, model: str, dataset: Dataset, lease: Lease, trial: int) -> WorkerJob:
     backend = view.store.backend
+    places = {"model": model, "adapter": job.adapter, "images": job.images}
     return WorkerJob(
         store=view.store.location,
         signal=view.name,
         data=tuple(_absolute(file.path) for file in dataset.files),
+        **{what: _absolute(path) for what, path in places.items() if path is not None},
         door=job.door,
-        model=_absolute(model),
-        adapter=None if job.adapter is None else _absolute(job.adapter),
-        images=None if job.images is None else _absolute(job.images),
         options=job.options,
         tmp_label=backend.tmp_label if isinstance(backend, LocalBackend) else "",
-        trial_unit=trial_unit,
+        trial_unit=trial,
         parent=os.getpid(),
         lock=RunLock(key=lease.key, content=lease.content.decode()),
     )
@@ -219,3 +205,78 @@ def _worker_job(
 def _absolute(path: str | Path) -> str:
     """Return a path that means the same to a worker started in another folder."""
     return str(Path(path).expanduser().absolute())
+
+
+@contextmanager
+def logged(store: Store, listener: Listener) -> Iterator[Listener]:
+    """Yield a listener that also writes every event into the store's folder of runs, at once or, in a bucket, last."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    lock = threading.Lock()
+    with open_run_log(store.backend, f"{stamp}-{socket.gethostname()}-{os.getpid()}.jsonl") as log:
+
+        def tee(event: Event) -> None:
+            line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **event.to_json()}
+            with lock:
+                log.write(json.dumps(line) + "\n")
+                log.flush()
+            listener(event)
+
+        yield tee
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """Wishes about who does the work. What is not said follows from the machine and its environment."""
+
+    workers: int | None = None
+    shard: Shard | None = None
+    elsewhere: EngineOptions | None = None
+    """An engine beyond this machine."""
+
+
+def extract_signals(
+    job: ExtractJob,
+    signals: Sequence[str] = (),
+    adapters: Sequence[str] = (),
+    engine: EngineRequest | None = None,
+    listener: Listener = ignore,
+    stop: threading.Event | None = None,
+) -> list[SignalView]:
+    """Do what is missing of every signal and return them; the job's own signal, adapter and engine are left aside.
+
+    A training's folder stands for all its checkpoints. With nothing said, the store's unfinished signals are meant.
+    """
+    chosen = choose_signals(job.store, signals, adapters, job.model, job.request)
+    jobs = [replace(job, signal=name, adapter=adapter) for name, adapter in chosen]
+    how = _engine(jobs, engine or EngineRequest())
+    spread = [replace(each, options=how.options, shard=how.shard, engine=how.engine) for each in jobs]
+    return [extract(each, listener, stop) for each in spread]
+
+
+def _engine(jobs: Sequence[ExtractJob], wished: EngineRequest) -> EngineChoice:
+    options = jobs[0].options
+    if all(map(is_finished, jobs)):  # nobody should wait for torch to count GPUs that will have nothing to do
+        return EngineChoice(options, wished.shard or (0, 1))
+    return choose_engine(options, wished.workers, wished.shard, elsewhere=wished.elsewhere)
+
+
+def expected_bytes(view: SignalView, num_samples: int) -> int:
+    """Return about how many bytes a number of samples will take, before the compressor."""
+    if num_samples == 0:
+        return 0
+    plan = view.store.plan
+    per_unit = sum(array.chunk_bytes for array in view.arrays if array.is_per_unit)
+    if view.per_sample:
+        return int(per_unit * num_samples / plan.samples_per_unit)
+    return int(per_unit * num_samples * _mean_segments(view.store) / plan.rows_per_unit)
+
+
+def _mean_segments(store: Store) -> float:
+    """Return the segments of a sample on average, from a few chunks of the plan spread over all of it."""
+    starts = range(0, store.plan.num_samples, SAMPLES_PER_CHUNK)
+    stride = max(1, len(starts) // CHUNKS_LOOKED_AT)
+    steps = [
+        store.column("sample_num_steps", at, min(at + SAMPLES_PER_CHUNK, store.plan.num_samples))
+        for at in starts[::stride]
+    ]
+    return float(np.concatenate(steps).mean()) + 1

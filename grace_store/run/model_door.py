@@ -16,7 +16,6 @@ class UnitUnderWay(Protocol):
 
     def result(self) -> UnitOutcome:
         """Wait for the device and return the signals; called once, from the writer's thread."""
-        ...
 
 
 class Extractor(Protocol):
@@ -27,11 +26,9 @@ class Extractor(Protocol):
 
     def prepare(self, samples: Sequence[Sample]) -> Any:
         """Tokenise a unit: CPU work only, safe to call from several threads at once."""
-        ...
 
     def compute(self, prepared: Any) -> UnitUnderWay:
         """Run the model on a prepared unit; called from one thread only."""
-        ...
 
 
 class ModelDoor(Protocol):
@@ -41,7 +38,6 @@ class ModelDoor(Protocol):
         self, model: str, request: ExtractRequest, options: RunOptions, *, adapter: str | None = None
     ) -> ExtractSpec:
         """Return the full spec for a model folder, its content fingerprints included, without loading weights."""
-        ...
 
     def open_extractor(
         self,
@@ -53,7 +49,6 @@ class ModelDoor(Protocol):
         images: str | None = None,
     ) -> Extractor:
         """Load the model; raise if its content is not what the spec says. images: the folder image paths are in."""
-        ...
 
 
 PROXY = "grace_store.model.door"

@@ -11,16 +11,8 @@ from typing import TypeVar
 from grace_store import __version__
 from grace_store.base.errors import ResumeMismatch, SettingError
 from grace_store.base.metadata import Signal
-from grace_store.base.settings import (
-    ExtractRequest,
-    ExtractSpec,
-    Frozen,
-    GradientRequest,
-    RunOptions,
-    as_begun,
-    short,
-    wishes_in,
-)
+from grace_store.base.settings import ExtractRequest, ExtractSpec, Frozen, RunOptions, as_begun, short, wishes_in
+from grace_store.base.text import counted
 from grace_store.model.load.adapter_folder import find_adapters
 from grace_store.model.lora.recipe import WarmupSpec
 from grace_store.run.model_door import ModelDoor
@@ -39,12 +31,8 @@ SpecT = TypeVar("SpecT", ExtractSpec, ExtractRequest, WarmupSpec)
 def choose_signals(
     store: str, signals: Sequence[str], adapters: Sequence[str], model: str | None, request: ExtractRequest
 ) -> list[tuple[str, str | None]]:
-    """Return (signal, adapter) for each signal to write, as name_signals; with nothing said, those to go on with.
-
-    Those are the store's signals that are not finished, or all of them if there is none.
-    """
-    is_said = bool(signals or adapters or model or request.kind)
-    if is_said or open_backend(store).read("zarr.json") is None:
+    """Return (signal, adapter) for each signal to write; with nothing said, the store's unfinished ones, else all."""
+    if signals or adapters or model or request.kind or open_backend(store).read("zarr.json") is None:
         return name_signals(signals, adapters, request)
     opened = Store.open(store)
     unfinished = [name for name in opened.signal_names if opened.signal(name).completion() is None]
@@ -54,21 +42,18 @@ def choose_signals(
 def name_signals(
     signals: Sequence[str], adapters: Sequence[str], request: ExtractRequest | None = None
 ) -> list[tuple[str, str | None]]:
-    """Return (signal, adapter) for each signal to write; a training's output folder stands for its checkpoints.
+    """Return (signal, adapter) for each signal to write; a training's folder stands for its checkpoints.
 
-    Signals that are not named get their adapters' folder names, or "base" without adapters; those of gradients also
-    say so, as a proxy of the same checkpoint may stand beside them.
+    Signals without a name get their adapters' folder names, with a suffix for gradients, or "base".
     """
     found = [str(path) for adapter in adapters for path in find_adapters(adapter)]
     suffix = _gradient_suffix(request)
     names = list(signals) or [Path(path).resolve().name + suffix for path in found] or ["base"]
     if len(names) != max(len(found), 1):
-        raise SettingError(
-            f"{len(names)} --signal names for {len(found)} adapters ({', '.join(found)}). Give one for each, in their "
-            "order, or none to name signals after the adapters' folders."
-        )
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
+        given = f"{counted(len(names), '--signal name')} for {counted(len(found), 'adapter')} ({', '.join(found)})"
+        remedy = "Give one for each, in their order, or none to name signals after the adapters' folders."
+        raise SettingError(f"{given}. {remedy}")
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise SettingError(f"Several adapters would be written as signal {repeated[0]!r}. Give a --signal for each.")
     for name in names:
         check_signal_name(name)
@@ -79,8 +64,8 @@ def name_signals(
 def _gradient_suffix(request: ExtractRequest | None) -> str:
     if request is None or request.kind != "gradient":
         return ""
-    wishes = request.gradient or GradientRequest()
-    parts = [wishes.preconditioner if wishes.preconditioner == "adam" else None, "gradient", wishes.per]
+    wishes = wishes_in(request.gradient) if request.gradient is not None else {}
+    parts = ["adam" if wishes.get("preconditioner") == "adam" else None, "gradient", wishes.get("per")]
     return "".join(f"-{part}" for part in parts if part not in (None, "sample"))
 
 

@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, Protocol
 
 from grace_store.base.events import Listener, UnitCommitted
@@ -25,11 +24,9 @@ class Feed(Protocol):
     @property
     def is_stopped(self) -> bool:
         """Whether to end after the unit under way, whatever else was taken."""
-        ...
 
     def take(self, *, wait: bool) -> int | None:
         """Return the next unit, or None if there is none (with wait: none will ever come)."""
-        ...
 
 
 class ListFeed:
@@ -86,9 +83,7 @@ class _Writer:
     def put(self, loaded: LoadedUnit, pending: UnitUnderWay) -> None:
         self._queue.put((loaded, pending))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._queue.put(None)
         self._thread.join()
         if self.failure is not None and error is None:
@@ -96,16 +91,13 @@ class _Writer:
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
+            loaded, pending = item
             if self.failure is None:
                 try:
-                    self._write(*item)
+                    commit = self._writer.write(loaded.unit, pending.result(), loaded.spans)
+                    self._listener(_event_of(commit))
                 except BaseException as error:  # noqa: BLE001 - carried to the thread that waits for this one
                     self.failure = error
-
-    def _write(self, loaded: LoadedUnit, pending: UnitUnderWay) -> None:
-        signals = pending.result()
-        commit = self._writer.write(loaded.unit, signals, loaded.spans)
-        self._listener(_event_of(commit))
 
 
 def find_committed(view: SignalView, unit: int) -> UnitCommitted | None:
@@ -114,13 +106,8 @@ def find_committed(view: SignalView, unit: int) -> UnitCommitted | None:
 
 
 def _event_of(commit: Commit) -> UnitCommitted:
-    return UnitCommitted(
-        unit=commit.unit,
-        num_samples=commit.num_samples,
-        num_set_aside=len(commit.set_aside),
-        num_tokens=commit.num_tokens,
-        num_bytes=sum(chunk.num_bytes for chunk in commit.chunks.values()),
-    )
+    num_bytes = sum(chunk.num_bytes for chunk in commit.chunks.values())
+    return UnitCommitted(commit.unit, commit.num_samples, len(commit.set_aside), commit.num_tokens, num_bytes)
 
 
 def run_pipeline(
@@ -138,8 +125,7 @@ def run_pipeline(
         with _Writer(to, options, listener) as writer:
             while writer.failure is None:
                 while len(waiting) <= options.queue_units:
-                    unit = feed.take(wait=not waiting)
-                    if unit is None:
+                    if (unit := feed.take(wait=not waiting)) is None:
                         break
                     waiting.append(pool.submit(load, unit))
                 if not waiting or feed.is_stopped:

@@ -52,9 +52,8 @@ def plan(
 ) -> Store:
     """Plan a store, or check that the one that is there was planned from the same data and settings.
 
-    With a folder of images, say how many of those that the records name are not there. That changes no plan: images
-    are opened when a signal is extracted. Nor do workers, the processes that understand records: 1 is this one, None
-    means as many as the machine has cores and the data is worth.
+    With a folder of images, say how many that records name are missing there. workers are processes that read records:
+    1 is this one, None means as many as pay off. Neither changes the plan.
     """
     request = request or DataRequest()
     if images is not None and not Path(images).is_dir():
@@ -184,8 +183,7 @@ def resolve_data_spec(dataset: Dataset, head: Sequence[Record], request: DataReq
     wishes = wishes_in(request)
     if wishes.get("format", "auto") == "auto":
         wishes["format"] = found_format(dataset, head)
-    spec = DataSpec(**wishes)
-    check_spec(spec)
+    check_spec(spec := DataSpec(**wishes))
     return spec
 
 
@@ -202,10 +200,9 @@ def found_format(dataset: Dataset, head: Sequence[Record]) -> str:
         except Unusable as why:
             verdicts.append(why)
     if not parsed:
-        raise UnknownFormat(
-            f"{names}: none of the first {len(head)} records can be read, so their format is not known. The first: "
-            f"{verdicts[0]}. One JSON object a line, in UTF-8, is wanted."
-        )
+        looked_at = f"none of the first {counted(len(head), 'record')} can be read, so their format is not known"
+        first = f"The first: {verdicts[0]}. One JSON object a line, in UTF-8, is wanted."
+        raise UnknownFormat(f"{names}: {looked_at}. {first}")
     try:
         return detect_format(parsed)
     except UnknownFormat as error:
@@ -231,8 +228,7 @@ class _Scanner:
         were_seen = iter(self._seen.add(ids).tolist())
         for record, outcome in zip(records, outcomes, strict=True):
             if isinstance(outcome, Understood) and next(were_seen):
-                text = f"id {outcome.sample.sample_id!r} was used before"
-                outcome = SetAside(Reason.DUPLICATE_ID, text)
+                outcome = SetAside(Reason.DUPLICATE_ID, f"id {outcome.sample.sample_id!r} was used before")
             if isinstance(outcome, SetAside):
                 self._example = self._example or (record, outcome)
                 self._writer.add_set_aside(record.row, outcome.reason, outcome.detail)

@@ -26,10 +26,7 @@ from grace_store.store.unit_writer import rewrite_signal_metadata, withdraw_unit
 
 
 def repair(job: ExtractJob, listener: Listener = ignore, stop: threading.Event | None = None) -> list[Problem]:
-    """Mend everything that a deep check finds in all signals of the job's store, and return what that was.
-
-    Model, data and options are those of the job where it names some, else those that a signal was begun with.
-    """
+    """Mend and return all that a deep check finds; the job's model, data and options count before a signal's own."""
     backend = open_backend(job.store)
     refuse_busy(backend)
     mended = _repair_documents(backend)
@@ -57,8 +54,7 @@ def _repair_documents(backend: Backend) -> list[Problem]:
 def _repair_plan(store: Store, job: ExtractJob, listener: Listener) -> list[Problem]:
     """Write again what is wrong with the plan's arrays: metadata from the plan itself, values from the data."""
     found = list(check_plan(store, deep=True))
-    hopeless = [problem for problem in found if problem.remedy == "replan"]
-    if hopeless:
+    if hopeless := [problem for problem in found if problem.remedy == "replan"]:
         raise StoreError(
             f"The plan of {store.location} itself is damaged ({hopeless[0].where}: {hopeless[0].text}), so there is no "
             "telling which rows are whose. Move the store away and run `grace-store extract` into a new one."
@@ -78,7 +74,7 @@ def _repair_plan(store: Store, job: ExtractJob, listener: Listener) -> list[Prob
 
 
 def _delete_strays(store: Store) -> None:
-    """Delete what is no part of the format, seen anew: the check may have taken hours, and others work meanwhile."""
+    """Delete what is no part of the format, listed again: the check may have taken hours, and others work meanwhile."""
     refuse_busy(store.backend)
     for problem in check_strays(Store.open(store.backend)):
         if problem.signal is None:
@@ -93,7 +89,7 @@ def _repair_signal(store: Store, name: str, job: ExtractJob, units: Sequence[int
     except GraceStoreError as error:
         raise StoreError(
             f"{error} What the signal was made with is lost, so it cannot be redone: delete "
-            f"{store.location}/signals/{name} and extract it anew."
+            f"{store.location}/signals/{name} and extract it again."
         ) from error
     if units:
         # Before any commit is withdrawn: what cannot be done again must not be undone.

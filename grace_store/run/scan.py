@@ -50,7 +50,6 @@ class Understanding:
     """The folder in which the records' images are looked for, if at all."""
 
     def __call__(self, records: Sequence[Record]) -> list[RecordOutcome]:
-        """Return what becomes of each record."""
         return [self._outcome(record) for record in records]
 
     def _outcome(self, record: Record) -> RecordOutcome:
@@ -58,19 +57,10 @@ class Understanding:
             sample = understand(record, self.spec, self.names[record.file], record.row_in_file)
         except Unusable as why:
             return why.why
-        num_missing = 0
-        if self.images is not None:
-            num_missing = sum(is_missing(ref, Path(self.images)) for ref in sample.images)
-        planned = PlannedSample(
-            sample_id=sample.sample_id,
-            row=record.row,
-            file=record.file,
-            offset=record.offset,
-            length=record.length,
-            digest=record.digest,
-            num_steps=sample.num_steps,
-        )
-        return Understood(planned, num_missing)
+        images = [] if self.images is None else sample.images
+        num_missing = sum(is_missing(ref, Path(self.images or "")) for ref in images)
+        place = record.row, record.file, record.offset, record.length
+        return Understood(PlannedSample(sample.sample_id, *place, record.digest, sample.num_steps), num_missing)
 
 
 def understood(
@@ -89,7 +79,7 @@ def understood(
             yield from _in_order(pool, blocks, understanding, num_processes)
         except BrokenProcessPool:
             raise GraceStoreError(
-                "A process that read records was killed, perhaps for want of memory. Plan again, with fewer --workers."
+                "A process that read records was killed; memory may have run out. Plan again, with fewer --workers."
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

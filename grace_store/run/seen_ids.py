@@ -80,8 +80,7 @@ def _as_digests(raw: bytes) -> Digests:
 def _are_in(digests: Digests, known: Digests) -> BoolArray:
     if not len(known):
         return np.zeros(len(digests), dtype=np.bool_)
-    at = np.minimum(np.searchsorted(known, digests), len(known) - 1)
-    return np.asarray(known[at] == digests, dtype=np.bool_)
+    return np.asarray(known[np.searchsorted(known, digests).clip(max=len(known) - 1)] == digests, dtype=np.bool_)
 
 
 def _merge(known: Digests, more: Digests) -> Digests:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -57,9 +58,7 @@ def status(store: Store | str | Path, signal: str | None = None) -> Status:
         store.signal(signal)  # raises if there is none of that name
     chosen = signal or min(signals, key=lambda name: (signals[name].num_units_done, name), default=None)
     at = signals[chosen] if chosen else None
-    aside = dict(plan.set_aside)
-    for reason, count in (at.set_aside if at else {}).items():
-        aside[reason] = aside.get(reason, 0) + count
+    aside = Counter(plan.set_aside) + Counter(at.set_aside if at else {})
     return Status(
         store=store.location,
         num_records=plan.num_records,
@@ -86,13 +85,8 @@ def set_aside_rows(store: Store, signal: str | None) -> Iterator[dict[str, Any]]
     for commit in view.commits(view.committed_units()):
         for why in commit.set_aside:
             rows = store.samples(why.sample, why.sample + 1)
-            yield {
-                "row": int(rows.row[0]),
-                "place": record_place(store, int(rows.row[0])),
-                "sample_id": rows.sample_id[0],
-                "reason": why.reason.value,
-                "detail": why.detail,
-            }
+            row, verdict = int(rows.row[0]), {"reason": why.reason.value, "detail": why.detail}
+            yield {"row": row, "place": record_place(store, row), "sample_id": rows.sample_id[0], **verdict}
 
 
 def record_place(store: Store, row: int) -> str:
@@ -110,9 +104,8 @@ def check_planned(store: Store, sample: str) -> None:
     for row, reason, detail in store.records_set_aside():
         if row == int(sample[1:]):
             why = f"{reason}: {detail}" if detail else reason
-            raise UnknownName(
-                f"Row {row} ({record_place(store, row)}) was set aside when the store was planned: {why}."
-            )
+            place = record_place(store, row)
+            raise UnknownName(f"Row {row} ({place}) was set aside when the store was planned: {why}.")
 
 
 def why_set_aside(view: SignalView, sample: int) -> str:
@@ -128,23 +121,7 @@ def signal_status(view: SignalView) -> SignalStatus:
     plan = view.store.plan
     units = view.committed_units()
     completion = view.completion() if len(units) == plan.num_units else None
-    if completion is not None:
-        return SignalStatus(
-            num_units=plan.num_units,
-            num_units_done=plan.num_units,
-            num_planned=0,
-            num_done=completion.num_done,
-            set_aside=completion.set_aside,
-            num_tokens=completion.num_tokens,
-            num_bytes=completion.num_bytes,
-        )
-    sums = Totals(view.commits(units))
-    return SignalStatus(
-        num_units=plan.num_units,
-        num_units_done=len(units),
-        num_planned=plan.num_samples - sums.num_samples,
-        num_done=sums.num_done,
-        set_aside=sums.set_aside,
-        num_tokens=sums.num_tokens,
-        num_bytes=sums.num_bytes,
-    )
+    found = completion or Totals(view.commits(units))
+    sums = {name: getattr(found, name) for name in ("num_done", "set_aside", "num_tokens", "num_bytes")}
+    num_planned = plan.num_samples - found.num_done - sum(found.set_aside.values())
+    return SignalStatus(num_units=plan.num_units, num_units_done=len(units), num_planned=num_planned, **sums)

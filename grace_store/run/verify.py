@@ -123,27 +123,25 @@ def verify_against_model(view: SignalView, job: ExtractAgainJob, listener: Liste
         for unit in chosen:
             signals = extractor.compute(extractor.prepare(loader.load(unit).samples)).result()
             if signals.images_sha256 != view.commit(unit).images_sha256:
-                yield Problem(view.name, unit, view.key, "its images are not those it was extracted with", "repair")
-                continue
-            try:
-                text = _difference(view, unit, signals)
-            except Corrupt as error:
-                yield Problem(view.name, unit, view.key, str(error), "repair")
-                continue
+                text = "its images are not those it was extracted with"
+            else:
+                try:
+                    text = _difference(view, unit, signals)
+                except Corrupt as error:
+                    text = str(error)
             if text:
-                yield Problem(view.name, unit, view.key, f"extracted again, {text}", "repair")
+                yield Problem(view.name, unit, view.key, text, "repair")
 
 
 def _difference(view: SignalView, unit: int, signals: UnitOutcome) -> str:
     """Return in words how far a unit extracted again is from what is stored, or nothing if it is near enough."""
     if isinstance(signals, SampleSignals):
-        worst = _largest_turn(view, unit, signals)
-        allowed, what = REEXTRACTION_VECTOR_TOLERANCE, "vectors"
+        worst, allowed, what = _largest_turn(view, unit, signals), REEXTRACTION_VECTOR_TOLERANCE, "vectors"
     else:
         assert isinstance(signals, UnitSignals)
-        worst = _largest_difference(view, unit, signals.segment_vector)
-        allowed, what = REEXTRACTION_TOLERANCE, "Grams"
-    return f"its {what} differ by {worst:.1e} (at most {allowed:.0e})" if worst > allowed else ""
+        worst, allowed, what = _largest_difference(view, unit, signals.segment_vector), REEXTRACTION_TOLERANCE, "Grams"
+    told = f"extracted again, its {what} differ by {worst:.1e} (at most {allowed:.0e})"
+    return told if worst > allowed else ""
 
 
 def _largest_turn(view: SignalView, unit: int, signals: SampleSignals) -> float:
@@ -162,12 +160,9 @@ def _largest_difference(view: SignalView, unit: int, vectors: Float32Array) -> f
     worst, row = 0.0, 0
     for sample in range(*view.store.plan.unit_range(unit)):
         stored = view.gram(sample)
-        m = len(stored)
-        rows = vectors[row : row + m].astype(np.float64)
-        row += m
+        rows = vectors[row : (row := row + len(stored))].astype(np.float64)
         fresh = rows @ rows.T
-        norms = np.sqrt(np.outer(np.diag(fresh), np.diag(fresh)))
+        scale = float(np.sqrt(np.outer(np.diag(fresh), np.diag(fresh))).max())
         largest = float(np.abs(stored - fresh).max())
-        scale = float(norms.max())
         worst = max(worst, largest / scale if scale > 0 else float(largest > 0))
     return worst

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import fcntl
-import json
-import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Event
+from typing import TYPE_CHECKING, NamedTuple
 
 from grace_store.artifacts.pictures.panels import Axis, Panel, Point, Series, draw_panels
+from grace_store.base.documents import read_document, write_document
 from grace_store.base.errors import NothingUsable, SettingError, StoreBusy
 from grace_store.base.events import Listener, Note, Warned, ignore
-from grace_store.base.settings import DataRequest, Frozen, wishes_in
+from grace_store.base.settings import DataRequest, wishes_in
 from grace_store.base.states import SetAside
+from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
 from grace_store.data.sample import Sample
-from grace_store.model.load.adapter_folder import TENSORS, TRAINING_STATE, require_peft
-from grace_store.model.load.model_folder import read_object
+from grace_store.model.load.adapter_folder import TENSORS, read_state, require_peft
 from grace_store.model.lora.loss_log import read_losses
 from grace_store.model.lora.recipe import (
     DONE,
@@ -30,13 +30,21 @@ from grace_store.model.lora.recipe import (
     Ranks,
     Recipe,
     SampleRef,
+    WarmupDone,
     WarmupOptions,
     WarmupRequest,
 )
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.plan import open_planned, plan
-from grace_store.run.warmup_recipe import check_recipe, freeze, make_recipe, read_recipe, write_whole
-from grace_store.run.warmup_samples import ChosenSamples, choose_samples, order_steps
+from grace_store.run.warmup_recipe import (
+    ChosenSamples,
+    check_recipe,
+    choose_samples,
+    freeze,
+    make_recipe,
+    order_steps,
+    read_recipe,
+)
 from grace_store.store.backend import is_url, open_backend
 from grace_store.store.opened import Store
 
@@ -65,44 +73,26 @@ class WarmupJob:
     ranks: Ranks = field(default_factory=Ranks)
 
 
-class WarmupDone(Frozen):
-    """The end of a warm-up. Its file says that nothing is left to do."""
-
-    recipe_sha256: str
-    num_planned: int
-    num_samples: int
-    num_left_out: int
-    num_steps: int
-    checkpoints: tuple[str, ...]
-    """Folders beside this file, in the order of their steps."""
-
-
-def warmup(job: WarmupJob, listener: Listener = ignore, stop: threading.Event | None = None) -> WarmupDone:
+def warmup(job: WarmupJob, listener: Listener = ignore, stop: Event | None = None) -> WarmupDone:
     """Do what is missing of a warm-up; raise Interrupted if asked to stop before the end."""
     require_peft()
     begun = read_recipe(job.out)
-    model = job.model or (begun.origin["model"] if begun else None)
-    if model is None:
+    if (model := job.model or (begun.origin["model"] if begun else None)) is None:
         raise SettingError(f"{job.out} has no warm-up yet; say which --model to train.")
     store = _planned(job, begun, listener)
     recipe, chosen = _resolve(job, begun, store, model)
     if begun is not None:
         check_recipe(begun, recipe, job.out)
-    done = _read_done(job.out, recipe)
-    if done is not None:
-        listener(Note(f"{job.out} is complete: {done.num_steps} steps were taken before."))
+    if (done := _read_done(job.out, recipe)) is not None:
+        listener(Note(f"{job.out} is complete: {counted(done.num_steps, 'step')} taken before."))
         _warn_of_unlearnt(job, done, listener)
         return done
     with _held(job.out) if job.ranks.is_first else nullcontext():
         if begun is None and job.ranks.is_first:
-            freeze(
-                recipe,
-                job.out,
-                store,
-                planned_here=not is_url(store.location)
-                and Path(store.location).resolve() == Path(_own_plan(job.out)).resolve(),
-            )
-        done = _train(job, recipe, store, chosen, model, listener, stop or threading.Event())
+            own = Path(_own_plan(job.out)).resolve()
+            is_own = not is_url(store.location) and Path(store.location).resolve() == own
+            freeze(recipe, job.out, store, planned_here=is_own)
+        done = _train(job, recipe, store, chosen, model, listener, stop or Event())
     _warn_of_unlearnt(job, done, listener)
     return done
 
@@ -111,8 +101,7 @@ def _planned(job: WarmupJob, begun: Recipe | None, listener: Listener) -> Store:
     """Return the store that was planned, or plan one beside the checkpoints."""
     own = _own_plan(job.out)
     is_own = bool(job.data) or open_backend(own).read("zarr.json") is not None
-    location = job.store or (own if is_own else begun.origin["store"] if begun else None)
-    if location is None:
+    if (location := job.store or (own if is_own else begun.origin["store"] if begun else None)) is None:
         raise SettingError("Give a planned --store, or the dataset with --data.")
     if (planned := open_planned(location, job.data_request, job.samples_per_unit)) is not None:
         return planned
@@ -130,26 +119,17 @@ def _resolve(job: WarmupJob, begun: Recipe | None, store: Store, model: str) -> 
     from grace_store.model.lora.trainer import resolve_warmup
 
     unsaid = begun.spec.model_dump(include=set(WarmupRequest.model_fields)) if begun else {}
-    request = WarmupRequest(**{**unsaid, **wishes_in(job.request)})
-    spec = resolve_warmup(model, request, job.options)
+    spec = resolve_warmup(model, WarmupRequest(**{**unsaid, **wishes_in(job.request)}), job.options)
     chosen = choose_samples(store, spec.ratio, spec.seed, spec.num_heldout)
-    images = job.images or (begun.origin["images"] if begun else None) or _image_folder(job, store)
+    images = job.images or (begun.origin["images"] if begun else None)
+    if not images:
+        with Dataset.open(job.data or [file.path for file in store.plan.files]) as dataset:
+            images = default_image_folder([file.path for file in dataset.files])
     return make_recipe(spec, store, chosen.document, model, images), chosen
 
 
-def _image_folder(job: WarmupJob, store: Store) -> str:
-    with Dataset.open(job.data or [file.path for file in store.plan.files]) as dataset:
-        return default_image_folder([file.path for file in dataset.files])
-
-
 def _train(
-    job: WarmupJob,
-    recipe: Recipe,
-    store: Store,
-    chosen: ChosenSamples,
-    model: str,
-    listener: Listener,
-    stop: threading.Event,
+    job: WarmupJob, recipe: Recipe, store: Store, chosen: ChosenSamples, model: str, listener: Listener, stop: Event
 ) -> WarmupDone:
     from grace_store.model.lora.trainer import Warmup
 
@@ -157,11 +137,12 @@ def _train(
     trained = Warmup(model, recipe.spec, job.options, job.ranks, recipe.origin["images"])
     data, left_out = _training_set(job, recipe, store, chosen, trained)
     if job.ranks.is_first:
-        _write_subset(job.out, chosen, left_out)
+        write_document(job.out / SUBSET, chosen.document.model_copy(update={"left_out": tuple(left_out)}))
         if left_out:
             counts = Counter(each.reason for each in left_out)
             told = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
-            listener(Warned(f"{len(left_out)} samples are left out ({told}); {job.out / SUBSET} names them."))
+            those = counted(len(left_out), "sample")
+            listener(Warned(f"{those} left out ({told}); see {job.out / SUBSET}."))
     trained.run(data, job.out, recipe.fingerprint(), listener, stop)
     done = WarmupDone(
         recipe_sha256=recipe.fingerprint(),
@@ -172,14 +153,15 @@ def _train(
         checkpoints=tuple(f"checkpoint-{step}" for step in trained.checkpoint_steps(data)),
     )
     if job.ranks.is_first:
-        write_whole(job.out / DONE, done.model_dump_json(indent=1).encode() + b"\n")
+        write_document(job.out / DONE, done)
     return done
 
 
 def _warn_of_unlearnt(job: WarmupJob, done: WarmupDone, listener: Listener) -> None:
     """Name the first checkpoint if every step up to it had a rate of 0, from which rates rise."""
     first = done.checkpoints[0]
-    if job.ranks.is_first and (read_object(job.out / first / TRAINING_STATE) or {}).get("mean_learning_rate") == 0:
+    state = read_state(job.out / first) if job.ranks.is_first else None
+    if state is not None and state.mean_learning_rate == 0:
         listener(
             Warned(
                 f"{job.out / first} has learnt nothing yet: up to there the learning rate, which rises from 0, was 0. "
@@ -204,14 +186,13 @@ def _training_set(
             f"({subset.left_out[0].detail})."
         )
     spec = recipe.spec
-    steps = order_steps([ref.row for ref in subset.refs], spec.seed, spec.batch_size, spec.num_epochs)
+    steps = order_steps(subset.rows, spec.seed, spec.batch_size, spec.num_epochs)
     return TrainingSet(subset.made, steps, heldout.made), subset.left_out + heldout.left_out
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoded:
+class _Encoded(NamedTuple):
     made: list[TrainingSample]
-    refs: list[SampleRef]
+    rows: list[int]
     left_out: list[LeftOut]
 
 
@@ -223,20 +204,15 @@ def _encode(trained: Warmup, samples: Sequence[Sample], refs: Sequence[SampleRef
             encoded.left_out.append(LeftOut(sample_id=ref.sample_id, row=ref.row, **verdict))
         else:
             encoded.made.append(made)
-            encoded.refs.append(ref)
+            encoded.rows.append(ref.row)
     return encoded
-
-
-def _write_subset(out: Path, chosen: ChosenSamples, left_out: Sequence[LeftOut]) -> None:
-    content = chosen.document.model_dump(mode="json") | {"left_out": [each.model_dump() for each in left_out]}
-    write_whole(out / SUBSET, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def _read_done(out: Path, recipe: Recipe) -> WarmupDone | None:
     path = out / DONE
     if not path.is_file():
         return None
-    done = WarmupDone.model_validate_json(path.read_bytes())
+    done = read_document(path, WarmupDone)
     there = all((out / name / TENSORS).is_file() for name in done.checkpoints)
     return done if there and done.recipe_sha256 == recipe.fingerprint() else None
 

@@ -4,34 +4,46 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from grace_store.base.arrays import IntArray
+from grace_store.base.documents import parse_document
 from grace_store.base.errors import ResumeMismatch
-from grace_store.base.files import whole_file
+from grace_store.base.files import write_text
 from grace_store.base.metadata import Plan
 from grace_store.base.settings import canonical_json
-from grace_store.model.lora.recipe import RECIPE, REPLAY, Recipe, WarmupSpec, WarmupSubset
+from grace_store.model.lora.recipe import RECIPE, REPLAY, Recipe, SampleRef, WarmupSpec, WarmupSubset
 from grace_store.run.open_signal import describe_differences, software
 from grace_store.store.backend import is_url
 from grace_store.store.opened import Store
-from grace_store.store.sealed import from_bytes, seal, to_bytes, unseal
+from grace_store.store.sealed import from_bytes, seal, sealed_body, to_bytes
+from grace_store.values.random_values import random_values
+from grace_store.values.ranking import budget, rank
 
+_STREAM = 0x7761726D7570
+"""Added to the seed, so that a random selection with the same seed does not take the warm-up's own samples."""
 OPTION_NAMES = {"num_heldout": "heldout", "num_epochs": "epochs"}
 """Fields whose option on the command line is called otherwise."""
 
 
 def read_recipe(out: Path) -> Recipe | None:
     """Return the recipe of a warm-up that was begun, or None."""
-    path = out / RECIPE
-    return unseal(from_bytes(path.read_bytes(), str(path)), Recipe, str(path)) if path.is_file() else None
+    path, where = out / RECIPE, str(out / RECIPE)
+    if not path.is_file():
+        return None
+    return parse_document(sealed_body(from_bytes(path.read_bytes(), where), where), Recipe, where)
 
 
 def make_recipe(spec: WarmupSpec, store: Store, subset: WarmupSubset, model: str, images: str) -> Recipe:
     """Return the recipe of a warm-up as it would run now."""
     place = store.location if is_url(store.location) else str(Path(store.location).resolve())
     origin = {**software(), "model": str(Path(model).resolve()), "store": place, "images": images}
-    return Recipe(spec=spec, plan_sha256=plan_digest(store.plan), subset_sha256=subset.digest(), origin=origin)
+    return Recipe(spec=spec, plan_sha256=plan_digest(store.plan), subset_sha256=subset.fingerprint(), origin=origin)
 
 
 def plan_digest(plan: Plan) -> str:
@@ -57,14 +69,8 @@ def check_recipe(frozen: Recipe, now: Recipe, out: Path) -> None:
 
 def freeze(recipe: Recipe, out: Path, store: Store, *, planned_here: bool) -> None:
     """Write the recipe, and the same as a configuration that replays it."""
-    write_whole(out / REPLAY, _replay(recipe, store, planned_here=planned_here).encode())
-    write_whole(out / RECIPE, to_bytes(seal(recipe)))
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Put a file in its place whole or not at all."""
-    with whole_file(path) as part:
-        part.write_bytes(content)
+    write_text(out / REPLAY, _replay(recipe, store, planned_here=planned_here))
+    write_text(out / RECIPE, to_bytes(seal(recipe)).decode())
 
 
 def _replay(recipe: Recipe, store: Store, *, planned_here: bool) -> str:
@@ -81,3 +87,41 @@ def _replay(recipe: Recipe, store: Store, *, planned_here: bool) -> str:
         # JSON's texts, numbers, booleans and lists are TOML's too.
         lines.append(f"{OPTION_NAMES.get(name, name).replace('_', '-')} = {json.dumps(value, ensure_ascii=False)}")
     return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSamples:
+    """A subset and its samples' positions in the plan, both ascending."""
+
+    document: WarmupSubset
+    samples: IntArray
+    heldout: IntArray
+
+
+def choose_samples(store: Store, ratio: str, seed: int, num_heldout: int) -> ChosenSamples:
+    """Return a random ceil(ratio N) of the planned samples, and the next few to hold out; by seed and row alone."""
+    row = store.column("sample_row").astype(np.int64)
+    order = rank(random_values(seed + _STREAM, row), row)
+    count = budget(ratio, len(row))
+    samples, heldout = np.sort(order[:count]), np.sort(order[count : count + num_heldout])
+    ids = store.column("sample_id")
+
+    def refs(positions: IntArray) -> tuple[SampleRef, ...]:
+        return tuple(SampleRef(sample_id=str(ids[i]), row=int(row[i])) for i in positions.tolist())
+
+    document = WarmupSubset(num_planned=len(row), ratio=ratio, seed=seed, samples=refs(samples), heldout=refs(heldout))
+    return ChosenSamples(document, samples, heldout)
+
+
+def order_steps(rows: Sequence[int], seed: int, batch_size: int, num_epochs: int) -> list[list[int]]:
+    """Return the samples of each step, by position in rows: every epoch all of them, in a random order of its own.
+
+    >>> order_steps([3, 4, 9], seed=0, batch_size=2, num_epochs=1)
+    [[2, 0], [1]]
+    """
+    row = np.asarray(rows, dtype=np.int64)
+    steps = []
+    for epoch in range(1, num_epochs + 1):
+        order = rank(random_values(seed + _STREAM + epoch, row), row).tolist()
+        steps += [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    return steps

@@ -17,10 +17,7 @@ from grace_store.store.backend import Backend
 
 
 class ArrayGroup:
-    """Arrays of one Zarr group, opened when first asked for and held against what the plan implies.
-
-    With keep_chunks, of each array the chunk is kept that was read last: for those of which a chunk serves many reads.
-    """
+    """Arrays of a Zarr group, opened when first asked for; keep_chunks keeps the chunk of each that was read last."""
 
     def __init__(
         self, backend: Backend, path: str, arrays: Sequence[layout.ArraySpec], *, keep_chunks: bool = False
@@ -44,7 +41,9 @@ class ArrayGroup:
             spec = self.specs[name]
             if not _has_codecs(array, spec):
                 raise self._unreadable(name, "has codecs that no store of this format has")
-            if (array.shape, array.shards or array.chunks) != (spec.shape, spec.chunks) or not _has_dtype(array, spec):
+            is_text = spec.dtype == "string"
+            has_dtype = array.dtype.kind in "TO" if is_text else array.dtype == np.dtype(spec.dtype)
+            if (array.shape, array.shards or array.chunks) != (spec.shape, spec.chunks) or not has_dtype:
                 raise self._unreadable(
                     name,
                     f"is {array.dtype} {array.shape} in chunks of {array.shards or array.chunks}, the plan implies "
@@ -100,7 +99,3 @@ def _has_codecs(array: zarr.Array[Any], spec: layout.ArraySpec) -> bool:
 def _are(codecs: Sequence[Any], *known: type) -> bool:
     same = len(codecs) == len(known) and all(map(isinstance, codecs, known))
     return same and getattr(getattr(codecs[0], "endian", None), "value", "little") == "little"
-
-
-def _has_dtype(array: zarr.Array[Any], spec: layout.ArraySpec) -> bool:
-    return array.dtype.kind in "TO" if spec.dtype == "string" else array.dtype == np.dtype(spec.dtype)

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import BinaryIO, Protocol, TextIO
 
 from zarr.abc.store import Store as ZarrStore
 
@@ -32,68 +32,55 @@ class Backend(Protocol):
 
     def zarr_store(self) -> ZarrStore:
         """Return a read-only view for zarr, to which a missing chunk is an error."""
-        ...
+        return ZarrView(self)
 
     def read(self, key: str) -> bytes | None: ...
 
     def read_slice(self, key: str, part: slice) -> bytes | None:
         """Return value[part] of a key without reading the rest; part is a:b, a: or -a:."""
-        ...
 
     def read_all(self, keys: Iterable[str]) -> Iterator[bytes | None]:
         """Yield the values of keys, in the order of the keys; several at a time where each one takes a round trip."""
-        ...
 
     def write(self, key: str, value: bytes) -> None:
         """Put the whole value under the key or, whatever happens, nothing."""
-        ...
 
     def write_all(self, values: Mapping[str, bytes]) -> None:
         """Write each value as write does, in any order; after an error some are written and some are not."""
-        ...
 
     def write_new(self, key: str, value: bytes) -> bool:
         """Like write, but only if the key is free; False if it was taken."""
-        ...
 
     def renew(self, key: str, value: bytes) -> bool:
         """Let a value count as written now; False, and nothing written, if another value or none is there."""
-        ...
 
     def flush(self) -> None:
         """Return when everything written so far would survive a power cut."""
-        ...
 
     def size(self, key: str) -> int | None: ...
 
     def written_at(self, key: str) -> float | None:
         """Return when a value was written or renewed, in seconds since 1970 by the clock of the storage."""
-        ...
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """Yield (key, size) of everything below a prefix, from one listing."""
-        ...
 
     def names(self, prefix: str) -> list[str]:
         """Return the sorted names directly below a prefix."""
-        ...
 
     def walk(self, prefix: str = "") -> Iterator[str]:
         """Yield every key below a prefix."""
-        ...
 
     def delete(self, *keys: str) -> None:
         """Delete values; those that are not there are no error."""
-        ...
 
     def delete_tree(self, prefix: str) -> None: ...
 
     def prune(self) -> None:
         """Remove the folders of a store that has nothing in it, and those only."""
-        ...
 
 
-class LocalBackend:
+class LocalBackend(Backend):
     """A folder. Values are written beside their place, synced, then renamed into it."""
 
     def __init__(self, root: Path) -> None:
@@ -104,9 +91,6 @@ class LocalBackend:
         self._rooted: set[Path] = set()
         """Folders whose way up to the root is synced with the next flush, or was."""
 
-    def zarr_store(self) -> ZarrStore:
-        return ZarrView(self)
-
     def read(self, key: str) -> bytes | None:
         try:
             return (self.root / key).read_bytes()
@@ -116,8 +100,7 @@ class LocalBackend:
     def read_slice(self, key: str, part: slice) -> bytes | None:
         try:
             with open(self.root / key, "rb") as stream:
-                size = os.fstat(stream.fileno()).st_size
-                start, stop, _ = part.indices(size)
+                start, stop, _ = part.indices(os.fstat(stream.fileno()).st_size)
                 stream.seek(start)
                 return stream.read(stop - start)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -175,14 +158,14 @@ class LocalBackend:
             self._unsynced.discard(folder)
 
     def size(self, key: str) -> int | None:
-        try:
-            return (self.root / key).stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return None if (found := self._stat(key)) is None else found.st_size
 
     def written_at(self, key: str) -> float | None:
+        return None if (found := self._stat(key)) is None else found.st_mtime
+
+    def _stat(self, key: str) -> os.stat_result | None:
         try:
-            return (self.root / key).stat().st_mtime
+            return (self.root / key).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -250,8 +233,7 @@ class LocalBackend:
     def _prepare(self, key: str) -> Path:
         path = self.root / key
         folder = path.parent
-        if not folder.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         # A folder's own name must survive too, all the way up, also of folders that a run made which was then killed.
         above = folder
         while above not in self._rooted and above != self.root.parent:
@@ -267,13 +249,17 @@ def _is_ours(folder: Path) -> bool:
     return not folder.is_symlink() or (folder / "zarr.json").is_file()
 
 
+def _write_through(stream: BinaryIO, value: bytes) -> None:
+    stream.write(value)
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
 def _write_synced(path: Path, value: bytes) -> Path:
     """Write a file that survives a power cut, or leave none."""
     try:
         with path.open("wb") as stream:
-            stream.write(value)
-            stream.flush()
-            os.fsync(stream.fileno())
+            _write_through(stream, value)
     except OSError:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
@@ -289,9 +275,7 @@ def _create(path: Path, value: bytes) -> bool:
         return False
     try:
         with stream:
-            stream.write(value)
-            stream.flush()
-            os.fsync(stream.fileno())
+            _write_through(stream, value)
     except BaseException:
         path.unlink(missing_ok=True)
         raise

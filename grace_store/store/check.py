@@ -18,9 +18,9 @@ from grace_store.store.copies import wrong_copy
 from grace_store.store.encode import ArrayEncoder
 from grace_store.store.keys import COMMITS, COMPLETIONS, LOCKS, RUNS, SAMPLES_GROUP, TMP
 from grace_store.store.opened import SignalView, Store, is_commit_name
-from grace_store.store.packed_grams import packed_grams
 from grace_store.store.plan_writer import combined_digest, plan_documents, update_digest
 from grace_store.store.sealed import from_bytes, group_bytes
+from grace_store.store.storages import packed_grams
 from grace_store.store.totals import Totals
 
 Remedy = Literal["repair", "extract", "replan", "delete"]
@@ -49,10 +49,7 @@ def listed_sizes(store: Store) -> Sizes:
 
 
 def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Iterator[Problem]:
-    """Check the plan's arrays: metadata and presence, and with deep every value against the digest.
-
-    This and the other checks take a listing of the store, or list it themselves.
-    """
+    """Check the plan's arrays, with deep every value; sizes, here and below, is a listing of the store if at hand."""
 
     def problem(where: str, text: str, remedy: Remedy = "repair") -> Problem:
         return Problem(None, None, where, text, remedy)
@@ -141,7 +138,8 @@ def check_strays(store: Store, sizes: Sizes | None = None) -> Iterator[Problem]:
     """Report files that the format does not know, such as what a killed run left half-written."""
     backend = store.backend
     sizes = listed_sizes(store) if sizes is None else sizes
-    lost = sorted({*backend.names(COMMITS), *_names_of_totals(store)} - set(store.signal_names))
+    totals = {file.removesuffix(".json") for file in backend.names(COMPLETIONS) if file.endswith(".json")}
+    lost = sorted({*backend.names(COMMITS), *totals} - set(store.signal_names))
     for name in lost:
         text = "the signal's own metadata is gone, though units of it were committed"
         yield Problem(name, None, f"{keys.signal_key(name)}/zarr.json", text, remedy_of_lost(store, name))
@@ -171,12 +169,6 @@ def remedy_of_lost(store: Store, signal: str) -> Remedy:
     return "delete" if store.backend.size(keys.signal_copy_key(signal)) is None else "repair"
 
 
-def _names_of_totals(store: Store) -> Iterator[str]:
-    for file in store.backend.names(COMPLETIONS):
-        if file.endswith(".json"):
-            yield file.removesuffix(".json")
-
-
 def _wrong_documents(store: Store, expected: dict[str, bytes]) -> Iterator[tuple[str, str]]:
     for key, value in expected.items():
         try:
@@ -195,9 +187,7 @@ def specified(metadata: Any) -> Any:
     if not isinstance(metadata, dict):
         return metadata
     is_open = {"level": int, "about": str}
-    return {
-        key: None if isinstance(value, is_open.get(key, ())) else specified(value) for key, value in metadata.items()
-    }
+    return {key: None if isinstance(each, is_open.get(key, ())) else specified(each) for key, each in metadata.items()}
 
 
 def _wrong_unit(view: SignalView, commit: Commit, sizes: Sizes, *, deep: bool) -> Iterator[tuple[str, str]]:
@@ -210,8 +200,7 @@ def _wrong_unit(view: SignalView, commit: Commit, sizes: Sizes, *, deep: bool) -
         yield keys.commit_key(view.name, commit.unit), "samples done and set aside do not add up"
     for name, chunk in commit.chunks.items():
         key = f"{view.key}/{name}"
-        size = sizes.get(key)
-        if size is None:
+        if (size := sizes.get(key)) is None:
             yield key, "chunk is missing"
         elif size != chunk.num_bytes:
             yield key, f"chunk has {size} bytes, {chunk.num_bytes} were written"
@@ -251,7 +240,7 @@ def _wrong_lengths(view: SignalView, unit: int) -> Iterator[tuple[str, str]]:
     gradient = view.signal.spec.gradient
     assert gradient is not None
     norm = view.unit_array("sample_norm", unit).astype(np.float64)
-    stated = (norm > 0).astype(np.float64) if gradient.normalise else norm
+    stated = norm > 0 if gradient.normalise else norm
     found = np.linalg.norm(view.unit_vectors(unit).astype(np.float64), axis=1)
     # Compression shortens a vector a little: most of all int4, by less than a tenth.
     if not np.isclose(found, stated, rtol=0.1).all():
@@ -270,16 +259,14 @@ def _check_constants(view: SignalView) -> Iterator[Problem]:
 
 
 def _check_completion(view: SignalView, sums: Totals) -> Iterator[Problem]:
-    key = keys.completion_key(view.name)
-    whole = sums.num_units == view.store.plan.num_units
+    is_whole, text = sums.num_units == view.store.plan.num_units, ""
+    remedy: Remedy = "repair"
     try:
-        completion = view.completion()
+        if (completion := view.completion()) is None and is_whole:
+            text, remedy = "all units are there, their totals are not", "extract"
+        elif completion is not None and is_whole and completion != sums.completion(view.signal):
+            text = "the totals are not those of the commits"
     except Corrupt as error:
-        yield Problem(view.name, None, key, str(error), "repair")
-        return
-    if completion is None:
-        if whole:
-            yield Problem(view.name, None, key, "all units are there, their totals are not", "extract")
-        return
-    if whole and completion != sums.completion(view.signal):
-        yield Problem(view.name, None, key, "the totals are not those of the commits", "repair")
+        text = str(error)
+    if text:
+        yield Problem(view.name, None, keys.completion_key(view.name), text, remedy)

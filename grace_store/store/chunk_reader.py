@@ -78,9 +78,8 @@ class ChunkReader:
         return chunk[: max(0, spec.shape[0] - unit * spec.chunks[0])]
 
     def _broken(self, key: str, what: str) -> Corrupt:
-        return Corrupt(
-            f"{self._group.backend.location}: {key} {what}. Run `grace-store verify --deep`, then `grace-store repair`."
-        )
+        where = self._group.backend.location
+        return Corrupt(f"{where}: {key} {what}. Run `grace-store verify --deep`, then `grace-store repair`.")
 
 
 def _decoded(raw: bytes, spec: layout.ArraySpec) -> Array:

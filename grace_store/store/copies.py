@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grace_store.base.errors import Corrupt
-from grace_store.base.metadata import Plan, Signal
+from grace_store.base.metadata import Plan, Signal, version_number
 from grace_store.store.backend import Backend
 from grace_store.store.keys import COMMITS, PLAN_COPY, SIGNALS_GROUP, signal_copy_key, signal_key
 from grace_store.store.sealed import group_bytes, group_document
-from grace_store.store.version import version_number
 
 FIRST_VERSION = "1.1"
 """The first version of the format whose stores must have copies."""
@@ -56,8 +55,7 @@ def restore_documents(backend: Backend) -> list[Restored]:
     plan, restored = _restored(backend, None, "zarr.json", PLAN_COPY, Plan)
     names = {*backend.names(SIGNALS_GROUP), *backend.names(COMMITS)} - {"zarr.json"}
     for name in sorted(names):
-        key, copy = f"{signal_key(name)}/zarr.json", signal_copy_key(name)
-        signal, again = _restored(backend, name, key, copy, Signal)
+        signal, again = _restored(backend, name, f"{signal_key(name)}/zarr.json", signal_copy_key(name), Signal)
         restored += again
         if isinstance(plan, Plan) and isinstance(signal, Signal):
             restored += _copied(backend, name, plan, signal)

@@ -38,7 +38,6 @@ class ArrayEncoder:
 
 
 def _create(store: MemoryStore, spec: ArraySpec) -> zarr.Array[Any]:
-    compression = [ZstdCodec(level=COMPRESSION_LEVEL), Crc32cCodec()]
     is_text = spec.dtype == "string"
     return zarr.create_array(
         store,
@@ -47,7 +46,7 @@ def _create(store: MemoryStore, spec: ArraySpec) -> zarr.Array[Any]:
         chunks=spec.inner or spec.chunks,
         shards=spec.chunks if spec.inner else None,
         dtype=str if is_text else np.dtype(spec.dtype),
-        compressors=compression,
+        compressors=[ZstdCodec(level=COMPRESSION_LEVEL), Crc32cCodec()],
         fill_value="" if is_text else 0,
         dimension_names=spec.dims,
         attributes={"about": spec.about, **spec.attributes},

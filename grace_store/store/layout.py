@@ -63,9 +63,8 @@ def default_samples_per_unit(num_samples: int) -> int:
 
 def check_samples_per_unit(samples_per_unit: int) -> int:
     if not 1 <= samples_per_unit <= MAX_SAMPLES_PER_UNIT or samples_per_unit & (samples_per_unit - 1):
-        raise SettingError(
-            f"samples per unit is {samples_per_unit}; it must be a power of two up to {MAX_SAMPLES_PER_UNIT}."
-        )
+        wanted = f"a power of two up to {MAX_SAMPLES_PER_UNIT}"
+        raise SettingError(f"samples per unit is {samples_per_unit}; it must be {wanted}.")
     return samples_per_unit
 
 
@@ -87,26 +86,21 @@ def are_possible(plan: Plan) -> bool:
 def sample_arrays(num_samples: int, num_set_aside: int) -> list[ArraySpec]:
     """Return the arrays of the plan, in the order their digest is taken."""
 
-    def per_sample(name: str, dtype: str, about: str, **attributes: Any) -> ArraySpec:
-        return ArraySpec(name, ("sample",), (num_samples,), (SAMPLES_PER_CHUNK,), dtype, about, None, attributes)
+    def per_sample(name: str, dtype: str, about: str) -> ArraySpec:
+        return ArraySpec(name, ("sample",), (num_samples,), (SAMPLES_PER_CHUNK,), dtype, about)
 
     def per_set_aside(name: str, dtype: str, about: str, **attributes: Any) -> ArraySpec:
         return ArraySpec(name, ("set_aside",), (num_set_aside,), (SAMPLES_PER_CHUNK,), dtype, about, None, attributes)
 
+    about_digest = "first 16 bytes of the SHA-256 of the record"
+    digest = ("sample", "digest_byte"), (num_samples, 16), (SAMPLES_PER_CHUNK, 16), "uint8", about_digest
     return [
         per_sample("sample_id", "string", "the record's own id, or file name and row"),
         per_sample("sample_row", "int64", "row of the record over all files of the dataset"),
         per_sample("sample_file", "int32", "which of the plan's files holds the record"),
         per_sample("sample_offset", "int64", "byte offset in the decompressed file; row number in Parquet and Arrow"),
         per_sample("sample_length", "int64", "length of the record in bytes; 0 in Parquet and Arrow"),
-        ArraySpec(
-            name="sample_digest",
-            dims=("sample", "digest_byte"),
-            shape=(num_samples, 16),
-            chunks=(SAMPLES_PER_CHUNK, 16),
-            dtype="uint8",
-            about="first 16 bytes of the SHA-256 of the record",
-        ),
+        ArraySpec("sample_digest", *digest),
         per_sample("sample_num_steps", "int32", "K, the number of steps; the sample has K+1 segments"),
         per_sample("sample_segment_start", "int64", "first of the sample's K+1 rows in every segment_* array"),
         per_sample("sample_gram_start", "int64", "first of the sample's (K+1)(K+2)/2 entries in sample_gram"),
@@ -154,13 +148,12 @@ def _vector_arrays(of: str, num_rows: int, rows: int, spec: ExtractSpec) -> list
 
 def _sample_vector_arrays(plan: Plan, spec: ExtractSpec) -> list[ArraySpec]:
     shape, chunks = (plan.num_samples,), (plan.samples_per_unit,)
+    about_loss = "mean cross-entropy over those tokens, in nats"
     return [
         *_vector_arrays("sample", plan.num_samples, plan.samples_per_unit, spec),
         ArraySpec("sample_norm", ("sample",), shape, chunks, "float32", "length of the vector before normalisation"),
         ArraySpec("sample_num_tokens", ("sample",), shape, chunks, "int32", "tokens in the sample's segments"),
-        ArraySpec(
-            "sample_loss", ("sample",), shape, chunks, "float32", "mean cross-entropy over those tokens, in nats"
-        ),
+        ArraySpec("sample_loss", ("sample",), shape, chunks, "float32", about_loss),
     ]
 
 

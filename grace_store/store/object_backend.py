@@ -18,10 +18,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from zarr.abc.store import Store as ZarrStore
-
 from grace_store.base.errors import MissingExtra, SettingError, StorageError
-from grace_store.store.zarr_view import ZarrView
+from grace_store.store.backend import Backend
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutMode
@@ -43,8 +41,7 @@ OUTAGE_SECONDS = "GRACE_STORE_OUTAGE_SECONDS"
 """Environment variable: how long requests are made again before a run gives up."""
 _DEFAULTS = {REQUEST_SECONDS: 60.0, OUTAGE_SECONDS: 300.0}
 _FIRST_ANSWER_SECONDS = 15.0
-"""How long to wait for storage that never answered, which is more likely a slip of the pen than an outage, and for
-one that was given up on, so that a run which ends for that reason does end."""
+"""How long to wait for storage that never answered (its address may be wrong) or that was given up on."""
 _LONGEST_PAUSE_SECONDS = 15.0
 _REQUESTS_AT_ONCE = 16
 _PART_BYTES = 32 << 20
@@ -61,7 +58,7 @@ _opened_in: list[int] = []
 """The process that first used obstore, whose threads a forked one does not have."""
 
 
-class ObjectBackend:
+class ObjectBackend(Backend):
     """A prefix of a bucket. Threads may share it; a pickle of it is its URL."""
 
     def __init__(self, url: str) -> None:
@@ -74,9 +71,6 @@ class ObjectBackend:
 
     def __reduce__(self) -> tuple[type[ObjectBackend], tuple[str]]:
         return type(self), (self.location,)
-
-    def zarr_store(self) -> ZarrStore:
-        return ZarrView(self)
 
     def read(self, key: str) -> bytes | None:
         return self._unless_missing(lambda: bytes(self._store.get(key).bytes()))
@@ -123,7 +117,11 @@ class ObjectBackend:
     def renew(self, key: str, value: bytes) -> bool:
         from obstore.exceptions import PreconditionError
 
-        found = self._unless_missing(lambda: _with_meta(self._store.get(key)))
+        def get() -> tuple[bytes, ObjectMeta]:
+            found = self._store.get(key)
+            return bytes(found.bytes()), found.meta
+
+        found = self._unless_missing(get)
         if found is None or found[0] != value:
             return False
         version = {name: text for name in ("e_tag", "version") if (text := found[1].get(name)) is not None}
@@ -191,10 +189,7 @@ class ObjectBackend:
             return None
 
     def _ask(self, request: Callable[[], T], *expected: type[Exception]) -> T:
-        """Make a request, again and again while nothing but time can help; raise StorageError in the end.
-
-        FileNotFoundError and what is expected are answers.
-        """
+        """Make a request until it is answered or patience ends. FileNotFoundError and what is expected are answers."""
         from obstore.exceptions import BaseError
 
         _refuse_forked()
@@ -224,33 +219,23 @@ class ObjectBackend:
 
     def _explained(self, error: Exception, waited: float = 0.0) -> StorageError:
         """Return what went wrong and what to do about it, in words that hold nothing secret."""
-        text, known = str(error), CREDENTIALS[self._scheme]
-        reason = _reason(text)
+        text, known = str(error), f"the environment ({CREDENTIALS[self._scheme]})"
+        here, reason = self.location, _reason(text)
         if _is_without_bucket(text):
-            return StorageError(
-                f"There is no bucket {self._scheme}://{self._bucket}. Create it, or check its name and the environment "
-                f"({known})."
-            )
+            bucket = f"{self._scheme}://{self._bucket}"
+            return StorageError(f"There is no bucket {bucket}. Create it, or check its name and {known}.")
         if any(host in text for host in ("169.254.169.254", "metadata.google.internal")):
-            return StorageError(
-                f"{self.location}: there are no credentials for it in the environment ({known}), and this machine has "
-                "no role of its own."
-            )
+            none = f"there are no credentials for it in {known}"
+            return StorageError(f"{here}: {none}, and this machine has no role of its own.")
         if _status(text) in (401, 403):
+            rights = "that they may list, read, write and delete there"
             return StorageError(
-                f"{self.location}: access was denied ({reason}). Check the credentials in the environment ({known}), "
-                "and that they may list, read, write and delete there."
+                f"{here}: access was denied ({reason}). Check the credentials in {known}, and {rights}."
             )
         if not _may_pass(error):
-            return StorageError(
-                f"{self.location}: the storage refused a request ({reason}). Check the URL and the environment "
-                f"({known})."
-            )
+            return StorageError(f"{here}: the storage refused a request ({reason}). Check the URL and {known}.")
         if not self._has_answered:
-            return StorageError(
-                f"{self.location} cannot be reached ({reason}). Check the network, the URL and the environment "
-                f"({known})."
-            )
+            return StorageError(f"{here} cannot be reached ({reason}). Check the network, the URL and {known}.")
         return StorageError(
             f"{self.location} has not answered for {waited:.0f} s ({reason}). Everything committed is kept: run the "
             f"same command again once the storage is back. {OUTAGE_SECONDS} says how long to wait for it."
@@ -265,7 +250,10 @@ class ObjectBackend:
                 f"{self.location} is in an object store, and the package for these is not installed. "
                 "Run `pip install 'grace-store[cloud]'`."
             ) from None
-        _check_endpoint()
+        for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
+            # At an address without http://, the library under obstore would panic.
+            if not os.environ.get(name, "http://").startswith(("http://", "https://")):
+                raise SettingError(f"The environment's {name} must begin with http:// or https://.")
         if not _opened_in:
             _opened_in.append(os.getpid())
         kinds: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
@@ -277,7 +265,7 @@ class ObjectBackend:
             "timeout": "1h",
         }
         try:
-            # Its own attempts are few: requests made again by us are signed anew.
+            # Its own attempts are few: requests that we repeat are signed again.
             retry = {"max_retries": 2, "retry_timeout": timedelta(seconds=self._request_seconds)}
             opened: S3Store | GCSStore | AzureStore = kinds[self._scheme](
                 self._bucket, prefix=prefix, config=config, retry_config=retry
@@ -285,17 +273,8 @@ class ObjectBackend:
             return opened
         except (BaseError, ValueError) as error:
             reason = _reason(str(error), otherwise="a setting is missing or cannot be read")
-            raise SettingError(
-                f"{self.location} cannot be opened ({reason}). Check the URL and the environment "
-                f"({CREDENTIALS[self._scheme]})."
-            ) from None
-
-
-def _check_endpoint() -> None:
-    """Raise SettingError for an address without http://, at which the library under obstore would panic."""
-    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
-        if not os.environ.get(name, "http://").startswith(("http://", "https://")):
-            raise SettingError(f"The environment's {name} must begin with http:// or https://.")
+            known = f"the environment ({CREDENTIALS[self._scheme]})"
+            raise SettingError(f"{self.location} cannot be opened ({reason}). Check the URL and {known}.") from None
 
 
 def split_url(url: str) -> tuple[str, str, str]:
@@ -349,10 +328,6 @@ def _several(do: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
         pool.shutdown(cancel_futures=True)
 
 
-def _with_meta(found: Any) -> tuple[bytes, dict[str, Any]]:
-    return bytes(found.bytes()), found.meta
-
-
 def _may_pass(error: Exception) -> bool:
     """Return whether the same request may succeed later: no answer, a server's error, or too many requests."""
     from obstore.exceptions import GenericError
@@ -395,12 +370,11 @@ def _refuse_forked() -> None:
     """Raise StorageError in a forked process, which would hang: the threads that do the requests stayed behind."""
     if _opened_in[0] != os.getpid():
         raise StorageError(
-            "This process was forked from one that uses an object store, and cannot use it. Start it anew ('spawn')."
+            "This process was forked from one that uses an object store, and cannot use it. Start it by 'spawn'."
         )
 
 
 def _seconds(name: str) -> float:
-    """Return a number of seconds that the environment may say."""
     text = os.environ.get(name, "")
     try:
         seconds = float(text) if text else _DEFAULTS[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ import numpy as np
 import zarr
 
 from grace_store.base.arrays import Array, ByteArray, Float32Array, FloatArray, Int32Array, IntArray
-from grace_store.base.errors import Corrupt, GraceStoreError, NotAStore, Unfinished, UnknownName
-from grace_store.base.metadata import Commit, Completion, Plan, Signal
+from grace_store.base.errors import Corrupt, GraceStoreError, NotAStore, StoreError, Unfinished, UnknownName
+from grace_store.base.metadata import FORMAT_VERSION, Commit, Completion, Plan, Signal, version_number
 from grace_store.base.states import STATE_CODES
 from grace_store.base.text import counted
 from grace_store.store import keys, layout
@@ -24,7 +25,6 @@ from grace_store.store.chunk_reader import ChunkReader
 from grace_store.store.keys import SAMPLES_GROUP, SIGNALS_GROUP
 from grace_store.store.sealed import from_bytes, group_document, sealed_body, unseal
 from grace_store.store.storages import VectorStorage, storage_of
-from grace_store.store.version import check_version
 
 CHUNKS_BELIEVED = 64
 """Of a plan with more chunks of samples than this it is checked that they are there."""
@@ -48,10 +48,7 @@ class SampleRows:
 
 
 class Store:
-    """A planned store, open for reading.
-
-    Use ``Store.open(path)``; ``store.plan`` says what was frozen, ``store.signal(name)`` reads vectors.
-    """
+    """A planned store, open for reading: ``plan`` says what was frozen, ``signal(name)`` reads vectors."""
 
     def __init__(self, backend: Backend, plan: Plan) -> None:
         self.backend = backend
@@ -62,8 +59,7 @@ class Store:
     @classmethod
     def open(cls, location: str | Path | Backend) -> Store:
         backend = open_backend(location) if isinstance(location, (str, Path)) else location
-        raw = backend.read("zarr.json")
-        if raw is None:
+        if (raw := backend.read("zarr.json")) is None:
             found = "nothing is there" if not backend.names("") else "it has no plan (planning may have been cut short)"
             if isinstance(backend, LocalBackend) and backend.root.is_file():
                 found = "it is a file"
@@ -104,35 +100,25 @@ class Store:
     def signal(self, name: str | None = None) -> SignalView:
         """Return a signal by name; without a name, the only one there is."""
         if name is None:
-            names = self.signal_names
-            if not names:
+            if not (names := self.signal_names):
                 raise UnknownName(f"{self.location} has no signal yet; `grace-store extract` writes one.")
             if len(names) > 1:
-                raise UnknownName(
-                    f"{self.location}: say which signal is meant (there are: {', '.join(names)}) by --signal."
-                )
+                known = ", ".join(names)
+                raise UnknownName(f"{self.location}: say which signal is meant (there are: {known}) by --signal.")
             name = names[0]
-        elif name not in self.backend.names(SIGNALS_GROUP) or not self._has_signal(name):
+        elif (
+            name not in self.backend.names(SIGNALS_GROUP)
+            or self.backend.size(f"{keys.signal_key(name)}/zarr.json") is None
+        ):
             known = ", ".join(self.signal_names) or "none yet: run `grace-store extract`"
             raise UnknownName(f"{self.location} has no signal {name!r} (there are: {known}).")
         return SignalView(self, name)
 
-    def _has_signal(self, name: str) -> bool:
-        return self.backend.size(f"{keys.signal_key(name)}/zarr.json") is not None
-
     def samples(self, start: int, stop: int) -> SampleRows:
         """Return the plan's rows for samples start..stop."""
-        read = self._samples.read
-        return SampleRows(
-            start=start,
-            sample_id=read("sample_id", start, stop).tolist(),
-            row=read("sample_row", start, stop),
-            file=read("sample_file", start, stop),
-            offset=read("sample_offset", start, stop),
-            length=read("sample_length", start, stop),
-            digest=read("sample_digest", start, stop),
-            num_steps=read("sample_num_steps", start, stop),
-        )
+        names = ("id", "row", "file", "offset", "length", "digest", "num_steps")
+        ids, *columns = (self._samples.read(f"sample_{name}", start, stop) for name in names)
+        return SampleRows(start, ids.tolist(), *columns)
 
     def column(self, name: str, start: int = 0, stop: int | None = None) -> Array:
         """Return one array of the plan, or a part of it."""
@@ -152,10 +138,8 @@ class Store:
         name = "sample_row" if by_row else "sample_id"
         wanted: Any = int(sample[1:]) if by_row else sample
         for start in range(0, self.plan.num_samples, layout.SAMPLES_PER_CHUNK):
-            hits = np.flatnonzero(
-                self.column(name, start, min(start + layout.SAMPLES_PER_CHUNK, self.plan.num_samples)) == wanted
-            )
-            if len(hits):
+            stop = min(start + layout.SAMPLES_PER_CHUNK, self.plan.num_samples)
+            if len(hits := np.flatnonzero(self.column(name, start, stop) == wanted)):
                 return start + int(hits[0])
         raise UnknownName(
             f"{self.location} has no sample {sample!r}. Give an id as `score` lists them, or #ROW for a dataset row; "
@@ -282,11 +266,9 @@ class SignalView:
 
     def array_spec(self, name: str) -> layout.ArraySpec:
         """Return what the plan implies of one of the signal's arrays."""
-        spec = self._group.specs.get(name)
-        if spec is None:
-            raise UnknownName(
-                f"Signal {self.name!r} of {self.store.location} has vectors per {self.vectors_of}, and no {name}."
-            )
+        if (spec := self._group.specs.get(name)) is None:
+            what = f"has vectors per {self.vectors_of}, and no {name}"
+            raise UnknownName(f"Signal {self.name!r} of {self.store.location} {what}.")
         return spec
 
     def segment_rows(self, sample: int) -> slice:
@@ -335,16 +317,14 @@ class SignalView:
 
     def state(self, sample: int) -> str:
         """Return a sample's state: planned, done, or the reason it was set aside."""
-        unit = self.store.plan.unit_of(sample)
-        if not is_committed(self, unit):
+        if not is_committed(self, self.store.plan.unit_of(sample)):
             return "planned"
         code = int(self._group.read("sample_state", sample, sample + 1)[0])
         return next((word for word, value in STATE_CODES.items() if value == code), str(code))
 
     def require_unit_of(self, sample: int) -> None:
         """Raise Unfinished unless the unit that a sample is in is committed."""
-        unit = self.store.plan.unit_of(sample)
-        if not is_committed(self, unit):
+        if not is_committed(self, unit := self.store.plan.unit_of(sample)):
             raise Unfinished(
                 f"{self.store.location}: sample {sample} is in unit {unit} of {self.name}, which is not done yet. "
                 "Run `grace-store extract` again to finish it."
@@ -362,7 +342,15 @@ def _plan_document(raw: bytes, location: str) -> Plan:
     attributes = node.get("attributes") if isinstance(node, dict) else None
     if not isinstance(attributes, dict) or "grace_store" not in attributes:
         raise NotAStore(f"{location} holds a Zarr group that grace-store did not make.")
-    check_version(sealed_body(attributes, where), location)
+    body = json.loads(sealed_body(attributes, where))
+    version = str(body.get("format_version")) if isinstance(body, dict) else ""
+    is_number = re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,9}", version) is not None
+    ours = version_number(FORMAT_VERSION)
+    if not is_number or version_number(version)[0] != ours[0] or version_number(version) > ours:
+        raise StoreError(
+            f"{location} has version {version} of the format; this grace-store reads {ours[0]}.0 to {FORMAT_VERSION}. "
+            "Use the release that made it, or a newer one."
+        )
     plan = group_document(raw, Plan, where)
     if not layout.are_possible(plan):
         raise Corrupt(
@@ -373,14 +361,13 @@ def _plan_document(raw: bytes, location: str) -> Plan:
 
 
 def _refuse_empty_claim(backend: Backend, plan: Plan) -> None:
-    """Raise Corrupt if most of the samples that a large plan speaks of are not there: nobody should look for each."""
+    """Raise Corrupt if most of the samples that a large plan lists are missing: looking for each would take forever."""
     num_chunks = -(-plan.num_samples // layout.SAMPLES_PER_CHUNK)
     if num_chunks > CHUNKS_BELIEVED:
         num_there = len(backend.names(f"{SAMPLES_GROUP}/sample_num_steps/c"))
         if num_there < num_chunks // 2:
-            raise Corrupt(
-                f"{backend.location}: the plan has {plan.num_samples} samples, and most of its arrays are missing."
-            )
+            what = f"the plan has {plan.num_samples} samples, and most of its arrays are missing"
+            raise Corrupt(f"{backend.location}: {what}.")
 
 
 def is_commit_name(name: str) -> bool:

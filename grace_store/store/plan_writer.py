@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -21,8 +22,8 @@ from grace_store.store.copies import write_copy
 from grace_store.store.encode import ArrayEncoder
 from grace_store.store.keys import COMMITS, LEDGER_GROUP, SAMPLES_GROUP, SIGNALS_GROUP
 from grace_store.store.layout import sample_arrays
-from grace_store.store.packed_grams import num_packed
 from grace_store.store.sealed import group_bytes
+from grace_store.store.storages import num_packed
 
 Count = Callable[[IntArray], IntArray]
 """From samples' numbers of steps to the places that each of them takes in an array."""
@@ -44,11 +45,7 @@ class PlannedSample(NamedTuple):
 
 
 class PlanWriter:
-    """Collects samples and records set aside, a chunk of memory at a time.
-
-    All that is kept of a sample whose chunk is written is its number of steps, in a byte (two, if a sample of its chunk
-    has more than 255).
-    """
+    """Collects samples and records set aside, a chunk at a time; of what is written only numbers of steps are kept."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -61,17 +58,13 @@ class PlanWriter:
         """Of each chunk's samples."""
         self._num_written = 0
         self._num_asides = 0
-        self._counts: dict[str, int] = {}
+        self.set_aside: Counter[str] = Counter()
         check_claimable(backend)
         self.discard()
 
     @property
     def num_samples(self) -> int:
         return self._num_written + len(self._samples)
-
-    @property
-    def set_aside(self) -> dict[str, int]:
-        return dict(self._counts)
 
     def add(self, sample: PlannedSample) -> None:
         self._samples.append(sample)
@@ -81,7 +74,7 @@ class PlanWriter:
     def add_set_aside(self, row: int, reason: Reason, detail: str) -> None:
         self._asides.append((row, reason, detail))
         self._num_asides += 1
-        self._counts[reason.value] = self._counts.get(reason.value, 0) + 1
+        self.set_aside[reason.value] += 1
         if len(self._asides) == layout.SAMPLES_PER_CHUNK:
             self._flush_asides()
 
@@ -105,7 +98,7 @@ class PlanWriter:
             files=files,
             num_records=sum(file.num_records for file in files),
             num_samples=num_samples,
-            set_aside=dict(sorted(self._counts.items())),
+            set_aside=dict(sorted(self.set_aside.items())),
             samples_per_unit=per_unit,
             num_units=-(-num_samples // per_unit),
             rows_per_unit=rows_per_unit,
@@ -124,28 +117,20 @@ class PlanWriter:
 
     def _place(self, per_unit: int) -> tuple[int, int]:
         """Write every sample's starts; return the room a unit needs."""
-        rows_per_unit = self._room(_num_segments, per_unit)
-        gram_per_unit = self._room(_num_gram_entries, per_unit)
+        counts: tuple[Count, Count] = (lambda num_steps: num_steps + 1, lambda num_steps: num_packed(num_steps + 1))
+        most = [max(int(stop.max()) for _, stop in self._placed(count, per_unit)) for count in counts]
+        rows_per_unit, gram_per_unit = most
         inner = layout.ROWS_PER_INNER_CHUNK
         if rows_per_unit > inner:
             rows_per_unit = -(-rows_per_unit // inner) * inner
-        placed = zip(self._placed(_num_segments, per_unit), self._placed(_num_gram_entries, per_unit), strict=True)
+        placed = zip(*(self._placed(count, per_unit) for count in counts), strict=True)
         start = 0
         for (segment_start, _), (gram_start, _) in placed:
             unit = np.arange(start, start + len(segment_start)) // per_unit
-            self._write(
-                start,
-                {
-                    "sample_segment_start": unit * rows_per_unit + segment_start,
-                    "sample_gram_start": unit * gram_per_unit + gram_start,
-                },
-            )
+            segment, gram = unit * rows_per_unit + segment_start, unit * gram_per_unit + gram_start
+            self._write(start, {"sample_segment_start": segment, "sample_gram_start": gram})
             start += len(segment_start)
         return rows_per_unit, gram_per_unit
-
-    def _room(self, count: Count, per_unit: int) -> int:
-        """Return the largest number of places that the samples of a unit take."""
-        return max(int(stop.max()) for _, stop in self._placed(count, per_unit))
 
     def _placed(self, count: Count, per_unit: int) -> Iterator[tuple[IntArray, IntArray]]:
         """Yield where each sample's places begin and end in its unit, chunk by chunk; a unit may lie in several."""
@@ -167,46 +152,30 @@ class PlanWriter:
         num_steps = np.array([sample.num_steps for sample in block], dtype=np.int32)
         self._num_steps.append(num_steps.astype(np.min_scalar_type(int(num_steps.max()))))
         digests = np.frombuffer(b"".join(sample.digest for sample in block), dtype=np.uint8)
-        self._write(
-            self._num_written,
-            {
-                "sample_id": text_array([sample.sample_id for sample in block]),
-                "sample_row": np.array([sample.row for sample in block], dtype=np.int64),
-                "sample_file": np.array([sample.file for sample in block], dtype=np.int32),
-                "sample_offset": np.array([sample.offset for sample in block], dtype=np.int64),
-                "sample_length": np.array([sample.length for sample in block], dtype=np.int64),
-                "sample_digest": digests.reshape(len(block), 16),
-                "sample_num_steps": num_steps,
-            },
-        )
+        columns: dict[str, Array] = {
+            f"sample_{name}": np.array([getattr(sample, name) for sample in block], self._specs[f"sample_{name}"].dtype)
+            for name in ("row", "file", "offset", "length")
+        }
+        columns |= {"sample_num_steps": num_steps, "sample_digest": digests.reshape(len(block), 16)}
+        self._write(self._num_written, columns | {"sample_id": text_array([sample.sample_id for sample in block])})
         self._num_written += len(block)
 
     def _flush_asides(self) -> None:
         if not self._asides:
             return
         block, self._asides = self._asides, []
-        self._write(
-            self._num_asides - len(block),
-            {
-                "set_aside_row": np.array([row for row, _, _ in block], dtype=np.int64),
-                "set_aside_reason": np.array([STATE_CODES[reason] for _, reason, _ in block], dtype=np.uint8),
-                "set_aside_detail": text_array([detail for _, _, detail in block]),
-            },
-        )
+        columns: dict[str, Array] = {
+            "set_aside_row": np.array([row for row, _, _ in block], dtype=np.int64),
+            "set_aside_reason": np.array([STATE_CODES[reason] for _, reason, _ in block], dtype=np.uint8),
+            "set_aside_detail": text_array([detail for _, _, detail in block]),
+        }
+        self._write(self._num_asides - len(block), columns)
 
     def _write(self, start: int, columns: dict[str, Array]) -> None:
         for name, values in columns.items():
             update_digest(self._hashes[name], values)
         chunks = self._encoder.encode({name: (start, values) for name, values in columns.items()})
         self._backend.write_all({f"{SAMPLES_GROUP}/{key}": value for key, value in chunks.items()})
-
-
-def _num_segments(num_steps: IntArray) -> IntArray:
-    return num_steps + 1
-
-
-def _num_gram_entries(num_steps: IntArray) -> IntArray:
-    return num_packed(num_steps + 1)
 
 
 def plan_documents(plan: Plan) -> dict[str, bytes]:
@@ -222,8 +191,7 @@ def check_claimable(backend: Backend) -> None:
     arrays = "|".join(spec.name for spec in sample_arrays(1, 1))
     samples = rf"{SAMPLES_GROUP}/(({arrays})/(zarr\.json|c/[0-9/]+)|zarr\.json)"
     ours = re.compile(rf"{samples}|{SIGNALS_GROUP}/zarr\.json|{LEDGER_GROUP}/.*")
-    strangers = [name for name in backend.names("") if name not in keys.GROUPS]
-    if not strangers:
+    if not (strangers := [name for name in backend.names("") if name not in keys.GROUPS]):
         if backend.names(COMMITS):
             raise NotAStore(
                 f"{backend.location} holds units of a store whose plan (zarr.json) is gone. `grace-store repair` puts "

@@ -5,16 +5,76 @@ A new one is a class here, its entry in STORAGES and its name in ``base.settings
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from grace_store.base.arrays import Array, Float32Array
+from grace_store.base.arrays import Array, Float32Array, FloatArray, Int32Array, IntArray
 from grace_store.base.settings import ExtractSpec, Storage
-from grace_store.store.rotation import Rotation
+
+_ROTATION_SEED = b"grace-store rotation of size %d"
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """A fixed orthogonal map that makes coordinates look normal, so that 4 bits suffice.
+
+    Twice: flip signs, then a Walsh-Hadamard transform of each power-of-two block; in between, a permutation.
+    """
+
+    sign: npt.NDArray[np.int8]
+    order: Int32Array
+
+    @classmethod
+    @lru_cache(maxsize=8)
+    def for_size(cls, size: int) -> Rotation:
+        """Return the rotation of that size: from SHAKE-256, which no release of a library will ever change."""
+        stream = hashlib.shake_256(_ROTATION_SEED % size).digest(10 * size)
+        bits = np.unpackbits(np.frombuffer(stream, dtype=np.uint8, count=2 * size))[: 2 * size]
+        keys = np.frombuffer(stream, dtype="<u8", offset=2 * size)
+        order = np.argsort(keys, kind="stable").astype(np.int32)
+        return cls((1 - 2 * bits.astype(np.int8)).reshape(2, size), order)
+
+    def forward(self, vectors: Float32Array) -> Float32Array:
+        turned = hadamard_blocks(vectors * self.sign[0].astype(np.float32))
+        return hadamard_blocks(turned[:, self.order] * self.sign[1].astype(np.float32))
+
+    def backward(self, turned: Float32Array) -> Float32Array:
+        # Sign flips and normalised Hadamard transforms are their own inverses.
+        middle = hadamard_blocks(turned) * self.sign[1].astype(np.float32)
+        vectors = np.empty_like(middle)
+        vectors[:, self.order] = middle
+        return np.asarray(hadamard_blocks(vectors) * self.sign[0].astype(np.float32), dtype=np.float32)
+
+
+def hadamard_blocks(vectors: Float32Array) -> Float32Array:
+    """Return the vectors with each power-of-two block of coordinates, largest first, Hadamard-transformed."""
+    out = np.array(vectors, dtype=np.float32, order="C")
+    start, size = 0, out.shape[1]
+    for bit in reversed(range(size.bit_length())):
+        if size & (1 << bit):
+            _hadamard_inplace(out[:, start : start + (1 << bit)])
+            start += 1 << bit
+    return out
+
+
+def _hadamard_inplace(block: Float32Array) -> None:
+    num_rows, size = block.shape
+    work = np.ascontiguousarray(block)
+    half = 1
+    while half < size:
+        pairs = work.reshape(num_rows, size // (2 * half), 2, half)
+        left, right = pairs[:, :, 0], pairs[:, :, 1]
+        work = np.stack([left + right, left - right], axis=2).reshape(num_rows, size)
+        half *= 2
+    block[:] = work / np.float32(np.sqrt(size))
+
 
 CODEBOOK: Float32Array = np.array(
     [-2.7326, -2.0690, -1.6181, -1.2562, -0.9424, -0.6568, -0.3881, -0.1284,
@@ -172,3 +232,20 @@ def _divided(vectors: Float32Array, scale: Float32Array) -> Float32Array:
     """Return each row divided by its scale; zeros where that is zero."""
     # Not times 1/scale: the inverse of the tiniest float32 is no float32.
     return np.asarray(vectors / np.where(scale > 0, scale, np.float32(np.inf))[:, None], dtype=np.float32)
+
+
+def num_packed(num_segments: IntArray) -> IntArray:
+    """Return how many entries the packed Gram of each sample has, from its number of segments."""
+    return num_segments * (num_segments + 1) // 2
+
+
+def packed_grams(vectors: Float32Array, num_segments: IntArray) -> Float32Array:
+    """Return the packed Grams of samples whose rows follow each other, summed in float64 and rounded at the end."""
+    out: list[FloatArray] = []
+    start = 0
+    for m in num_segments.tolist():
+        rows = vectors[start : start + m].astype(np.float64)
+        out.append((rows @ rows.T)[np.tril_indices(m)])
+        start += m
+    with np.errstate(over="ignore"):  # vectors longer than 1e19 have an infinite Gram, which scoring reports
+        return np.concatenate(out).astype(np.float32) if out else np.zeros(0, np.float32)

@@ -39,12 +39,6 @@ class Totals:
 
     def completion(self, signal: Signal) -> Completion:
         """Return the document of a signal all of whose commits were added."""
-        return Completion(
-            signal_sha256=signal.identity(),
-            num_units=self.num_units,
-            num_done=self.num_done,
-            set_aside=self.set_aside,
-            num_tokens=self.num_tokens,
-            num_bytes=self.num_bytes,
-            commits_sha256=self._digests.hexdigest(),
-        )
+        names = ("num_units", "num_done", "set_aside", "num_tokens", "num_bytes")
+        digests = {"signal_sha256": signal.identity(), "commits_sha256": self._digests.hexdigest()}
+        return Completion(**digests, **{name: getattr(self, name) for name in names})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import fields
 
 import numpy as np
 
@@ -17,20 +18,20 @@ from grace_store.base.metadata import (
     Completion,
     SampleSetAside,
     Signal,
+    version_number,
 )
 from grace_store.base.settings import ImagesAs, Kind
 from grace_store.base.states import STATE_CODES, STATE_DONE
+from grace_store.base.text import counted
 from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
 from grace_store.store import keys, layout
 from grace_store.store.copies import write_copy
 from grace_store.store.encode import ArrayEncoder
 from grace_store.store.lock import Lease
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.packed_grams import packed_grams
 from grace_store.store.sealed import group_bytes, seal, to_bytes
-from grace_store.store.storages import storage_of
+from grace_store.store.storages import packed_grams, storage_of
 from grace_store.store.totals import Totals
-from grace_store.store.version import version_number
 
 Regions = dict[str, tuple[int, Array]]
 """For each array where along its first dimension values are written, and the values."""
@@ -56,7 +57,7 @@ def check_kind(store: Store, kind: Kind, images_as: ImagesAs) -> None:
     if missing:
         raise StoreError(
             f"{store.location} was planned in version {store.plan.format_version} of the format, which has no "
-            f"{' or '.join(missing)}: older programs that read the store would stumble over them. Plan the same "
+            f"{' or '.join(missing)}: older programs that read the store would fail on them. Plan the same "
             "dataset into a new --store for them; that takes no model."
         )
 
@@ -125,47 +126,29 @@ class UnitWriter:
         return commit
 
     def _sample_regions(self, unit: int, signals: SampleSignals, num_samples: int) -> Regions:
-        columns: dict[str, Array] = {
-            "sample_vector": signals.sample_vector,
-            "sample_norm": signals.sample_norm,
-            "sample_num_tokens": signals.sample_num_tokens,
-            "sample_loss": signals.sample_loss,
-        }
-        _check_rows(unit, num_samples, "samples", columns)
-        stored, scale = self._view.storage.encode(signals.sample_vector)
-        columns["sample_vector"] = stored
-        if scale is not None:
-            columns["sample_scale"] = scale
+        columns = self._columns(unit, signals, "sample", num_samples)
         return {name: (unit * self._plan.samples_per_unit, values) for name, values in columns.items()}
 
     def _segment_regions(self, unit: int, signals: UnitSignals, spans: Int32Array, num_segments: IntArray) -> Regions:
         rows = self._plan.rows_per_unit
-        segments: dict[str, Array] = {
-            "segment_vector": signals.segment_vector,
-            "segment_span": spans,
-            "segment_num_tokens": signals.segment_num_tokens,
-            "segment_loss": signals.segment_loss,
-            "segment_entropy": signals.segment_entropy,
-            "segment_hit_rate": signals.segment_hit_rate,
-        }
-        _check_rows(unit, int(num_segments.sum()), "segments", segments)
-        segments["segment_vector"], scale = self._view.storage.encode(signals.segment_vector)
-        if scale is not None:
-            segments["segment_scale"] = scale
+        segments = self._columns(unit, signals, "segment", int(num_segments.sum()), segment_span=spans)
         gram = packed_grams(signals.segment_vector, num_segments)
         return {
             **{name: (unit * rows, _padded(values, rows)) for name, values in segments.items()},
             "sample_gram": (unit * self._plan.gram_per_unit, _padded(gram, self._plan.gram_per_unit)),
         }
 
-
-def _check_rows(unit: int, num_rows: int, of: str, columns: Mapping[str, Array]) -> None:
-    """Raise ValueError for what the format cannot hold; a sample with such vectors should have been set aside."""
-    for name, values in columns.items():
-        if len(values) != num_rows:
-            raise ValueError(f"unit {unit} has {num_rows} {of}, {name} has {len(values)} rows")
-        if name.endswith("_vector") and not np.isfinite(values).all():
+    def _columns(self, unit: int, signals: UnitOutcome, of: str, num_rows: int, **more: Array) -> dict[str, Array]:
+        """Return the arrays of a unit's segments or samples as stored; ValueError for what the format cannot hold."""
+        names = [each.name for each in fields(signals) if each.name.startswith(f"{of}_")]
+        columns = {name: getattr(signals, name) for name in names} | more
+        for name, values in columns.items():
+            if len(values) != num_rows:
+                raise ValueError(f"unit {unit} has {num_rows} {of}s, {name} has {len(values)} rows")
+        if not np.isfinite(columns[f"{of}_vector"]).all():
             raise ValueError(f"unit {unit} has vectors that are not finite")
+        columns[f"{of}_vector"], scale = self._view.storage.encode(columns[f"{of}_vector"])
+        return columns if scale is None else columns | {f"{of}_scale": scale}
 
 
 def digest_of(value: bytes) -> ChunkDigest:
@@ -182,7 +165,8 @@ def complete_signal(view: SignalView) -> Completion:
     """Add up all commits of a finished signal and write the totals."""
     units = view.committed_units()
     if units != list(view.store.plan.units):
-        raise Corrupt(f"{view.name} has {len(units)} of {view.store.plan.num_units} units; it is not complete.")
+        wanted = counted(view.store.plan.num_units, "unit")
+        raise Corrupt(f"{view.name} has {len(units)} of {wanted}; it is not complete.")
     completion = Totals(view.commits(units)).completion(view.signal)
     view.store.backend.write(keys.completion_key(view.name), to_bytes(seal(completion)))
     view.store.backend.flush()

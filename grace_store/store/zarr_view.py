@@ -15,7 +15,6 @@ from grace_store.store.packed_size import is_zstd, unpacked_size
 if TYPE_CHECKING:
     from grace_store.store.backend import Backend
 
-_METADATA = "zarr.json"
 MAX_UNPACKED_BYTES = 1 << 30
 """The largest chunk by far is a unit's Grams or the ids of 16,384 samples."""
 
@@ -48,12 +47,11 @@ class ZarrView(Store):
         if value is not None:
             self._refuse_bomb(key, value)
             return prototype.buffer.from_bytes(value)
-        if key.rpartition("/")[2] == _METADATA:
+        if key.rpartition("/")[2] == "zarr.json":
             return None
         # Zarr would answer with fill values, which look like data.
-        raise Corrupt(
-            f"{self._backend.location}: {key} is missing. Run `grace-store verify`, then `grace-store repair`."
-        )
+        where = self._backend.location
+        raise Corrupt(f"{where}: {key} is missing. Run `grace-store verify`, then `grace-store repair`.")
 
     def _refuse_bomb(self, key: str, value: bytes) -> None:
         """Raise Corrupt for a chunk that zarr would unpack to more than any of ours: nobody can tell zarr how much."""
@@ -90,6 +88,4 @@ class ZarrView(Store):
 def _slice(part: ByteRequest) -> slice:
     if isinstance(part, RangeByteRequest):
         return slice(part.start, part.end)
-    if isinstance(part, OffsetByteRequest):
-        return slice(part.offset, None)
-    return slice(-part.suffix, None)
+    return slice(part.offset if isinstance(part, OffsetByteRequest) else -part.suffix, None)

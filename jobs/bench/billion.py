@@ -20,7 +20,7 @@ from grace_store.store.layout import (
     sample_arrays,
     signal_arrays,
 )
-from grace_store.store.packed_grams import num_packed
+from grace_store.store.storages import num_packed
 
 HOUR = 3600.0
 GB = 1e9

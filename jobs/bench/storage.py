@@ -13,8 +13,7 @@ from grace_store.base.metadata import Signal
 from grace_store.base.settings import ExtractSpec, ModelIdentity, Storage
 from grace_store.base.unit import UnitSignals
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.packed_grams import packed_grams
-from grace_store.store.storages import stored_form
+from grace_store.store.storages import packed_grams, stored_form
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 from grace_store.values.gram import pack
 from grace_store.values.length_bias import rank_correlation

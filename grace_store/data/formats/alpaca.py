@@ -21,8 +21,7 @@ def _read(record: Fields) -> Trace:
     if not all(isinstance(text, str) for text in question):
         raise Unusable(Reason.UNKNOWN_RECORD, "'instruction' or 'input' is not a string")
     drafts.append(("user", ["\n".join(text for text in question if text)]))
-    response = text_field(record, "output", Reason.NO_RESPONSE)
-    return Trace(place_images(drafts, record_images(record)), response)
+    return Trace(place_images(drafts, record_images(record)), text_field(record, "output", Reason.NO_RESPONSE))
 
 
 FORMAT = Format(

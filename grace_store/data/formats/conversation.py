@@ -13,16 +13,12 @@ from grace_store.data.formats.trace import Fields, Trace, wrong_field
 from grace_store.data.images import EMPTY_PLACE, Draft, Part, image_ref, place_images, record_images
 from grace_store.data.sample import Role
 
-_ROLES: dict[str, Role] = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "human": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "model": "assistant",
-    "bot": "assistant",
+_NAMES: dict[Role, tuple[str, ...]] = {
+    "system": ("system", "developer"),
+    "user": ("user", "human"),
+    "assistant": ("assistant", "gpt", "model", "bot"),
 }
+_ROLES = {name: role for role, names in _NAMES.items() for name in names}
 
 
 def read_turns(record: Fields, key: str, role_key: str, text_key: str) -> list[Draft]:
@@ -34,12 +30,9 @@ def read_turns(record: Fields, key: str, role_key: str, text_key: str) -> list[D
     for number, turn in enumerate(turns, start=1):
         if not isinstance(turn, dict) or not isinstance(turn.get(role_key), str):
             raise Unusable(Reason.UNKNOWN_RECORD, f"turn {number} of {key!r} has no {role_key!r}")
-        role = _ROLES.get(turn[role_key].strip().lower())
-        if role is None:
-            raise Unusable(
-                Reason.UNKNOWN_RECORD,
-                f"turn {number} of {key!r} is from {turn[role_key][:40]!r}; known are {', '.join(_ROLES)}",
-            )
+        if (role := _ROLES.get(turn[role_key].strip().lower())) is None:
+            found = f"turn {number} of {key!r} is from {turn[role_key][:40]!r}"
+            raise Unusable(Reason.UNKNOWN_RECORD, f"{found}; known are {', '.join(_ROLES)}")
         drafts.append((role, _content_parts(turn.get(text_key), f"turn {number} of {key!r}")))
     system = record.get("system")
     if isinstance(system, str) and system and drafts[0][0] != "system":
@@ -66,16 +59,14 @@ def _content_parts(content: Any, where: str) -> list[Part]:
             source = item.get("image") or item.get("image_url") or item.get("url") or item.get("path")
             parts.append(image_ref(source) if source else EMPTY_PLACE)
         else:
-            raise Unusable(
-                Reason.UNKNOWN_RECORD, f"{where} has a part of type {str(kind)[:40]!r}; text or image is wanted"
-            )
+            found = f"{where} has a part of type {str(kind)[:40]!r}"
+            raise Unusable(Reason.UNKNOWN_RECORD, f"{found}; text or image is wanted")
     return parts
 
 
 def finish_conversation(record: Fields, drafts: Sequence[Draft]) -> Trace:
     """Return the trace whose response is the last assistant turn, the record's images in their places."""
-    last = max((i for i, (role, _) in enumerate(drafts) if role == "assistant"), default=None)
-    if last is None:
+    if (last := max((i for i, (role, _) in enumerate(drafts) if role == "assistant"), default=None)) is None:
         raise Unusable(Reason.NO_RESPONSE, "no turn is the assistant's")
     response = "".join(part for part in drafts[last][1] if isinstance(part, str))
     return Trace(place_images(drafts[:last], record_images(record)), response)
@@ -84,6 +75,5 @@ def finish_conversation(record: Fields, drafts: Sequence[Draft]) -> Trace:
 def holds_turns(record: Fields, key: str, role_key: str, text_key: str) -> bool:
     """Whether a field holds a list of turns with these two keys."""
     turns = record.get(key)
-    return (
-        isinstance(turns, list) and bool(turns) and isinstance(turns[0], dict) and {role_key, text_key} <= set(turns[0])
-    )
+    first = turns[0] if isinstance(turns, list) and turns else None
+    return isinstance(first, dict) and {role_key, text_key} <= set(first)

@@ -25,9 +25,8 @@ def _read(record: Fields) -> Trace:
         record = {**record, "answer": str(answer)}
     if answer is None:
         raise Unusable(Reason.NO_ANSWER, "'answer' is missing")
-    return listed_trace(
-        place_images(drafts, record_images(record)), steps, text_field(record, "answer", Reason.NO_ANSWER)
-    )
+    turns = place_images(drafts, record_images(record))
+    return listed_trace(turns, steps, text_field(record, "answer", Reason.NO_ANSWER))
 
 
 FORMAT = Format(

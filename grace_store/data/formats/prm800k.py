@@ -27,8 +27,7 @@ def _read(record: Fields) -> Trace:
     turns = (Turn("user", (text_field(question, "problem", Reason.NO_PROMPT),)),)
     steps: list[str] = []
     for number, step in enumerate(label["steps"], start=1):
-        text = _chosen_text(step, number)
-        if text is None:
+        if (text := _chosen_text(step, number)) is None:
             break
         steps.append(text)
     if not steps:

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from grace_store.data.formats.conversation import finish_conversation, holds_turns, read_turns
-from grace_store.data.formats.trace import Fields, Format, Trace
-
-
-def _recognises(record: Fields) -> bool:
-    return holds_turns(record, "conversations", "from", "value")
-
-
-def _read(record: Fields) -> Trace:
-    return finish_conversation(record, read_turns(record, "conversations", "from", "value"))
-
+from grace_store.data.formats.trace import Format
 
 FORMAT = Format(
     name="sharegpt",
     description="ShareGPT, LLaVA-CoT, LLaMA-Factory: conversations [{from, value}], optional image(s), system",
-    recognises=_recognises,
-    read=_read,
+    recognises=lambda record: holds_turns(record, "conversations", "from", "value"),
+    read=lambda record: finish_conversation(record, read_turns(record, "conversations", "from", "value")),
 )

@@ -60,9 +60,7 @@ def listed_trace(turns: tuple[Turn, ...], steps: Sequence[str], answer: str) -> 
 def text_field(record: Fields, key: str, reason: Reason) -> str:
     """Return a text that the format needs: UNKNOWN_RECORD when it is no text, the given reason when it is blank."""
     value = record.get(key)
-    if value is not None and not isinstance(value, str):
-        raise wrong_field(record, key, "a string")
-    if key not in record:
+    if key not in record or not isinstance(value, str | None):
         raise wrong_field(record, key, "a string")
     if not value or value.isspace():
         raise Unusable(reason, f"{key!r} is empty")
@@ -71,10 +69,8 @@ def text_field(record: Fields, key: str, reason: Reason) -> str:
 
 def wrong_field(record: Fields, key: str, wanted: str) -> Unusable:
     """Return the verdict on a record whose field is missing or of the wrong type."""
-    if key in record:
-        found = f"{key!r} is a {type(record[key]).__name__}"
-    else:
-        found = f"no {key!r} among its keys ({shown_keys(record)})"
+    missing = f"no {key!r} among its keys ({shown_keys(record)})"
+    found = f"{key!r} is a {type(record[key]).__name__}" if key in record else missing
     return Unusable(Reason.UNKNOWN_RECORD, f"{found}; {wanted} is wanted")
 
 

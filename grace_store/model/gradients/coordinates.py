@@ -7,10 +7,10 @@ by now. Its elements are coordinates of the gradient: parameters by name, each i
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from peft.tuners.lora import LoraLayer
@@ -19,9 +19,7 @@ from torch import Tensor, nn
 
 from grace_store.base.errors import ModelError, SettingError
 from grace_store.base.settings import canonical_json
-from grace_store.model.load.adapter_folder import TRAINING_STATE
 from grace_store.model.load.adapters import Adapter, tensor_names
-from grace_store.model.load.model_folder import read_object
 from grace_store.model.lora.checkpoints import MOMENTS, OPTIMIZER
 from grace_store.model.lora.layers import ADAPTER
 
@@ -41,17 +39,9 @@ class Coordinates:
 
 def coordinates_of(adapter: Adapter) -> list[Coordinates]:
     """Return the places of an adapter's LoRA parameters; those trained whole (modules_to_save) have none."""
-    shapes = {
-        f"{module}.{part}": tuple(tensor.shape)
-        for module, parts in adapter.lora.items()
-        for part, tensor in parts.items()
-    }
-    found: list[Coordinates] = []
-    start = 0
-    for name in sorted(shapes):
-        found.append(Coordinates(name, shapes[name], start))
-        start += found[-1].size
-    return found
+    shapes = {f"{module}.{part}": each.shape for module, parts in adapter.lora.items() for part, each in parts.items()}
+    starts = itertools.accumulate((shapes[name].numel() for name in sorted(shapes)), initial=0)
+    return [Coordinates(name, tuple(shapes[name]), start) for name, start in zip(sorted(shapes), starts, strict=False)]
 
 
 def coordinates_sha256(coordinates: list[Coordinates]) -> str:
@@ -61,11 +51,8 @@ def coordinates_sha256(coordinates: list[Coordinates]) -> str:
 
 def parameters_of(coordinates: list[Coordinates], layers: dict[str, LoraLayer]) -> dict[str, nn.Parameter]:
     """Return the parameters themselves, from layers by their modules' names in the adapter."""
-    found: dict[str, nn.Parameter] = {}
-    for each in coordinates:
-        module, _, part = each.name.rpartition(".")
-        found[each.name] = getattr(layers[module], part)[ADAPTER].weight
-    return found
+    places = {each.name: each.name.rpartition(".") for each in coordinates}
+    return {name: getattr(layers[module], part)[ADAPTER].weight for name, (module, _, part) in places.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +78,7 @@ class Moments:
 
 
 def read_moments(adapter: Adapter, coordinates: list[Coordinates]) -> Moments:
-    """Read the moments beside a checkpoint, float32, or raise a sentence."""
+    """Read the moments beside a checkpoint as float32, or raise an error that says what is wrong with them."""
     path = adapter.folder.path / OPTIMIZER
     if not path.is_file():
         pickled = (adapter.folder.path / "optimizer.pt").is_file()
@@ -106,29 +93,39 @@ def read_moments(adapter: Adapter, coordinates: list[Coordinates]) -> Moments:
             tensors = {key: stored.get_tensor(key).float() for key in stored.keys()}  # noqa: SIM118 - it is no mapping
         (beta1, beta2), epsilon, step = adamw["betas"], adamw["eps"], adamw["step"]
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise ModelError(
-            f"{path} is no optimiser state of a warm-up ({error}). Run `grace-store warmup` again."
-        ) from error
+        raise ModelError(f"{path} is no optimiser state of a warm-up ({error}). Run `grace-store warmup`.") from error
     found = [_moment(path, moment, tensors, coordinates) for moment in MOMENTS]
     return Moments(found[0], found[1], float(beta1), float(beta2), float(epsilon), int(step))
 
 
 def _moment(path: Path, moment: str, tensors: dict[str, Tensor], coordinates: list[Coordinates]) -> dict[str, Tensor]:
-    """Return one moment of every parameter, by the parameters' names."""
     prefix = f"{moment}."
-    own = {key: tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-    names = tensor_names(key.removeprefix(prefix) for key in own)
-    found = {
-        names[key.removeprefix(prefix)]: tensor for key, tensor in own.items() if key.removeprefix(prefix) in names
-    }
-    wrong = [each.name for each in coordinates if each.name not in found or found[each.name].shape != each.shape]
-    if wrong:
+    own = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+    found = {name: own[key] for key, name in tensor_names(own).items()}
+    if wrong := [each.name for each in coordinates if each.name not in found or found[each.name].shape != each.shape]:
         raise ModelError(f"{path} has no {moment} of {wrong[0]} in its shape: it belongs to another adapter.")
     return {each.name: found[each.name] for each in coordinates}
 
 
-def learning_rate_of(adapter: Adapter) -> float | None:
-    """Return the mean learning rate of the steps that led to a checkpoint, where a warm-up wrote it down."""
-    state: dict[str, Any] = read_object(adapter.folder.path / TRAINING_STATE) or {}
-    rate = state.get("mean_learning_rate")
-    return float(rate) if isinstance(rate, int | float) and not isinstance(rate, bool) else None
+class AdamStep:
+    """Preconditions gradients with the moments of a checkpoint, which stay as they are: LESS's feature of a sample.
+
+        m' = b1 m + (1 - b1) g      v' = b2 v + (1 - b2) g^2      G = m' / sqrt(v' + eps)
+
+    Epsilon inside the root and no bias correction, as in the authors' code; their text divides m' and v' by 1 - b^t
+    first, t counting the step to be taken.
+    """
+
+    def __init__(self, moments: Moments, device: torch.device, *, bias_correction: bool) -> None:
+        self._beta1, self._beta2, self._epsilon = moments.beta1, moments.beta2, moments.epsilon
+        taken = moments.step + 1
+        self._first = 1.0 - self._beta1**taken if bias_correction else 1.0
+        self._second = 1.0 - self._beta2**taken if bias_correction else 1.0
+        self._exp_avg = {name: tensor.flatten().to(device) for name, tensor in moments.exp_avg.items()}
+        self._exp_avg_sq = {name: tensor.flatten().to(device) for name, tensor in moments.exp_avg_sq.items()}
+
+    def __call__(self, name: str, gradient: Tensor) -> Tensor:
+        """Return the steps for gradients of one parameter, (rows, elements) float32."""
+        first = torch.lerp(gradient, self._exp_avg[name], self._beta1)
+        second = torch.lerp(gradient.square(), self._exp_avg_sq[name], self._beta2)
+        return first.div_(self._first) / second.div_(self._second).add_(self._epsilon).sqrt_()

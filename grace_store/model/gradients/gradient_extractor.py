@@ -17,18 +17,10 @@ from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import SampleSignals, UnitOutcome
 from grace_store.model.failures import is_out_of_memory
-from grace_store.model.gradients.adam_step import AdamStep
-from grace_store.model.gradients.coordinates import coordinates_of, parameters_of, read_moments
-from grace_store.model.gradients.projected_rows import ProjectedRows
-from grace_store.model.gradients.projection import make_projector
+from grace_store.model.gradients import sample_gradients as by_sample
+from grace_store.model.gradients.coordinates import AdamStep, coordinates_of, parameters_of, read_moments
+from grace_store.model.gradients.projection import ProjectedRows, make_projector
 from grace_store.model.gradients.recorded_gradients import record
-from grace_store.model.gradients.sample_gradients import (
-    PlainGradients,
-    choose_source,
-    on_device,
-    row_statistics,
-    row_tokens,
-)
 from grace_store.model.inputs.batches import ONE_AT_A_TIME
 from grace_store.model.inputs.collate import Batch
 from grace_store.model.inputs.vision import ImageInputs
@@ -42,9 +34,6 @@ from grace_store.model.unit_extractor import (
     UnitInFlight,
     to_host,
 )
-
-GRADIENT_BATCH_TOKENS = 2048
-"""A backward pass keeps what every layer was given, many times what a forward pass needs."""
 
 
 @dataclass(slots=True)
@@ -82,6 +71,9 @@ class PendingSamples(UnitInFlight[VectorRows, SampleSignals]):
 class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
     """Turns samples into projected gradients of the loss over a LoRA adapter's parameters."""
 
+    batch_tokens = 2048
+    """A backward pass keeps what every layer was given, many times what a forward pass needs."""
+
     def __init__(
         self,
         loaded: LoadedModel,
@@ -94,14 +86,14 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
         """Take a model without the adapter, which is put on it and stays there."""
         assert spec.gradient is not None
         layers = attach_adapter(adapter, loaded.model)
-        super().__init__(loaded, spec, options, batch_tokens=GRADIENT_BATCH_TOKENS, images=images)
+        super().__init__(loaded, spec, options, images=images)
         self._gradient = spec.gradient
         coordinates = coordinates_of(adapter)
         parameters = parameters_of(coordinates, layers)
         for parameter in parameters.values():
             parameter.requires_grad_(True)
-        self._source = choose_source(loaded.model, self.head, record(layers), parameters, options.head_tokens)
-        if isinstance(self._source, PlainGradients):
+        self._source = by_sample.choose_source(loaded.model, self.head, record(layers), parameters, options.head_tokens)
+        if isinstance(self._source, by_sample.PlainGradients):
             self._rule = ONE_AT_A_TIME
         precondition = None
         if self._gradient.preconditioner == "adam":
@@ -120,17 +112,17 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
         return kind(prepared, self.vector_size)  # type: ignore[return-value]
 
     def _run(self, batch: Batch, image_inputs: ImageInputs) -> VectorRows:
-        per, counts = self._gradient.per, row_tokens(batch, self._gradient.per)
+        per, counts = self._gradient.per, by_sample.row_tokens(batch, self._gradient.per)
         with _same_every_time(self._device):
             statistics, found = self._source.run(batch, self.inputs_on_device(batch, image_inputs), per)
             out = torch.zeros((len(counts), self.vector_size), device=self._device)
             self._under_way = out
             for each in found:
-                tokens = on_device(counts[each.rows], out).unsqueeze(1)
+                tokens = by_sample.on_device(counts[each.rows], out).unsqueeze(1)
                 means = {name: gradient.div_(tokens) for name, gradient in each.gradients.items()}
-                self._projected.add(out, on_device(each.rows, out, torch.int64), means)
+                self._projected.add(out, by_sample.on_device(each.rows, out, torch.int64), means)
         self._under_way = None
-        rows = VectorRows(out, row_statistics(batch, statistics, per), out.new_zeros(len(out)))
+        rows = VectorRows(out, by_sample.row_statistics(batch, statistics, per), out.new_zeros(len(out)))
         self._finished.append(rows)
         return rows
 

@@ -45,8 +45,7 @@ def blocks(seed: int, index: Tensor, *rest: Tensor | int) -> tuple[Tensor, ...]:
 def signs(words: tuple[Tensor, ...]) -> Tensor:
     """Return the bits of blocks as float32, 0 as +1 and 1 as -1: of words (...,) each, (..., 128)."""
     halves = torch.stack([half for word in words for half in (word & 0xFFFF, word >> _TABLE_BITS)], dim=-1)
-    table = _sign_table(halves.device)
-    return table.index_select(0, halves.reshape(-1)).view(*halves.shape[:-1], BLOCK_BITS)
+    return _sign_table(halves.device).index_select(0, halves.reshape(-1)).view(*halves.shape[:-1], BLOCK_BITS)
 
 
 @cache

@@ -46,7 +46,7 @@ class Recorder:
         self._found = {}
 
     def take(self) -> dict[str, Tensor]:
-        """Return what the last backward pass left, and begin anew."""
+        """Return what the last backward pass left, and forget it."""
         found, self._found = self._found, {}
         return found
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.base.settings import Per
 from grace_store.model.gradients.recorded_gradients import NotBySample, Recorder
-from grace_store.model.head.closed_form import OutputHead, ResponseTokens, averaging_matrix, residual_of
+from grace_store.model.head.closed_form import OutputHead, alone, averaging_matrix, residual_of
 from grace_store.model.head.own_forward import response_states
 from grace_store.model.inputs.collate import Batch, collate
 from grace_store.model.inputs.tokens import TokenizedSample
@@ -47,21 +47,17 @@ class GradientSource(Protocol):
     """Makes gradients of a batch."""
 
     def run(self, batch: Batch, inputs: dict[str, Tensor], per: Per) -> tuple[Tensor, Iterator[GradientRows]]:
-        """Return the tokens' statistics (tokens, 3: loss, entropy, hit) and the gradients of all rows, in some order.
-
-        The caller takes all gradients before it runs another batch.
-        """
-        ...
+        """Return the tokens' (loss, entropy, hit) and the rows' gradients, to be taken before another batch is run."""
 
 
+@dataclass(frozen=True, slots=True)
 class RecordedGradients:
     """Gradients by one backward pass for all samples."""
 
-    def __init__(self, model: nn.Module, head: OutputHead, recorder: Recorder, head_tokens: int) -> None:
-        self._model = model
-        self._head = head
-        self._recorder = recorder
-        self._head_tokens = head_tokens
+    _model: nn.Module
+    _head: OutputHead
+    _recorder: Recorder
+    _head_tokens: int
 
     def run(self, batch: Batch, inputs: dict[str, Tensor], per: Per) -> tuple[Tensor, Iterator[GradientRows]]:
         device = inputs["input_ids"].device
@@ -72,7 +68,8 @@ class RecordedGradients:
             if not hidden.requires_grad:
                 raise NotBySample("no adapted layer has a part in this batch")
             with torch.no_grad():
-                each = self._head.segment_means(hidden.detach(), _token_by_token(batch, device), self._head_tokens)
+                each_token = alone(batch.target.to(device, non_blocking=True))
+                each = self._head.segment_means(hidden.detach(), each_token, self._head_tokens)
         except BaseException:
             self._recorder.stop()
             raise
@@ -94,12 +91,12 @@ class RecordedGradients:
             self._recorder.stop()
 
 
+@dataclass(frozen=True, slots=True)
 class PlainGradients:
     """Gradients of one sample at a time, through the model's own forward."""
 
-    def __init__(self, model: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
-        self._model = model
-        self._parameters = parameters
+    _model: nn.Module
+    _parameters: dict[str, nn.Parameter]
 
     def run(self, batch: Batch, inputs: dict[str, Tensor], per: Per) -> tuple[Tensor, Iterator[GradientRows]]:
         assert len(batch.members) == 1, "plain gradients are made one sample at a time"
@@ -112,8 +109,7 @@ class PlainGradients:
             losses = nn.functional.cross_entropy(chosen, target, reduction="none")
         # A masked logit is minus infinity, and 0 times that would be no entropy.
         finite = chosen.detach().clamp(min=torch.finfo(torch.float32).min)
-        statistics = residual_of(finite, target, torch.empty_like(finite)).statistics
-        return statistics, self._rows(batch, losses, per)
+        return residual_of(finite, target, torch.empty_like(finite)).statistics, self._rows(batch, losses, per)
 
     def _rows(self, batch: Batch, losses: Tensor, per: Per) -> Iterator[GradientRows]:
         passes = list(_passes(batch, per))
@@ -121,13 +117,8 @@ class PlainGradients:
             weight = torch.ones_like(losses) if tokens is None else on_device(tokens, losses)
             found: Sequence[Tensor | None] = [None] * len(self._parameters)
             if losses.requires_grad:  # not if the adapter is on the vision tower and the sample has no images
-                found = torch.autograd.grad(
-                    losses,
-                    list(self._parameters.values()),
-                    weight,
-                    retain_graph=number < len(passes) - 1,
-                    allow_unused=True,
-                )
+                wanted, more = list(self._parameters.values()), number < len(passes) - 1
+                found = torch.autograd.grad(losses, wanted, weight, retain_graph=more, allow_unused=True)
             gradients = {
                 name: torch.zeros_like(parameter, dtype=torch.float32) if gradient is None else gradient.float()
                 for (name, parameter), gradient in zip(self._parameters.items(), found, strict=True)
@@ -157,8 +148,7 @@ def _is_exact(
     except NotBySample as error:
         _LOG.info("gradients one sample at a time: %s", error)
         return False
-    missing = [name for name in parameters if name not in found]
-    if missing:
+    if missing := [name for name in parameters if name not in found]:
         # A part that runs for some inputs only, such as a vision tower: nobody knows what it will be given.
         _LOG.info("gradients one sample at a time: %s has no part in a text", missing[0])
         return False
@@ -208,13 +198,6 @@ def _passes(batch: Batch, per: Per) -> Iterator[tuple[IntArray, IntArray, Float3
         yield first[samples] + number, samples, (within == number).astype(np.float32)
 
 
-def _token_by_token(batch: Batch, device: torch.device) -> ResponseTokens:
-    """Return a batch's tokens, each as a segment of its own."""
-    each = np.arange(len(batch.host_segment))
-    target = batch.target.to(device, non_blocking=True)
-    return ResponseTokens(target, torch.arange(len(each), device=device), torch.ones(len(each), device=device), each)
-
-
 def on_device(values: npt.NDArray[np.generic], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return an array where a tensor is, and of its dtype unless another is given, without waiting for the device."""
     # Converted first: a copy that also converts goes by way of memory that is not pinned.
@@ -230,13 +213,11 @@ def _trial_samples(model: nn.Module) -> list[TokenizedSample]:
     samples = []
     for number, length in enumerate(_TRIAL_LENGTHS):
         ids = (np.arange(length, dtype=np.int64) + 1 + 11 * number) * 7919 % num_ids
-        segment = np.repeat([-1, 0, 1], [length - 2, 1, 1]).astype(np.int64)
-        samples.append(TokenizedSample(ids, segment, 2))
+        samples.append(TokenizedSample(ids, np.repeat([-1, 0, 1], [length - 2, 1, 1]).astype(np.int64), 2))
     return samples
 
 
 def _gradients(source: GradientSource, batch: Batch, parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
     device = next(iter(parameters.values())).device
-    inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
-    _, rows = source.run(batch, inputs, "sample")
-    return next(iter(list(rows))).gradients
+    _, rows = source.run(batch, {name: tensor.to(device) for name, tensor in batch.inputs.items()}, "sample")
+    return list(rows)[0].gradients  # noqa: RUF015 - all are to be taken

@@ -20,25 +20,22 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from grace_store.base.arrays import FloatArray
+from grace_store.base.arrays import FloatArray as Gram
 from grace_store.base.errors import ModelError
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.data.sample import Sample
 from grace_store.model.door import load_planned
-from grace_store.model.head.closed_form import ResponseTokens
+from grace_store.model.head.closed_form import alone
 from grace_store.model.load.adapters import Adapter, lora_scale, place, read_adapter
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.proxy import ProxyExtractor
-
-Gram = FloatArray
 
 REPRESENTATION = "representation"
 """All parameters that make the last hidden state."""
 LORA = "lora"
 """The adapter's own parameters."""
 GRADIENT_BYTES = 1 << 32
-"""What the gradients of all segments may take at once; with more, parameters are done in groups, each with backward
-passes of its own."""
+"""Memory for the gradients of all segments; where they need more, parameters are done in groups."""
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
 
 
@@ -96,7 +93,8 @@ class TrueGradients:
     def spaces(self) -> list[str]:
         """The sets of parameters that inner products are taken over."""
         found = [REPRESENTATION, *([LORA] if self._lora else [])]
-        return found + sorted({label for label in self._labels.values() if label}, key=_group_order)
+        groups = {label for label in self._labels.values() if label}
+        return found + sorted(groups, key=lambda label: int(label.split()[1].partition("-")[0]))
 
     def grams(self, sample: Sample) -> dict[str, Gram] | None:
         """Return the (K + 1, K + 1) inner products over each set of parameters; None if the sample cannot be used."""
@@ -107,25 +105,14 @@ class TrueGradients:
         with torch.enable_grad():
             hidden = self._extractor.hidden_states(batch, self._extractor.image_inputs(prepared, batch))
         tokens = batch.tokens_on(self._device)
-        upstream = self._upstream(hidden.detach(), tokens)
-        cotangents = [
-            (upstream * ((tokens.segment == k) * tokens.weight).unsqueeze(1)).to(hidden.dtype)
-            for k in range(tokens.num_segments)
-        ]
-        size = len(cotangents)
-        grams = {space: np.zeros((size, size)) for space in self.spaces}
-        for group in self._groups(size):
+        with torch.no_grad():  # dL/dh of every token: of segments that hold one token each
+            means = self._extractor.head.segment_means(hidden.detach(), alone(tokens.target), len(hidden))
+        weights = [((tokens.segment == k) * tokens.weight).unsqueeze(1) for k in range(tokens.num_segments)]
+        cotangents = [(means.vector * weight).to(hidden.dtype) for weight in weights]
+        grams = {space: np.zeros((len(cotangents), len(cotangents))) for space in self.spaces}
+        for group in self._groups(len(cotangents)):
             self._add(grams, hidden, cotangents, group)
         return grams
-
-    def _upstream(self, hidden: Tensor, tokens: ResponseTokens) -> Tensor:
-        """Return dL/dh of every token: of segments that hold one token each."""
-        each = np.arange(len(hidden))
-        alone = ResponseTokens(
-            tokens.target, torch.from_numpy(each).to(self._device), torch.ones_like(tokens.weight), each
-        )
-        with torch.no_grad():
-            return self._extractor.head.segment_means(hidden, alone, len(hidden)).vector
 
     def _groups(self, num_segments: int) -> Iterator[list[tuple[str, nn.Parameter]]]:
         """Yield parameters, the last layers first, in groups whose gradients fit into memory together."""
@@ -150,10 +137,8 @@ class TrueGradients:
     ) -> None:
         """Add a group's inner products; where a parameter plays no part, its gradient is none."""
         parameters = [parameter for _, parameter in group]
-        found = [
-            torch.autograd.grad(hidden, parameters, cotangent, retain_graph=True, allow_unused=True)
-            for cotangent in cotangents
-        ]
+        options = {"retain_graph": True, "allow_unused": True}
+        found = [torch.autograd.grad(hidden, parameters, cotangent, **options) for cotangent in cotangents]
         for (name, _), gradients in zip(group, zip(*found, strict=True), strict=True):
             if gradients[0] is None:
                 continue
@@ -173,8 +158,7 @@ def _products(gradients: Sequence[Tensor]) -> Gram:
 def _lora_products(gradients: Sequence[Tensor], lora: _LoraFactors) -> Gram:
     whole = [(gradient.T if lora.transposed else gradient).float() for gradient in gradients]
     over_b = _products([lora.scale * gradient @ lora.a.T for gradient in whole])
-    over_a = _products([lora.scale * lora.b.T @ gradient for gradient in whole])
-    return over_a + over_b
+    return _products([lora.scale * lora.b.T @ gradient for gradient in whole]) + over_b
 
 
 def _representation_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -182,11 +166,8 @@ def _representation_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter
     output, inputs = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
     head = set() if output is None else {id(parameter) for parameter in output.parameters()}
     head -= {id(parameter) for parameter in inputs.parameters()}
-    return [
-        (name, parameter)
-        for name, parameter in model.named_parameters()
-        if id(parameter) not in head and parameter.is_floating_point()
-    ]
+    every = model.named_parameters()
+    return [(name, each) for name, each in every if id(each) not in head and each.is_floating_point()]
 
 
 def _factors(adapter: Adapter, model: nn.Module, device: torch.device) -> dict[str, _LoraFactors]:
@@ -217,11 +198,8 @@ def _layer_groups(model: nn.Module, parameters: Sequence[tuple[str, nn.Parameter
     """Return each parameter's group of the decoder's layers; "" outside of them, and for all without groups."""
     decoder: Any = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model  # type: ignore[operator]
     inside = {id(parameter) for parameter in decoder.parameters()}
-    layers = {
-        name: int(found[1])
-        for name, parameter in parameters
-        if id(parameter) in inside and (found := _LAYER.search(name))
-    }
+    found = {name: _LAYER.search(name) for name, parameter in parameters if id(parameter) in inside}
+    layers = {name: int(match[1]) for name, match in found.items() if match}
     labels = dict.fromkeys((name for name, _ in parameters), "")
     if num_groups and layers:
         num_layers = max(layers.values()) + 1
@@ -230,7 +208,3 @@ def _layer_groups(model: nn.Module, parameters: Sequence[tuple[str, nn.Parameter
             first = layer // width * width
             labels[name] = f"layers {first}-{min(first + width, num_layers) - 1}"
     return labels
-
-
-def _group_order(label: str) -> int:
-    return int(label.split()[1].partition("-")[0])

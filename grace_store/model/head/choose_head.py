@@ -6,14 +6,13 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from grace_store.base.errors import ModelError
 from grace_store.model.failures import telling
-from grace_store.model.head.closed_form import ClosedFormHead, OutputHead, ResponseTokens
-from grace_store.model.head.own_forward import OwnForward, VjpHead, refuse_not_finite, run_backbone
+from grace_store.model.head.closed_form import ClosedFormHead, OutputHead, ResponseTokens, alone
+from grace_store.model.head.own_forward import OwnForward, VjpHead, refuse_not_finite, run_backbone, trial_ids
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,19 +45,16 @@ def choose_head(model: nn.Module) -> OutputHead:
 
 def _check_whole(model: Any, own: OwnForward) -> tuple[int, int]:
     """Return (vector size, vocabulary) after seeing that backbone and head together make the whole model."""
-    device = next(model.parameters()).device
-    num_ids = model.get_input_embeddings().weight.shape[0]
-    ids = (torch.arange(1, 9, device=device) * 7919 % num_ids).unsqueeze(0)
+    ids = trial_ids(model, 8, 7919)
     with torch.no_grad():
         whole = model(input_ids=ids, use_cache=False).logits[0].float()
-        hidden = run_backbone(model, input_ids=ids).last_hidden_state[0]
+        hidden: Tensor = run_backbone(model, input_ids=ids).last_hidden_state[0]
         parts = own.logits(hidden.float())
     if not bool(torch.isfinite(whole).any(dim=1).all()) or bool(torch.isnan(whole).any()):
         refuse_not_finite(model)
         remedy = "Its configuration may be damaged" if hidden.dtype == torch.float32 else "Try --dtype float32"
         raise ModelError(f"{type(model).__name__} gives logits that are not numbers in {hidden.dtype}. {remedy}.")
-    same = whole.shape == parts.shape and _close(whole, parts, _WHOLE_TOLERANCE.get(hidden.dtype, 5e-2))
-    if not same:
+    if whole.shape != parts.shape or not _close(whole, parts, _WHOLE_TOLERANCE.get(hidden.dtype, 5e-2)):
         raise ModelError(
             f"{type(model).__name__} cannot be taken apart into a backbone and a head: together they give other logits "
             "than the whole. It cannot be used."
@@ -76,11 +72,9 @@ def _close(left: Tensor, right: Tensor, tolerance: float) -> bool:
 
 def _forms(model: Any) -> Iterator[tuple[float, float | None]]:
     """Yield the (scale, cap) that the configuration's words may mean, the most particular first."""
-    caps = [*_settings(model, _CAPS), None]
-    scales = [1.0 / value for value in _settings(model, _DIVISORS)] + list(_settings(model, _FACTORS)) + [1.0]
-    for cap in caps:
-        for scale in dict.fromkeys(scales):
-            yield scale, cap
+    scales = [*(1.0 / value for value in _settings(model, _DIVISORS)), *_settings(model, _FACTORS), 1.0]
+    for cap in (*_settings(model, _CAPS), None):
+        yield from ((scale, cap) for scale in dict.fromkeys(scales))
 
 
 def _settings(model: Any, names: tuple[str, ...]) -> Iterator[float]:
@@ -102,9 +96,7 @@ def _probe(output: nn.Linear) -> tuple[Tensor, ResponseTokens]:
     # Rounded to the model's dtype, as all hidden states are that the head will ever see.
     hidden = (hidden * (wanted / largest).unsqueeze(1)).to(output.weight.dtype)
     target = torch.randint(output.out_features, (len(hidden),), generator=generator).to(device)
-    segment = np.arange(len(hidden))
-    ones = torch.ones(len(hidden), device=device)
-    return hidden, ResponseTokens(target, torch.from_numpy(segment).to(device), ones, segment)
+    return hidden, alone(target)
 
 
 def _agree(left: OutputHead, right: OutputHead, hidden: Tensor, tokens: ResponseTokens) -> bool:

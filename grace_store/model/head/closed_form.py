@@ -41,6 +41,13 @@ class ResponseTokens:
         return int(self.host_segment[-1]) + 1 if len(self.host_segment) else 0
 
 
+def alone(target: Tensor) -> ResponseTokens:
+    """Return tokens that are a segment each."""
+    each = np.arange(len(target))
+    ones = torch.ones(len(each), device=target.device)
+    return ResponseTokens(target, torch.arange(len(each), device=target.device), ones, each)
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentMeans:
     """Means over each segment's tokens, float32 on the device, one row per segment."""
@@ -53,19 +60,14 @@ class SegmentMeans:
 class OutputHead(Protocol):
     """What turns hidden states into segment vectors."""
 
-    @property
-    def vector_size(self) -> int: ...
-
-    @property
-    def vocab_size(self) -> int: ...
+    vector_size: int
+    vocab_size: int
 
     def segment_means(self, hidden: Tensor, tokens: ResponseTokens, block_tokens: int) -> SegmentMeans:
         """Return the means of dL/dh and of the tokens' statistics; hidden is (num_tokens, vector_size)."""
-        ...
 
     def release(self) -> None:
         """Give back memory kept between calls."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,7 @@ def residual_of(logits: Tensor, target: Tensor, out: Tensor) -> Residual:
     z = others + target_mass
     hit = target_logit == 0
     log_z = torch.where(hit, torch.log1p(others), torch.log(z))
-    statistics = torch.stack((log_z - target_logit, log_z - spread / z, hit.float()), dim=1)
-    return Residual(out, 1.0 / z, statistics, top)
+    return Residual(out, 1.0 / z, torch.stack((log_z - target_logit, log_z - spread / z, hit.float()), dim=1), top)
 
 
 def averaging_matrix(segment: Tensor, weight: Tensor, first: int, stop: int) -> Tensor:
@@ -121,24 +122,12 @@ class ClosedFormHead:
         self._scale = scale
         self._cap = cap
         self._scratch: dict[str, Tensor] = {}
-
-    @property
-    def vector_size(self) -> int:
-        return int(self._weight.shape[1])
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self._weight.shape[0])
+        self.vocab_size, self.vector_size = map(int, weight.shape)
 
     def __str__(self) -> str:
-        parts = ["closed form"]
-        if self._scale != 1.0:
-            parts.append(f"scale {self._scale:g}")
-        if self._cap is not None:
-            parts.append(f"soft cap {self._cap:g}")
-        if self._bias is not None:
-            parts.append("bias")
-        return ", ".join(parts)
+        scale = "" if self._scale == 1.0 else f", scale {self._scale:g}"
+        cap = "" if self._cap is None else f", soft cap {self._cap:g}"
+        return f"closed form{scale}{cap}{'' if self._bias is None else ', bias'}"
 
     def release(self) -> None:
         self._scratch.clear()
@@ -168,8 +157,8 @@ class ClosedFormHead:
             taken = slice(block.start + rows.start, block.start + rows.stop)
             out = self._buffer("residual", rows.stop - rows.start, logits.device)
             made = residual_of(logits[rows], tokens.target[taken], out)
-            if self._cap is not None:
-                made.residual.mul_(self._cap_slope(logits[rows], made.top))
+            if self._cap is not None:  # 1 - (z/cap)^2 in place of z - top
+                made.residual.mul_(logits[rows].add_(made.top).div_(self._cap).square_().neg_().add_(1.0))
             first, stop = int(tokens.host_segment[taken.start]), int(tokens.host_segment[taken.stop - 1]) + 1
             average = averaging_matrix(tokens.segment[taken], tokens.weight[taken], first, stop)
             mean[first - offset : stop - offset].addmm_(average * made.inverse_z, made.residual)
@@ -190,11 +179,6 @@ class ClosedFormHead:
         if self._cap is not None:
             logits.tanh_().mul_(self._cap)
         return logits
-
-    def _cap_slope(self, shifted: Tensor, top: Tensor) -> Tensor:
-        """Return 1 - (z/cap)^2 in place of z - top."""
-        assert self._cap is not None
-        return shifted.add_(top).div_(self._cap).square_().neg_().add_(1.0)
 
     def _pull_back(self, mean: Tensor) -> Tensor:
         """Return scale * mean @ W, summed in float32 whatever W is kept in."""

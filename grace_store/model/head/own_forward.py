@@ -30,6 +30,12 @@ def backbone_of(model: Any) -> Any:
     return parts[0] if len(parts) == 1 else model
 
 
+def trial_ids(model: Any, count: int, step: int) -> Tensor:
+    """Return a batch of one sample of some tokens, no two alike, to try a model on: (1, count)."""
+    num_ids: int = model.get_input_embeddings().weight.shape[0]
+    return (torch.arange(1, count + 1, device=next(model.parameters()).device) * step % num_ids).unsqueeze(0)
+
+
 def response_states(model: nn.Module, inputs: Mapping[str, Tensor], predecessor: Tensor) -> Tensor:
     """Return what the head is given at some places of the flattened batch: (places, d)."""
     hidden: Tensor = run_backbone(model, **inputs).last_hidden_state
@@ -55,10 +61,8 @@ class OwnForward:
         self._model = model
         self._stand_ins = backbones(model)
         self._parameters = _head_tensors(model, self._stand_ins)
-        device = next(model.parameters()).device
-        ids = torch.arange(4, device=device).unsqueeze(0)
         with torch.no_grad():
-            self._output = run_backbone(model, input_ids=ids)
+            self._output = run_backbone(model, input_ids=trial_ids(model, 4, 1))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits (tokens, vocab) of hidden states (tokens, d)."""
@@ -77,16 +81,8 @@ class VjpHead:
 
     def __init__(self, own: OwnForward, vector_size: int, vocab_size: int) -> None:
         self._own = own
-        self._vector_size = vector_size
-        self._vocab_size = vocab_size
-
-    @property
-    def vector_size(self) -> int:
-        return self._vector_size
-
-    @property
-    def vocab_size(self) -> int:
-        return self._vocab_size
+        self.vector_size = vector_size
+        self.vocab_size = vocab_size
 
     def __str__(self) -> str:
         return "vector-Jacobian products of the model's own head"
@@ -95,7 +91,7 @@ class VjpHead:
         return
 
     def segment_means(self, hidden: Tensor, tokens: ResponseTokens, block_tokens: int) -> SegmentMeans:
-        vector = hidden.new_zeros((tokens.num_segments, self._vector_size), dtype=torch.float32)
+        vector = hidden.new_zeros((tokens.num_segments, self.vector_size), dtype=torch.float32)
         statistics = hidden.new_zeros((tokens.num_segments, 3), dtype=torch.float32)
         for start in range(0, len(hidden), block_tokens):
             block = slice(start, min(start + block_tokens, len(hidden)))
@@ -114,8 +110,7 @@ class VjpHead:
             # A masked logit is minus infinity, and 0 times that would be no entropy.
             finite = logits.detach().clamp(min=torch.finfo(torch.float32).min)
             made = residual_of(finite, target.clone(), torch.empty_like(finite))
-            cotangent = made.residual * made.inverse_z.unsqueeze(1)
-            (gradient,) = torch.autograd.grad(logits, given, cotangent)
+            (gradient,) = torch.autograd.grad(logits, given, made.residual * made.inverse_z.unsqueeze(1))
         return gradient, made.statistics
 
 
@@ -124,8 +119,7 @@ def backbones(model: Any) -> list[nn.Module]:
     found = [backbone_of(model)]
     if hasattr(model, "get_decoder"):
         found.append(model.get_decoder())
-    unique = {id(module): module for module in found if module is not model}
-    if not unique:
+    if not (unique := {id(module): module for module in found if module is not model}):
         raise ModelError(f"{type(model).__name__} has no backbone apart from its head; it cannot be used.")
     return list(unique.values())
 

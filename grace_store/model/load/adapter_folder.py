@@ -1,4 +1,4 @@
-"""What lies at an adapter's path: a LoRA adapter in peft's layout, or a sentence why it cannot be used.
+"""What lies at an adapter's path: a LoRA adapter in peft's layout, or an error that says why it cannot be used.
 
 ms-swift writes the same layout, with one regular expression for target_modules and files of its own beside. Reads
 names and JSON only; knows neither torch nor peft.
@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grace_store.base.documents import read_document
 from grace_store.base.errors import MissingExtra, ModelError, UnsafeModel
 from grace_store.model.load.model_folder import ADAPTER_FILES, read_object
+from grace_store.model.lora.recipe import TRAINING_STATE, CheckpointState
 
 CONFIG, TENSORS = ADAPTER_FILES
-TRAINING_STATE = "training_state.json"
 
 CONVERTED = Path("converted", "default")
-"""Where in a checkpoint ms-swift writes an adapter that changed its base anew, as plain LoRA."""
+"""Where in a checkpoint ms-swift writes an adapter that changed its base a second time, as plain LoRA."""
 MERGING = (
     "Merge it with its own tool and give the merged folder as --model; if the model ties its head to its embeddings, "
     "untie them before, or merging into one changes the other"
@@ -27,45 +28,17 @@ MERGING = (
 INITIALISATIONS = ("gaussian", "orthogonal", "eva", "mica")
 """Values of init_lora_weights, beside true and false, that leave the base model's weights as they are."""
 UNDERSTOOD = (
-    "r",
-    "lora_alpha",
-    "rank_pattern",
-    "alpha_pattern",
-    "use_rslora",
-    "use_dora",
-    "fan_in_fan_out",
-    "modules_to_save",
-)
+    "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "fan_in_fan_out", "modules_to_save",
+)  # fmt: skip
 """Keys that change what a finished adapter computes, and that peft merges exactly."""
 CHECKED = ("bias", "init_lora_weights", "peft_type")
 """Keys of which only some values can be used."""
-IMMATERIAL = frozenset(
-    {
-        "auto_mapping",
-        "base_model_name_or_path",
-        "corda_config",
-        "ensure_weight_tying",
-        "eva_config",
-        "exclude_modules",
-        "inference_mode",
-        "layers_pattern",
-        "layers_to_transform",
-        "loftq_config",
-        "lora_dropout",
-        "lora_dtype",
-        "lora_ga_config",
-        "lorap_emb_lr",
-        "lorap_lr_ratio",
-        "megatron_core",
-        "model_key_mapping",
-        "peft_version",
-        "qalora_group_size",
-        "revision",
-        "runtime_config",
-        "target_modules",
-        "task_type",
-    }
-)
+IMMATERIAL = (
+    "auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config", "exclude_modules",
+    "inference_mode", "layers_pattern", "layers_to_transform", "loftq_config", "lora_dropout", "lora_dtype",
+    "lora_ga_config", "lorap_emb_lr", "lorap_lr_ratio", "megatron_core", "model_key_mapping", "peft_version",
+    "qalora_group_size", "revision", "runtime_config", "target_modules", "task_type",
+)  # fmt: skip
 """Keys that only mattered while the adapter was made (those of an initialisation count with it alone), or say where it
 goes, which its tensors say better."""
 
@@ -76,8 +49,8 @@ class AdapterFolder:
 
     path: Path
     config: dict[str, Any]
-    base: dict[str, Any] | None
-    """The identity of the model it was trained on, where a warm-up of ours wrote it down."""
+    state: CheckpointState | None
+    """How it was trained and on which model, where a warm-up of ours wrote it down."""
 
     @property
     def tensors(self) -> Path:
@@ -91,12 +64,11 @@ class AdapterFolder:
 
 
 def open_adapter(path: str | Path) -> AdapterFolder:
-    """Return the adapter at a path, or raise a sentence."""
+    """Return the adapter at a path, or raise ModelError."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise ModelError(f"There is no adapter at {folder}: expected a folder with {CONFIG} and {TENSORS}.")
-    config = read_object(folder / CONFIG)
-    if config is None:
+    if (config := read_object(folder / CONFIG)) is None:
         if (folder / "config.json").is_file():
             raise ModelError(f"{folder} is a whole model, not an adapter. Give it with --model, without --adapter.")
         raise ModelError(f"{folder} has no {CONFIG}: it is no adapter in peft's layout.")
@@ -108,13 +80,18 @@ def open_adapter(path: str | Path) -> AdapterFolder:
             )
         raise ModelError(f"{folder} has {CONFIG} but no {TENSORS}.")
     _refuse_unfit(folder, config)
-    state = read_object(folder / TRAINING_STATE) or {}
-    base = state.get("base")
-    return AdapterFolder(folder, config, base if isinstance(base, dict) else None)
+    return AdapterFolder(folder, config, read_state(folder))
+
+
+def read_state(folder: Path) -> CheckpointState | None:
+    """Return what a warm-up of ours wrote beside an adapter; None for an adapter that another tool made."""
+    path = folder / TRAINING_STATE
+    is_ours = {"made_by", "recipe_sha256"} & (read_object(path) or {}).keys()
+    return read_document(path, CheckpointState) if is_ours else None
 
 
 def require_peft() -> None:
-    """Raise a sentence if the library that knows adapters is not installed."""
+    """Raise MissingExtra if the library that knows adapters is not installed."""
     if importlib.util.find_spec("peft") is None:
         raise MissingExtra("Adapters and warm-up need peft: pip install 'grace-store[warmup]'.")
 
@@ -124,11 +101,9 @@ def find_adapters(path: str | Path) -> list[Path]:
     folder = Path(path).expanduser()
     if (folder / CONFIG).is_file() or not folder.is_dir():
         return [folder]
-    steps = {
-        int(found[1]): entry
-        for entry in folder.iterdir()
-        if (found := re.fullmatch(r"checkpoint-([0-9]+)", entry.name)) and (entry / CONFIG).is_file()
-    }
+    adapters = {entry.name: entry for entry in folder.iterdir() if (entry / CONFIG).is_file()}
+    found = {name: re.fullmatch(r"checkpoint-([0-9]+)", name) for name in adapters}
+    steps = {int(match[1]): adapters[name] for name, match in found.items() if match}
     return [steps[step] for step in sorted(steps)] or [folder]
 
 
@@ -140,11 +115,8 @@ def _refuse_unfit(folder: Path, config: dict[str, Any]) -> None:
         raise ModelError(f"{folder} also trained biases (bias={config['bias']}), which is not supported. {MERGING}.")
     _refuse_changed_base(folder, config.get("init_lora_weights", True))
     known = {*UNDERSTOOD, *IMMATERIAL, *CHECKED}
-    strange = sorted(key for key, value in config.items() if key not in known and _is_set(key, value))
-    if strange:
-        raise ModelError(
-            f"{folder} uses {', '.join(strange)} ({CONFIG}), which cannot be merged exactly here. {MERGING}."
-        )
+    if strange := sorted(key for key, value in config.items() if key not in known and _is_set(key, value)):
+        raise ModelError(f"{folder} uses {', '.join(strange)} ({CONFIG}), which cannot be merged exactly. {MERGING}.")
     _check_types(folder, config)
 
 
@@ -185,7 +157,7 @@ def _check_types(folder: Path, config: dict[str, Any]) -> None:
     if not sound:
         raise ModelError(
             f"{folder / CONFIG} is damaged: r and lora_alpha, and those of each pattern, have to be numbers above 0, "
-            "and modules_to_save a list of names. Copy the adapter anew."
+            "and modules_to_save a list of names. Copy the adapter again."
         )
 
 

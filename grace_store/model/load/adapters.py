@@ -27,6 +27,7 @@ from transformers.pytorch_utils import Conv1D
 
 from grace_store.base.errors import ModelError
 from grace_store.base.settings import ModelIdentity, canonical_json
+from grace_store.base.text import counted
 from grace_store.model.load.adapter_folder import MERGING, UNDERSTOOD, AdapterFolder, open_adapter
 
 _LOG = logging.getLogger(__name__)
@@ -70,8 +71,7 @@ def read_adapter(path: str | Path) -> Adapter:
     carried: dict[str, Tensor] = {}
     trained_whole = tuple(folder.config.get("modules_to_save") or ())
     for name, tensor in sorted(tensors.items()):
-        found = _LORA_KEY.fullmatch(name)
-        if found:
+        if found := _LORA_KEY.fullmatch(name):
             lora.setdefault(found["module"], {})[found["part"]] = tensor
         elif "lora_" in name:
             raise ModelError(f"{folder.tensors} holds {name}, which is not LoRA on a linear layer. {MERGING}.")
@@ -83,12 +83,10 @@ def read_adapter(path: str | Path) -> Adapter:
 
 def check_base(adapter: Adapter, base: ModelIdentity) -> None:
     """Raise if the adapter says it was trained on another model."""
-    trained_on = adapter.folder.base
-    if trained_on is None:
+    if (state := adapter.folder.state) is None:
         return
-    found = base.model_dump()
-    differing = [part for part in ("architecture", "config", "weights") if trained_on.get(part) != found[part]]
-    if differing:
+    parts = ("architecture", "config", "weights")
+    if differing := [part for part in parts if getattr(state.base, part) != getattr(base, part)]:
         raise ModelError(
             f"{adapter.folder.path} was trained on another model than the one given ({', '.join(differing)} differ). "
             f"Its base lay at {adapter.folder.base_name}; give that as --model."
@@ -96,10 +94,7 @@ def check_base(adapter: Adapter, base: ModelIdentity) -> None:
 
 
 def place(adapter: Adapter, model: nn.Module) -> dict[str, str]:
-    """Return {name in the adapter: name in the model} for every module; raise unless all are there and fit.
-
-    The model may be without storage.
-    """
+    """Return {name in the adapter: name in the model}; raise unless all fit. The model may be without storage."""
     modules = dict(model.named_modules())
     rename = _renaming(adapter, modules)
     names = {name: rename(name) for name in adapter.lora}
@@ -110,7 +105,12 @@ def place(adapter: Adapter, model: nn.Module) -> dict[str, str]:
         if shape != found:
             wrong.append(f"{names[name]} is {_by(shape)}, the adapter's {_by(found)}")
     if wrong:
-        raise _misfit(adapter, model, f"{len(wrong)} layers have another shape", wrong)
+        raise _misfit(
+            adapter,
+            model,
+            f"{counted(len(wrong), 'layer')} {'has' if len(wrong) == 1 else 'have'} another shape",
+            wrong,
+        )
     _check_saved(adapter, model, modules, rename)
     return names
 
@@ -123,16 +123,13 @@ def merge(adapter: Adapter, model: nn.Module) -> nn.Module:
     merged.eval()
     merged.requires_grad_(False)
     own_name = Path(adapter.folder.base_name or "").name
-    if adapter.folder.base is None and own_name:
+    if adapter.folder.state is None and own_name:
         _LOG.info("%s was trained on a model called %s", adapter.folder.path, own_name)
     return merged  # type: ignore[no-any-return]
 
 
 def attach_adapter(adapter: Adapter, model: nn.Module) -> dict[str, LoraLayer]:
-    """Put the adapter beside a loaded model's weights, in place; return its layers by their names in the adapter.
-
-    All is frozen and nothing dropped out.
-    """
+    """Put the adapter beside a model's weights, in place and frozen; return its layers by the adapter's names."""
     names = place(adapter, model)
     _put_on(adapter, model)
     model.eval()
@@ -192,17 +189,15 @@ def _check_whole(folder: AdapterFolder, lora: dict[str, dict[str, Tensor]], save
     if not lora:
         raise ModelError(f"{folder.tensors} holds no LoRA tensors.")
     needed = {"lora_A", "lora_B"} | ({"lora_magnitude_vector"} if folder.config.get("use_dora") else set())
-    halves = [name for name, parts in lora.items() if set(parts) != needed]
-    if halves:
+    if halves := [name for name, parts in lora.items() if set(parts) != needed]:
         raise ModelError(f"{folder.tensors} lacks {' or '.join(sorted(needed))} of {halves[0]}.")
     for name, parts in lora.items():
         if any(parts[part].dim() != 2 for part in ("lora_A", "lora_B")):
             raise ModelError(f"{folder.tensors} holds {name}, which is not LoRA on a linear layer. {MERGING}.")
         rank = _setting(folder.config, "rank_pattern", "r", name)
         if not parts["lora_A"].shape[0] == parts["lora_B"].shape[1] == rank:
-            raise ModelError(
-                f"{folder.path}: {name} has rank {parts['lora_A'].shape[0]}, its configuration says {rank}."
-            )
+            found = parts["lora_A"].shape[0]
+            raise ModelError(f"{folder.path}: {name} has rank {found}, its configuration says {rank}.")
     for tensor in (*saved.values(), *(part for parts in lora.values() for part in parts.values())):
         if not bool(torch.isfinite(tensor.float()).all()):
             raise ModelError(f"{folder.tensors} holds values that are not finite: its training failed.")
@@ -218,16 +213,12 @@ def _setting(config: dict[str, Any], pattern_key: str, key: str, module: str) ->
 
 def _digest(folder: AdapterFolder, lora: dict[str, dict[str, Tensor]], saved: dict[str, Tensor]) -> str:
     flat = {f"{module}.{part}": tensor for module, parts in lora.items() for part, tensor in parts.items()} | saved
-    contents = {
-        name: [str(tensor.dtype), list(tensor.shape), hashlib.sha256(_bytes(tensor)).hexdigest()]
-        for name, tensor in flat.items()
-    }
+    contents = {}
+    for name, tensor in flat.items():
+        raw = tensor.contiguous().flatten().view(torch.uint8).numpy().data
+        contents[name] = [str(tensor.dtype), list(tensor.shape), hashlib.sha256(raw).hexdigest()]
     settings = {key: folder.config[key] for key in UNDERSTOOD if folder.config.get(key)}
     return hashlib.sha256(canonical_json({"tensors": contents, "settings": settings})).hexdigest()
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return bytes(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
 
 
 def _renaming(adapter: Adapter, modules: dict[str, nn.Module]) -> Callable[[str], str]:
@@ -238,8 +229,7 @@ def _renaming(adapter: Adapter, modules: dict[str, nn.Module]) -> Callable[[str]
         def rename(name: str, old: str = old, new: str = new) -> str:
             return new + name.removeprefix(old) if name.startswith(old) else name
 
-        absent = [name for name in adapter.lora if rename(name) not in modules]
-        if not absent:
+        if not (absent := [name for name in adapter.lora if rename(name) not in modules]):
             return rename
         missing = missing or absent
     raise ModelError(f"{adapter.folder.path} does not fit this model: it has no {_some(missing)}. {_its_base(adapter)}")
@@ -249,9 +239,7 @@ def _linear_shape(module: nn.Module) -> tuple[int, int] | None:
     """Return (outputs, inputs) of a linear layer."""
     if isinstance(module, nn.Linear):
         return module.out_features, module.in_features
-    if isinstance(module, Conv1D):
-        return int(module.weight.shape[1]), int(module.weight.shape[0])
-    return None
+    return (int(module.weight.shape[1]), int(module.weight.shape[0])) if isinstance(module, Conv1D) else None
 
 
 def _check_saved(
@@ -265,10 +253,8 @@ def _check_saved(
             wrong.append(rename(name))
     if wrong:
         raise _misfit(adapter, model, "tensors trained whole have no place of their shape", wrong)
-    owner: Any = model
-    ends = (owner.get_input_embeddings(), owner.get_output_embeddings())
-    unnamed = [name for name in adapter.carried if modules[rename(name).rpartition(".")[0]] not in ends]
-    if unnamed:
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())  # type: ignore[operator]
+    if unnamed := [name for name in adapter.carried if modules[rename(name).rpartition(".")[0]] not in ends]:
         raise ModelError(f"{adapter.folder.tensors} holds {_some(unnamed)}, which modules_to_save does not name.")
 
 
@@ -322,9 +308,8 @@ def _its_base(adapter: Adapter) -> str:
 
 
 def _some(names: list[str]) -> str:
-    return ", ".join(names[:_NAMES_SHOWN]) + (
-        f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    )
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _by(shape: tuple[int, int] | None) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grace_store.model.head.own_forward import backbone_of, run_backbone
+from grace_store.model.head.own_forward import backbone_of, run_backbone, trial_ids
 from grace_store.model.inputs.batches import ANY_LENGTHS, ONE_AT_A_TIME, LengthRule
 
 _LOG = logging.getLogger(__name__)
@@ -46,13 +46,11 @@ class _Restored:
         for name in module.__dict__.keys() - self._attributes.keys():
             delattr(module, name)
         module.__dict__.update(self._attributes)
-        module._buffers = {
-            name: buffer if buffer is None else buffer.to(device) for name, buffer in self._buffers.items()
-        }
+        module._buffers = {name: each if each is None else each.to(device) for name, each in self._buffers.items()}
 
 
 def find_length_rule(model: nn.Module, max_length: int) -> LengthRule:
-    """Return which samples of at most so many tokens may share a pass."""
+    """Return which samples of at most max_length tokens may share a pass."""
     try:
         rule = _find(model, max_length)
     except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
@@ -92,8 +90,7 @@ def _limits(model: Any) -> Iterator[int]:
     """Yield every whole number that the configuration calls a limit on positions."""
     waiting: list[Any] = [model.config.to_dict()]
     while waiting:
-        node = waiting.pop()
-        for key, value in node.items():
+        for key, value in waiting.pop().items():
             if isinstance(value, dict):
                 waiting.append(value)
             elif "max_position" in str(key) and isinstance(value, int | float):
@@ -101,11 +98,8 @@ def _limits(model: Any) -> Iterator[int]:
 
 
 def _is_same(model: nn.Module, shorter: int, longer: int) -> bool:
-    """Tell whether tokens have the same hidden states before a last one at the end of either length.
-
-    In a mixture of experts, sums are rounded otherwise if the last token goes to others: so the measure is what other
-    last tokens change, which is nothing in most models.
-    """
+    """Tell whether tokens have the same hidden states before a last one at the end of either length."""
+    # In a mixture of experts another last token alone changes how sums are rounded: that is the measure.
     first = _hidden(model, shorter, shorter)
     difference = float((first - _hidden(model, shorter, longer)).norm())
     if difference == 0:
@@ -117,12 +111,10 @@ def _is_same(model: nn.Module, shorter: int, longer: int) -> bool:
 
 def _hidden(model: Any, shorter: int, length: int, last: int = 0) -> Tensor:
     """Return the hidden states of tokens spread over the shorter length, before a last one at the end of a length."""
-    device = next(model.parameters()).device
     spread = sorted({number * (shorter - 2) // (_NUM_PLACES - 1) for number in range(_NUM_PLACES)})
-    places = torch.tensor([[*spread, length - 1]], device=device)
-    num_ids = model.get_input_embeddings().weight.shape[0]
-    ids = (torch.arange(1, places.shape[1] + 1, device=device) * 31 % num_ids).unsqueeze(0)
-    ids[0, -1] = last % num_ids
+    ids = trial_ids(model, len(spread) + 1, 31)
+    ids[0, -1] = last % model.get_input_embeddings().weight.shape[0]
+    places = torch.tensor([[*spread, length - 1]], device=ids.device)
     with torch.inference_mode():
         # With a mask, or positions that do not follow each other would be taken for samples packed end to end.
         made = run_backbone(model, input_ids=ids, position_ids=places, attention_mask=torch.ones_like(ids))

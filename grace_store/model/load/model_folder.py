@@ -1,18 +1,27 @@
-"""What lies at a model path: its weight files and configuration, or a sentence why it cannot be used.
+"""What lies at a model path: its weight files and configuration, or an error that says why it cannot be used.
 
-Reads names and JSON only; knows neither torch nor transformers.
+Reads names, JSON and the headers of weights only, so that a damaged file or an absurd configuration is refused
+before anything is built; knows neither torch nor transformers.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from grace_store.base.errors import ModelError, UnsafeModel
 
+Shapes = dict[str, tuple[int, ...]]
+_LAYERS = re.compile(r"(^|_)n(um)?_.*(layer|block|stage)s?$|^(.*_)?(layers|depth|n_layer)$")
+_DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth")
+_MOST_LAYERS, _MOST_EXPERTS = 1000, 1 << 16
+"""What no model has more of, unless its weights are more tensors than that."""
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".distcp")
 _RANK_SHARD = re.compile(r"shard-[0-9]{5}-model-[0-9]{5}-of-[0-9]{5}\.safetensors")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "spiece.model")
@@ -46,7 +55,9 @@ def open_folder(path: str | Path) -> ModelFolder:
         if path.suffix.lower() != ".gguf":
             raise ModelError(f"{path} is a file but not a .gguf. Give the folder that holds config.json.")
         return _gguf(path.parent, path.name)
-    _refuse_adapter(path)
+    if any((path / name).is_file() for name in ADAPTER_FILES):
+        # transformers would apply it without a word, to weights whose digest does not know of it.
+        raise ModelError(f"{path} holds an adapter. Give its base model with --model and this folder with --adapter.")
     gguf = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() == ".gguf")
     if gguf and not (path / "config.json").is_file():
         if len(gguf) > 1:
@@ -64,13 +75,11 @@ def _safetensors(folder: Path) -> ModelFolder:
     if "transformers_weights" in config:
         raise ModelError(
             f"{folder / 'config.json'} points at other weights (transformers_weights). "
-            "Remove that key, or save the model anew with save_pretrained."
+            "Remove that key, or save the model again with save_pretrained."
         )
     weight_files = _weight_files(folder)
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        raise ModelError(
-            f"{folder} has no tokenizer. Copy tokenizer.json and tokenizer_config.json beside config.json."
-        )
+        raise ModelError(f"{folder} has no tokenizer. Copy its tokenizer.json and tokenizer_config.json there.")
     return ModelFolder(folder, None, weight_files, config)
 
 
@@ -84,8 +93,7 @@ def _weight_files(folder: Path) -> dict[str, Path]:
         return {"model.safetensors": folder / "model.safetensors"}
     if "model.safetensors.index.json" in names:
         return _shards(folder)
-    pickles = [name for name in names if name.endswith(_PICKLE_SUFFIXES)]
-    if pickles:
+    if pickles := [name for name in names if name.endswith(_PICKLE_SUFFIXES)]:
         raise UnsafeModel(
             f"{folder} holds its weights as pickles ({', '.join(pickles[:3])}), which can run code when opened. "
             "Convert them: load the model once where you trust it and save_pretrained(folder) writes safetensors."
@@ -94,30 +102,21 @@ def _weight_files(folder: Path) -> dict[str, Path]:
 
 
 def _shards(folder: Path) -> dict[str, Path]:
-    index = _read_json(folder / "model.safetensors.index.json", missing="")
-    weight_map = index.get("weight_map")
+    index = folder / "model.safetensors.index.json"
+    weight_map = _read_json(index, missing="").get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise ModelError(f"{folder / 'model.safetensors.index.json'} has no weight_map; copy the file anew.")
+        raise ModelError(f"{index} has no weight_map; copy the file again.")
     shards = sorted({str(name) for name in weight_map.values()})
-    outside = [name for name in shards if Path(name).name != name or not name.endswith(".safetensors")]
-    if outside:
+    if outside := [name for name in shards if Path(name).name != name or not name.endswith(".safetensors")]:
         raise UnsafeModel(f"The index in {folder} names weights that are no safetensors in the folder: {outside[0]}.")
     here = {entry.name for entry in folder.iterdir() if entry.is_file()}
-    missing = [name for name in shards if name not in here]
-    if missing:
+    if missing := [name for name in shards if name not in here]:
         raise ModelError(f"{folder} lacks {len(missing)} of {len(shards)} weight files: {', '.join(missing[:5])}.")
     return {name: folder / name for name in shards}
 
 
-def _refuse_adapter(folder: Path) -> None:
-    if any((folder / name).is_file() for name in ADAPTER_FILES):
-        # transformers would apply it without a word, to weights whose digest does not know of it.
-        raise ModelError(f"{folder} holds an adapter. Give its base model with --model and this folder with --adapter.")
-
-
 def _read_json(path: Path, *, missing: str) -> dict[str, Any]:
-    content = read_object(path)
-    if content is None:
+    if (content := read_object(path)) is None:
         raise ModelError(f"{path.parent} has no {path.name}. {missing}".rstrip())
     return content
 
@@ -133,3 +132,53 @@ def read_object(path: Path) -> dict[str, Any] | None:
     if not isinstance(content, dict):
         raise ModelError(f"{path} holds a {type(content).__name__}, expected an object.")
     return content
+
+
+def read_shapes(folder: ModelFolder) -> Shapes | None:
+    """Return the shape of every tensor in a folder's safetensors, or raise if one is damaged; None for a GGUF."""
+    if folder.gguf_file:
+        return None
+    shapes: Shapes = {}
+    for path in folder.weight_files.values():
+        try:
+            with safe_open(path, framework="numpy") as stored:
+                for name in stored.keys():  # noqa: SIM118 - it is no mapping
+                    shapes[name] = tuple(stored.get_slice(name).get_shape())
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ModelError(f"{path} is damaged or cut off ({error}). Copy it again.") from error
+    if not shapes:
+        raise ModelError(f"The weight files in {folder.path} hold no tensors. Copy them again.")
+    return shapes
+
+
+def check_plausible(folder: ModelFolder, config: dict[str, Any], shapes: Shapes | None) -> None:
+    """Raise for a configuration that asks for many more parts than the weights have: building it would take forever."""
+    most = max(_MOST_LAYERS, len(shapes or ()))
+    for key, value in _numbers(config):
+        limit = _MOST_EXPERTS if "expert" in key else most if _LAYERS.search(key) else None
+        if (limit is not None and value > limit) or (key in _DEPTHS and value < 1):
+            raise ModelError(
+                f"The configuration in {folder.path} says that {key} is {value}, which its weights cannot have"
+                + (f": they are {len(shapes)} tensors in all" if shapes else "")
+                + ". One of the two is damaged, or another model's."
+            )
+
+
+def differing_shapes(shapes: Shapes | None, model: Any) -> list[str]:
+    """Return in words where tensors have other shapes than those of the same name in a model."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    other = {name: shape for name, shape in (shapes or {}).items() if wanted.get(name, shape) != shape}
+    return [f"{name} is {_by(shape)}, by config.json {_by(wanted[name])}" for name, shape in other.items()]
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _numbers(node: Any) -> Iterator[tuple[str, int]]:
+    """Yield the whole numbers of a configuration with their keys, at any depth."""
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from _numbers(value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            yield str(key), value

@@ -28,10 +28,9 @@ _LONGEST = 300
 
 
 def read_processor(folder: Path, config: Any, tokenizer: Any) -> Any:
-    """Return the processor of a vision-language model, around the tokenizer given; its chat template goes there too.
+    """Return a vision-language model's processor around the tokenizer given; its chat template goes there too.
 
-    It is of the class that the folder names, else of the one that the model's family has, made without what only
-    videos need.
+    Its class is the one that the folder names, else that of the model's family, without what only videos need.
     """
     images = _read_images(folder)
     try:
@@ -127,8 +126,7 @@ def _processor_class(folder: Path, config: Any) -> Any:
     """Return the class that the folder names, if transformers has it, else that of the model's family."""
     for name in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
         named = (read_object(folder / name) or {}).get("processor_class")
-        found = processor_class_from_name(named) if isinstance(named, str) else None
-        if found is not None:
+        if isinstance(named, str) and (found := processor_class_from_name(named)) is not None:
             return found
     if type(config) in PROCESSOR_MAPPING:
         return PROCESSOR_MAPPING[type(config)]
@@ -144,8 +142,7 @@ def _parts(family: Any, images: Any, tokenizer: Any) -> list[Any]:
 
 def _without_videos(family: Any) -> Any:
     """Return a class of the same name and behaviour whose only parts are a tokenizer and an image processor."""
-    needed = [name for name in family.get_attributes() if name not in (*_PARTS, "video_processor")]
-    if needed:
+    if needed := [name for name in family.get_attributes() if name not in (*_PARTS, "video_processor")]:
         raise ValueError(f"{family.__name__} also needs {', '.join(needed)}")
     module = sys.modules[family.__module__]
     for name in _FOR_VIDEOS:

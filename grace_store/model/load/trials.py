@@ -15,17 +15,10 @@ from grace_store.model.failures import in_words, telling
 from grace_store.model.inputs.vision import join_images
 from grace_store.model.proxy import ProxyExtractor
 
-_TOLERANCE = {torch.float32: 1e-3}
-_LOOSE = 5e-2
 
-
+@telling("This model cannot be run on a trial with images; --text-only leaves them out")
 def check_sees_images(extractor: ProxyExtractor) -> None:
     """Raise unless hidden states of a batch of differing images are those of each sample alone, and images count."""
-    with telling("This model cannot be run on a trial with images; --text-only leaves them out"):
-        _check_sees_images(extractor)
-
-
-def _check_sees_images(extractor: ProxyExtractor) -> None:
     one, other, two = _probe(("red", 64, 48)), _probe(("white", 64, 48)), _probe(("blue", 40, 90), ("green", 72, 50))
     verdict = extractor.prepare([one]).set_aside.get(0)
     if verdict is not None and verdict.reason == Reason.TOO_LONG:
@@ -37,9 +30,7 @@ def _check_sees_images(extractor: ProxyExtractor) -> None:
     probes = [probe for probe in (one, two, _probe()) if not extractor.prepare([probe]).set_aside]
     together = _hidden(extractor, probes)
     alone = torch.cat([_hidden(extractor, [probe]) for probe in probes])
-    tolerance = _TOLERANCE.get(together.dtype, _LOOSE)
-    together, alone = together.float(), alone.float()
-    if bool(torch.isfinite(alone).all()) and not bool((together - alone).norm() <= tolerance * alone.norm()):
+    if bool(torch.isfinite(alone).all()) and not _is_close(together, alone):
         raise ModelError(
             "This model gives a sample with images other hidden states in a batch than alone, so its vectors would "
             "depend on their batch-mates. It cannot be used with images; --text-only leaves them out."
@@ -57,10 +48,13 @@ def check_packing(packed: ProxyExtractor, padded: ProxyExtractor, *, with_images
         found = _hidden(packed, probes)
     except Exception as error:
         raise SettingError(f"This model takes no packed batches ({in_words(error)}). Leave --packing out.") from error
-    tolerance = _TOLERANCE.get(expected.dtype, _LOOSE)
-    expected, found = expected.float(), found.float()
-    if not bool((found - expected).norm() <= tolerance * expected.norm()):
+    if not _is_close(found, expected):
         raise SettingError("This model lets packed samples see each other. Leave --packing out.")
+
+
+def _is_close(found: Tensor, expected: Tensor) -> bool:
+    tolerance = 1e-3 if expected.dtype == torch.float32 else 5e-2
+    return bool((found.float() - expected.float()).norm() <= tolerance * expected.float().norm())
 
 
 def _probe(*pictures: tuple[str, int, int], text: str = "What is known?") -> Sample:
@@ -79,11 +73,9 @@ def _hidden(extractor: ProxyExtractor, probes: list[Sample]) -> Tensor:
     prepared = extractor.prepare(probes)
     found: dict[int, Tensor] = {}
     for batch in prepared.batches:
-        images = join_images(
-            [prepared.images[member].inputs() for member in batch.members if member in prepared.images]
-        )
+        seen = [prepared.images[member].inputs() for member in batch.members if member in prepared.images]
         with torch.inference_mode():
-            hidden = extractor.hidden_states(batch, images)
+            hidden = extractor.hidden_states(batch, join_images(seen))
         sizes = [int(prepared.tokens[member].tokens_per_segment().sum()) for member in batch.members]
         found.update(zip(batch.members, torch.split_with_sizes(hidden, sizes), strict=True))
     return torch.cat([found[member] for member in sorted(found)])

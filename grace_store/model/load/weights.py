@@ -17,35 +17,21 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    AutoTokenizer,
-    GgufConfig,
-    PreTrainedModel,
-)
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, GgufConfig
+from transformers.modeling_utils import PreTrainedModel
+from transformers.models.auto import modeling_auto as known_models
 from transformers.utils import logging as transformers_logging
 
 from grace_store.base.errors import ModelError, SettingError, UnsafeModel
 from grace_store.base.settings import Attention, Dtype, ModelIdentity, default_threads
 from grace_store.model.failures import in_words, telling
-from grace_store.model.head.own_forward import refuse_not_finite, run_backbone
+from grace_store.model.head.own_forward import refuse_not_finite, run_backbone, trial_ids
 from grace_store.model.load.identity import identify
 from grace_store.model.load.length_probe import forget_lengths
-from grace_store.model.load.model_folder import ModelFolder, open_folder
+from grace_store.model.load.model_folder import ModelFolder, check_plausible, differing_shapes, open_folder, read_shapes
 from grace_store.model.load.processor import read_processor
-from grace_store.model.load.weight_files import check_plausible, differing_shapes, read_shapes
 
 _LOG = logging.getLogger(__name__)
-# transformers annotates some of its functions and overloads others wrongly: not to be checked.
-_TEXT_MODELS: Any = AutoModelForCausalLM
-_VISION_MODELS: Any = AutoModelForImageTextToText
 _MESSAGES: Any = transformers_logging
 _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -108,43 +94,22 @@ def _describe(path: str, _stamp: tuple[tuple[str, int, int], ...]) -> ModelDescr
         output = skeleton.get_output_embeddings()
         text_config = config.get_text_config()
         shape = tuple(output.weight.shape) if output is not None else (text_config.vocab_size, text_config.hidden_size)
-        identity = identify(
-            folder,
-            tokenizer,
-            architecture=type(skeleton).__name__,
-            hidden_size=shape[1],
-            vocab_size=shape[0],
-            processor=processor,
-        )
-        return ModelDescription(
-            folder,
-            config,
-            tokenizer,
-            identity,
-            supports_sdpa=_supports_sdpa(skeleton),
-            max_positions=_max_positions(text_config),
-            context=_context(text_config),
-            processor=processor,
-        )
-
-
-def _supports_sdpa(skeleton: nn.Module) -> bool:
-    """Tell whether all parts of a model have that attention: those for text and for images are classes of their own."""
-    parts: list[Any] = [part for part in skeleton.modules() if isinstance(part, PreTrainedModel)]
-    return all(part._supports_sdpa for part in parts)
+        identity = identify(folder, type(skeleton).__name__, shape, tokenizer, processor)
+        # Parts for text and for images are classes of their own.
+        supports_sdpa = all(part._supports_sdpa for part in skeleton.modules() if isinstance(part, PreTrainedModel))
+        limit = getattr(text_config, "max_position_embeddings", None)
+        length = int(limit) if limit and limit > 0 else None
+        # Rotary positions are computed: no table of them ends, but the model is said to be made for some length.
+        computes = bool(getattr(text_config, "rope_parameters", None) or getattr(text_config, "alibi", False))
+        places, context = (None, length) if computes else (length, None)
+        return ModelDescription(folder, config, tokenizer, identity, supports_sdpa, places, context, processor)
 
 
 def load(
-    path: str | Path, dtype: Dtype, attention: Attention, device: str = "auto", threads: int | None = None
+    model: ModelDescription | Path, dtype: Dtype, attention: Attention, device: str = "auto", threads: int | None = None
 ) -> LoadedModel:
-    """Return the model at a path, in the dtype asked for, on the device."""
-    return load_described(describe_model(path), dtype, attention, device, threads)
-
-
-def load_described(
-    described: ModelDescription, dtype: Dtype, attention: Attention, device: str = "auto", threads: int | None = None
-) -> LoadedModel:
-    """Return a described model with its weights."""
+    """Return a model, described before or at a path, with its weights in the dtype asked for, on the device."""
+    described = model if isinstance(model, ModelDescription) else describe_model(model)
     torch.set_num_threads(threads or default_threads())
     target = resolve_device(device)
     if target.type == "cuda":
@@ -157,23 +122,16 @@ def load_described(
     # product is much faster where it was made for, half precision on CUDA.
     experts = None if target.type == "cuda" and dtype != "float32" else "eager"
     with _quiet():
-        model = _read_weights(described, _DTYPES[dtype], attention, experts, target)
-    model.eval()
-    model.requires_grad_(False)
+        loaded = _read_weights(described, _DTYPES[dtype], attention, experts, target)
+    loaded.eval()
+    loaded.requires_grad_(False)
     # Batches go without an attention mask (see _check_causal), which some classes would warn of.
-    model.config.pad_token_id = None
-    forget_lengths(model)
+    loaded.config.pad_token_id = None
+    forget_lengths(loaded)
     with telling(f"The model in {described.folder.path} does not run"):
-        _check_causal(model)
-    return LoadedModel(
-        model,
-        described.tokenizer,
-        described.identity,
-        target,
-        described.max_positions,
-        described.context,
-        described.processor,
-    )
+        _check_causal(loaded)
+    limits = described.max_positions, described.context
+    return LoadedModel(loaded, described.tokenizer, described.identity, target, *limits, described.processor)
 
 
 def resolve_device(device: str) -> torch.device:
@@ -192,10 +150,7 @@ def resolve_device(device: str) -> torch.device:
 
 @cache
 def _bfloat16_products_work() -> bool:
-    """Tell whether bfloat16 runs on this CPU, by trying it in another process.
-
-    Some virtual machines announce Intel's matrix unit, grant it when asked, and kill who uses it.
-    """
+    """Try bfloat16 in another process: some virtual machines announce Intel's matrix unit and kill who uses it."""
     if not torch.cpu._is_amx_tile_supported():
         return True
     trial = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); torch.nn.functional.linear(a, a)"
@@ -221,16 +176,16 @@ def _refuse_unfit(folder: ModelFolder, config: Any) -> None:
         raise ModelError(f"{folder.path} is a model of speech too ({kind}). Give one of text, or of text and images.")
     if config.is_encoder_decoder:
         raise ModelError(f"{folder.path} is an encoder-decoder ({kind}). Give a causal language model.")
-    encoder = kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
-    known = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING if _sees_images(config) else MODEL_FOR_CAUSAL_LM_MAPPING
+    encoder = kind in known_models.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
+    text, images = known_models.MODEL_FOR_CAUSAL_LM_MAPPING, known_models.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    known = images if _sees_images(config) else text
     if type(config) not in known:
         if folder.config.get("auto_map"):
             raise _foreign_code(folder)
         raise ModelError(f"{folder.path} is a {kind}, which has no causal language model in transformers.")
     if encoder:
         raise ModelError(f"{folder.path} is an encoder ({kind}): it sees what it is to predict. Give a causal one.")
-    quantization = folder.config.get("quantization_config")
-    if quantization:
+    if quantization := folder.config.get("quantization_config"):
         method = quantization.get("quant_method", "?") if isinstance(quantization, dict) else "?"
         raise ModelError(
             f"{folder.path} holds quantised weights ({method}), which would not run in the dtype asked for. "
@@ -243,7 +198,8 @@ def _sees_images(config: Any) -> bool:
 
 
 def _models(config: Any) -> Any:
-    return _VISION_MODELS if _sees_images(config) else _TEXT_MODELS
+    # transformers annotates some of its functions and overloads others wrongly: not to be checked.
+    return AutoModelForImageTextToText if _sees_images(config) else AutoModelForCausalLM
 
 
 def _foreign_code(folder: ModelFolder) -> UnsafeModel:
@@ -290,7 +246,8 @@ def _read_weights(
     described: ModelDescription, dtype: torch.dtype, attention: Attention, experts: str | None, device: torch.device
 ) -> Any:
     folder = described.folder
-    options: dict[str, Any] = dict(_LOCAL)
+    options: dict[str, Any] = {**_LOCAL, "use_safetensors": True, "output_loading_info": True}
+    options["attn_implementation"] = attention
     if folder.gguf_file:
         options.update(gguf_file=folder.gguf_file, quantization_config=GgufConfig(dequantize=True))
     if experts:
@@ -301,14 +258,7 @@ def _read_weights(
     silence = redirect_stderr(io.StringIO()) if folder.gguf_file else nullcontext()
     try:
         with silence, telling(f"The weights in {folder.path} cannot be loaded"):
-            model, report = _models(described.config).from_pretrained(
-                folder.path,
-                dtype=dtype,
-                attn_implementation=attention,
-                use_safetensors=True,
-                output_loading_info=True,
-                **options,
-            )
+            model, report = _models(described.config).from_pretrained(folder.path, dtype=dtype, **options)
     except ModelError as error:
         _say_what_differs(described)
         if "attention" in str(error):
@@ -320,8 +270,7 @@ def _read_weights(
 
 def _say_what_differs(described: ModelDescription) -> None:
     """Raise if tensors have other shapes than the configuration makes them, which transformers does not spell out."""
-    differing = differing_shapes(read_shapes(described.folder), skeleton_of(described))
-    if differing:
+    if differing := differing_shapes(read_shapes(described.folder), skeleton_of(described)):
         raise ModelError(
             f"The weights in {described.folder.path} are not those of its config.json: {len(differing)} of another "
             f"shape ({'; '.join(differing[:3])}{'; ...' if len(differing) > 3 else ''})."
@@ -332,44 +281,17 @@ def _refuse_incomplete(folder: ModelFolder, report: dict[str, Any]) -> None:
     """Raise where transformers would have made up weights, and only have warned."""
     problems = []
     for key, meaning in (("missing_keys", "missing"), ("mismatched_keys", "of another shape")):
-        names = sorted(str(name) for name in report.get(key) or ())
-        if names:
+        if names := sorted(str(name) for name in report.get(key) or ()):
             problems.append(f"{len(names)} {meaning} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})")
     if problems:
         raise ModelError(f"The weights in {folder.path} are not those of its config.json: {'; '.join(problems)}.")
-    unexpected = report.get("unexpected_keys")
-    if unexpected:
+    if unexpected := report.get("unexpected_keys"):
         _LOG.warning("%s holds %d tensors that the model does not use", folder.path, len(unexpected))
 
 
-def _max_positions(config: Any) -> int | None:
-    """Return the size of the model's table of positions; rotary positions are computed and have none."""
-    return None if _computes_positions(config) else _declared_length(config)
-
-
-def _context(config: Any) -> int | None:
-    """Return the length that a model with computed positions is said to be made for."""
-    return _declared_length(config) if _computes_positions(config) else None
-
-
-def _computes_positions(config: Any) -> bool:
-    return bool(getattr(config, "rope_parameters", None) or getattr(config, "alibi", False))
-
-
-def _declared_length(config: Any) -> int | None:
-    limit = getattr(config, "max_position_embeddings", None)
-    return int(limit) if limit and limit > 0 else None
-
-
 def _check_causal(model: Any) -> None:
-    """Raise unless hidden states depend on nothing to their right.
-
-    Losses are predictions only then. Batches also rely on it: they are padded on the right and need no mask,
-    which leaves attention its fastest kernels.
-    """
-    num_ids = model.get_input_embeddings().weight.shape[0]
-    device = next(model.parameters()).device
-    ids = (torch.arange(1, 9, device=device) * 31 % num_ids).unsqueeze(0)
+    """Raise unless hidden states depend on nothing to their right: batches are padded there and have no mask."""
+    ids = trial_ids(model, 8, 31)
     padded = torch.cat((ids[:, :5], torch.zeros_like(ids[:, 5:])), dim=1)
     with torch.inference_mode():
         alone = run_backbone(model, input_ids=ids[:, :5]).last_hidden_state.float()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,34 +24,17 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+from torch.nn import Parameter
 
+from grace_store.base.documents import write_document
 from grace_store.base.errors import Corrupt, ResumeMismatch
 from grace_store.base.files import sync_file, sync_folder
-from grace_store.base.settings import Frozen, ModelIdentity
-from grace_store.model.load.adapter_folder import CONFIG, TENSORS, TRAINING_STATE
-from grace_store.model.lora.recipe import WarmupSpec
+from grace_store.model.load.adapter_folder import CONFIG, TENSORS
+from grace_store.model.lora.recipe import RECIPE, TRAINING_STATE, CheckpointState, WarmupSpec
 
 LAST = "last.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-class CheckpointState(Frozen):
-    """Where in the training a checkpoint stands, and what it was trained on."""
-
-    step: int
-    num_steps: int
-    fraction: str
-    learning_rate: float
-    """Of the step just taken."""
-    mean_learning_rate: float
-    """Over the steps since the checkpoint before: the weight that influence methods give a checkpoint."""
-    loss: float
-    """Mean over the tokens of the steps since the checkpoint before."""
-    heldout_loss: float | None
-    base: ModelIdentity
-    """The model that the adapter belongs on."""
-    recipe_sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,31 +47,21 @@ class TrainingState:
     """exp_avg and exp_avg_sq, each by the adapter's tensor names."""
 
 
-def checkpoint_folder(out: Path, step: int) -> Path:
-    """Return where the checkpoint after a step lies."""
-    return out / f"checkpoint-{step}"
-
-
 def write_checkpoint(
     out: Path, progress: TrainingState, config: dict[str, Any], spec: WarmupSpec, state: CheckpointState
 ) -> Path:
     """Write one checkpoint under a temporary name and give it its own once it is whole."""
-    final = checkpoint_folder(out, progress.step)
+    final = out / f"checkpoint-{progress.step}"
     part = out / f".{final.name}.part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     (part / TENSORS).write_bytes(save(progress.tensors, metadata={"format": "pt"}))
-    adamw = {
-        "step": progress.step,
-        "betas": [spec.beta1, spec.beta2],
-        "eps": spec.epsilon,
-        "weight_decay": spec.weight_decay,
-        "learning_rate": state.learning_rate,
-    }
+    adamw: dict[str, Any] = {"step": progress.step, "betas": [spec.beta1, spec.beta2], "eps": spec.epsilon}
+    adamw |= {"weight_decay": spec.weight_decay, "learning_rate": state.learning_rate}
     # One metadata entry: safetensors writes several in no particular order.
     (part / OPTIMIZER).write_bytes(save(_flat(progress.moments), metadata={"adamw": json.dumps(adamw, sort_keys=True)}))
-    (part / TRAINING_STATE).write_text(state.model_dump_json(indent=1) + "\n")
+    write_document(part / TRAINING_STATE, state)
     for file in part.iterdir():
         sync_file(file)
     sync_folder(part)
@@ -119,9 +92,9 @@ def read_last(out: Path, recipe_sha256: str) -> TrainingState | None:
             state = json.loads((stored.metadata() or {})["state"])
             found = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118 - it is no mapping
     except (SafetensorError, KeyError, ValueError) as error:
-        raise Corrupt(f"{path} is damaged ({error}). Delete it to begin the warm-up anew.") from error
+        raise Corrupt(f"{path} is damaged ({error}). Delete it to start the warm-up again.") from error
     if state["recipe_sha256"] != recipe_sha256:
-        raise ResumeMismatch(f"{path} belongs to another recipe than {out / 'recipe.json'}. Choose a new --out.")
+        raise ResumeMismatch(f"{path} belongs to another recipe than {out / RECIPE}. Choose a new --out.")
     groups: dict[str, dict[str, Tensor]] = {"adapter": {}, **{moment: {} for moment in MOMENTS}}
     for key, tensor in found.items():
         group, _, name = key.partition(".")
@@ -129,22 +102,18 @@ def read_last(out: Path, recipe_sha256: str) -> TrainingState | None:
     return TrainingState(int(state["step"]), groups.pop("adapter"), groups)
 
 
-def capture(step: int, parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> TrainingState:
+def capture(step: int, parameters: dict[str, Parameter], optimizer: torch.optim.Optimizer) -> TrainingState:
     """Return the present state on the CPU."""
-    state: Callable[[torch.nn.Parameter], dict[str, Tensor]] = lambda each: optimizer.state[each]  # noqa: E731
-    return TrainingState(
-        step,
-        {name: parameter.detach().cpu().clone() for name, parameter in parameters.items()},
-        {
-            moment: {name: state(parameter)[moment].detach().cpu().clone() for name, parameter in parameters.items()}
-            for moment in MOMENTS
-        },
-    )
+
+    def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+
+    states = {name: optimizer.state[parameter] for name, parameter in parameters.items()}
+    moments = {moment: copied({name: each[moment] for name, each in states.items()}) for moment in MOMENTS}
+    return TrainingState(step, copied(parameters), moments)
 
 
-def restore(
-    progress: TrainingState, parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
-) -> None:
+def restore(progress: TrainingState, parameters: dict[str, Parameter], optimizer: torch.optim.Optimizer) -> None:
     """Put a saved state back, bit for bit."""
     with torch.no_grad():
         for name, parameter in parameters.items():

@@ -37,26 +37,18 @@ def target_names(model: Any) -> list[str]:
     decoder = language_part(model)
     output = model.get_output_embeddings()
     inside = {id(module) for module in decoder.modules() if isinstance(module, nn.Linear | Conv1D)}
-    names = [name for name, module in model.named_modules() if id(module) in inside and module is not output]
-    if not names:
+    if not (names := [name for name, module in model.named_modules() if id(module) in inside and module is not output]):
         raise ModelError(f"{type(model).__name__} has no linear layers in its language part for LoRA to go on.")
     return names
 
 
 def say_left_out(model: Any) -> str | None:
-    """Return a sentence on weights of the language part that get no adapter, as a mixture's experts; None if few do.
-
-    Embeddings and the head do not count, nor does what is no matrix.
-    """
+    """Say which matrices of the language part get no adapter, such as a mixture's experts; None if few do."""
     targets = {id(model.get_submodule(name).weight) for name in target_names(model)}
     ends = [each for each in model.modules() if isinstance(each, nn.Embedding) or each is model.get_output_embeddings()]
     inside = {id(parameter) for parameter in language_part(model).parameters()}
     inside -= {id(parameter) for end in ends for parameter in end.parameters()}
-    sizes = {
-        name: parameter.numel()
-        for name, parameter in model.named_parameters()
-        if id(parameter) in inside and parameter.dim() > 1
-    }
+    sizes = {name: each.numel() for name, each in model.named_parameters() if id(each) in inside and each.dim() > 1}
     left_out = [name for name, parameter in model.named_parameters() if name in sizes and id(parameter) not in targets]
     share = sum(sizes[name] for name in left_out) / max(1, sum(sizes.values()))
     if share < _FEW:
@@ -92,19 +84,12 @@ def attach_fresh_adapter(model: nn.Module, rank: int, alpha: float, seed: int, b
 
 def trainable(adapted: Any) -> dict[str, nn.Parameter]:
     """Return the adapter's parameters under the names they have in adapter_model.safetensors, sorted."""
-    named = {
-        name.replace(f".{ADAPTER}.", "."): parameter
-        for name, parameter in adapted.named_parameters()
-        if parameter.requires_grad
-    }
-    return dict(sorted(named.items()))
+    learnt = {name: parameter for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    return dict(sorted((name.replace(f".{ADAPTER}.", "."), parameter) for name, parameter in learnt.items()))
 
 
 def start(adapted: Any, seed: int) -> None:
-    """Give A the values that peft would draw (uniform within 1/sqrt of its inputs) but from our seed, and B zeros.
-
-    Drawn on the CPU in the order of the names, so that every device and every rank starts alike.
-    """
+    """Draw A as peft would but from our seed, on the CPU and by name so that all ranks start alike; B is zero."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in trainable(adapted).items():
@@ -123,10 +108,7 @@ def adapter_config(adapted: Any) -> dict[str, Any]:
 
 
 def compute_twice(model: nn.Module) -> int:
-    """Have each layer forget its activations and compute them again when gradients are taken; return how many.
-
-    transformers' own switch works in training mode only, which would also switch dropout on.
-    """
+    """Have each layer compute its activations again for gradients; transformers' switch would switch dropout on."""
     layers = [module for module in language_part(model).modules() if isinstance(module, GradientCheckpointingLayer)]
     for layer in layers:
         layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)

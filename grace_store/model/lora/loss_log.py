@@ -20,7 +20,7 @@ class LossLog:
     """Appends lines; on resuming, lines past the step that was saved are cut off."""
 
     def __init__(self, path: Path, *, kept_steps: int | None) -> None:
-        """Take kept_steps, the step whose state was saved; None begins anew."""
+        """Take kept_steps, the step whose state was saved; None starts an empty log."""
         self._path = path
         kept = -1 if kept_steps is None else kept_steps
         self.entries = [entry for entry in read_entries(path) if entry["step"] <= kept]
@@ -59,10 +59,8 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
 def read_losses(out: Path) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
     """Return the (step, loss) of every step of the warm-up in a folder, and those on held-out samples."""
     entries = read_entries(out / LOSSES)
-    return (
-        [(entry["step"], entry["loss"]) for entry in entries if "loss" in entry],
-        [(entry["step"], entry["heldout_loss"]) for entry in entries if "heldout_loss" in entry],
-    )
+    trained = [(entry["step"], entry["loss"]) for entry in entries if "loss" in entry]
+    return trained, [(entry["step"], entry["heldout_loss"]) for entry in entries if "heldout_loss" in entry]
 
 
 def _line(entry: dict[str, Any]) -> str:

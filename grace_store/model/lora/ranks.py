@@ -24,8 +24,7 @@ def as_one_of(ranks: Ranks, device: torch.device) -> Iterator[None]:
     if ranks.world_size == 1:
         yield
         return
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
+    if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
         raise SettingError(
             f"This is rank {ranks.rank} of {ranks.world_size}, but {' and '.join(missing)} are not set, so the ranks "
             "cannot find each other. Start with torchrun, or set them as jobs/launch/slurm.sbatch does."

@@ -1,12 +1,14 @@
-"""The settings of a warm-up, in the same two kinds as an extraction's, and the record that replays it."""
+"""The settings of a warm-up, in the same two kinds as an extraction's, and the documents that it writes."""
 
 from __future__ import annotations
 
-from typing import Literal, Self
+import hashlib
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from grace_store.base.settings import Attention, Frozen, ImagesAs, ModelIdentity, Rendering
+from grace_store.base.documents import Count, Document
+from grace_store.base.settings import Attention, Frozen, ImagesAs, ModelIdentity, Rendering, canonical_json
 
 Schedule = Literal["cosine", "linear", "constant"]
 TrainingDtype = Literal["float32", "bfloat16"]
@@ -18,6 +20,8 @@ REPLAY = "replay.toml"
 SUBSET = "subset.json"
 DONE = "done.json"
 """Files beside the checkpoints."""
+TRAINING_STATE = "training_state.json"
+"""A file in each checkpoint."""
 
 
 # ---------------------------------------------------------------- what changes the numbers
@@ -153,24 +157,22 @@ class Ranks(Frozen):
         return self.rank == 0
 
 
-# ---------------------------------------------------------------- what lies beside the checkpoints
+# ---------------------------------------------------------------- what it writes
+
+
+class WarmupDocument(Document):
+    """What all documents of a warm-up have in common."""
+
+    maker: ClassVar[str] = "warmup"
+    remedy: ClassVar[str] = "Run `grace-store {maker}` with a new --out."
+    was_bare: ClassVar[bool] = True
 
 
 class SampleRef(Frozen):
     """A sample by its id and its record's row in the dataset."""
 
     sample_id: str
-    row: int
-
-
-class WarmupSubset(Frozen):
-    """Which samples a warm-up trains on and which it holds out, in the order of the dataset."""
-
-    num_planned: int
-    ratio: str
-    seed: int
-    samples: tuple[SampleRef, ...]
-    heldout: tuple[SampleRef, ...] = ()
+    row: Count
 
 
 class LeftOut(SampleRef):
@@ -180,18 +182,82 @@ class LeftOut(SampleRef):
     detail: str = ""
 
 
-class Recipe(Frozen):
+class WarmupSubset(WarmupDocument):
+    """Which samples a warm-up trains on and which it holds out, in the order of the dataset."""
+
+    words: ClassVar[str] = "the subset of a warm-up"
+
+    kind: Literal["warmup_subset"] = "warmup_subset"
+    num_planned: Count
+    ratio: str
+    seed: int
+    samples: tuple[SampleRef, ...]
+    heldout: tuple[SampleRef, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+    def fingerprint(self) -> str:
+        """Return a digest of what was chosen."""
+        chosen = {"num_planned", "ratio", "seed", "samples", "heldout"}
+        return hashlib.sha256(canonical_json(self.model_dump(mode="json", include=chosen))).hexdigest()
+
+
+class Recipe(WarmupDocument):
     """All that decides a warm-up's numbers. Frozen in recipe.json; compared on resuming."""
 
+    words: ClassVar[str] = "the recipe of a warm-up"
+
+    kind: Literal["warmup_recipe"] = "warmup_recipe"
     spec: WarmupSpec
     plan_sha256: str
     subset_sha256: str
-    origin: dict[str, str] = Field(default_factory=dict)
-    """Where things lay and what software ran: for people, never compared."""
+    origin: dict[str, str]
+    """Where model, store and images lay and what software ran: for people, never compared."""
+
+    @field_validator("origin")
+    @classmethod
+    def _names_places(cls, value: dict[str, str]) -> dict[str, str]:
+        if missing := sorted({"model", "store", "images"} - value.keys()):
+            raise ValueError(f"origin does not say where {', '.join(missing)} lay")
+        return value
 
     def fingerprint(self) -> str:
         """Return a digest of what is compared."""
-        return self.without_origin().digest()
+        compared = self.model_dump(mode="json", include={"spec", "plan_sha256", "subset_sha256"})
+        return hashlib.sha256(canonical_json(compared | {"origin": {}})).hexdigest()
 
-    def without_origin(self) -> Self:
-        return self.model_copy(update={"origin": {}})
+
+class CheckpointState(WarmupDocument):
+    """Where in the training a checkpoint stands, and what it was trained on."""
+
+    words: ClassVar[str] = "the state of a checkpoint"
+
+    kind: Literal["warmup_checkpoint"] = "warmup_checkpoint"
+    step: Count
+    num_steps: Count
+    fraction: str
+    learning_rate: float
+    """Of the step just taken."""
+    mean_learning_rate: float
+    """Over the steps since the checkpoint before: the weight that influence methods give a checkpoint."""
+    loss: float
+    """Mean over the tokens of the steps since the checkpoint before."""
+    heldout_loss: float | None = None
+    base: ModelIdentity
+    """The model that the adapter belongs on."""
+    recipe_sha256: str
+
+
+class WarmupDone(WarmupDocument):
+    """The end of a warm-up. Its file says that nothing is left to do."""
+
+    words: ClassVar[str] = "the end of a warm-up"
+    remedy: ClassVar[str] = "Delete it and run `grace-store {maker}` again; what was trained is kept."
+
+    kind: Literal["warmup_done"] = "warmup_done"
+    recipe_sha256: str
+    num_planned: Count
+    num_samples: Count
+    num_left_out: Count
+    num_steps: Count
+    checkpoints: tuple[Annotated[str, Field(pattern="^checkpoint-[0-9]+$")], ...] = Field(min_length=1)
+    """Folders beside this file, in the order of their steps."""

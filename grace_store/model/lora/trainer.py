@@ -20,11 +20,10 @@ from grace_store.model.door import resolve_spec
 from grace_store.model.inputs.render import Renderer
 from grace_store.model.inputs.tokens import SampleTokenizer
 from grace_store.model.inputs.vision import image_mark
-from grace_store.model.load.weights import ModelDescription, describe_model, load_described, resolve_device
+from grace_store.model.load.weights import ModelDescription, describe_model, load, resolve_device
 from grace_store.model.lora.ranks import as_one_of
 from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupRequest, WarmupSpec
-from grace_store.model.lora.schedule import checkpoint_steps
-from grace_store.model.lora.step_loop import StepLoop, TrainingSet
+from grace_store.model.lora.step_loop import StepLoop, TrainingSet, checkpoint_steps
 from grace_store.model.lora.training import AdapterTrainer
 from grace_store.model.lora.training_data import TrainingEncoder, TrainingSample
 
@@ -32,19 +31,11 @@ __all__ = ["TrainingSample", "TrainingSet", "Warmup", "resolve_warmup"]
 
 
 def resolve_warmup(model: str, request: WarmupRequest, options: WarmupOptions) -> WarmupSpec:
-    """Return the spec of a warm-up of a model; what was not said is chosen for the model and the device.
-
-    Weights are read for their digest but not loaded.
-    """
+    """Return the spec of a warm-up, choosing what was not said for model and device; reads weights for digests only."""
     shared = {name: wish for name, wish in wishes_in(request).items() if name in ExtractRequest.model_fields}
     reading = resolve_spec(model, ExtractRequest(**shared), RunOptions(device=options.device))
-    chosen = {
-        "model": reading.model,
-        "rendering": reading.rendering,
-        "train_eos": _resolve_eos(request.train_eos, reading.rendering, describe_model(model)),
-        "dtype": reading.dtype,
-        "attention": reading.attention,
-    }
+    chosen = {name: getattr(reading, name) for name in ("model", "rendering", "dtype", "attention")}
+    chosen["train_eos"] = _resolve_eos(request.train_eos, reading.rendering, describe_model(model))
     return WarmupSpec(**{**wishes_in(request), **chosen})
 
 
@@ -54,14 +45,11 @@ def _resolve_eos(wish: bool | None, rendering: Rendering, described: ModelDescri
         return False
     mark = None if described.processor is None else image_mark(described.processor)
     renderer = Renderer(described.tokenizer, rendering, system=None, text_only=True, include_eos=True, image_mark=mark)
-    tokenizer = SampleTokenizer(
-        described.tokenizer, add_special_tokens=False, include_eos=True, max_length=2, vocab_size=1
-    )
+    limits = {"max_length": 2, "vocab_size": 1}
+    tokenizer = SampleTokenizer(described.tokenizer, add_special_tokens=False, include_eos=True, **limits)
     has_end = tokenizer.has_marker(renderer.suffix)
     if wish and not has_end:
-        raise SettingError(
-            "--train-eos has no meaning here: nothing that ends a turn is written after a response. Leave it out."
-        )
+        raise SettingError("--train-eos has no meaning: nothing that ends a turn follows a response. Leave it out.")
     return has_end
 
 
@@ -81,7 +69,7 @@ class Warmup:
         if device in ("auto", "cuda") and resolve_device(device).type == "cuda":
             # A task that is shown one GPU only calls it the first.
             device = f"cuda:{ranks.local_rank % count_gpus()}"
-        self._loaded = load_described(describe_model(model), spec.dtype, spec.attention, device, options.threads)
+        self._loaded = load(describe_model(model), spec.dtype, spec.attention, device, options.threads)
         self._encoder = TrainingEncoder(self._loaded, spec, images, options.loader_threads)
 
     def encode(self, samples: Sequence[Sample]) -> list[TrainingSample | SetAside]:
@@ -95,16 +83,8 @@ class Warmup:
     def run(self, data: TrainingSet, out: Path, recipe_sha256: str, listener: Listener, stop: threading.Event) -> None:
         """Take every step that is missing; raise Interrupted if asked to stop before the end."""
         trainer = AdapterTrainer(self._loaded, self._spec, self._options, self._ranks, self._model_path)
-        loop = StepLoop(
-            self._spec,
-            trainer,
-            data,
-            out=out,
-            recipe_sha256=recipe_sha256,
-            save_seconds=self._options.save_seconds,
-            ranks=self._ranks,
-            listener=listener,
-        )
+        seconds, is_first = self._options.save_seconds, self._ranks.is_first
+        loop = StepLoop(self._spec, trainer, data, out, recipe_sha256, seconds, is_first, listener)
         with as_one_of(self._ranks, self._loaded.device), _reproducible(self._loaded.device):
             loop.run(stop)
 

@@ -58,14 +58,9 @@ class AdapterTrainer:
         """What gets no adapter, in a sentence, or None."""
         self._adapted = attach_fresh_adapter(loaded.model, spec.rank, spec.alpha, spec.seed, base)
         self._parameters = trainable(self._adapted)
-        self._optimizer = torch.optim.AdamW(
-            self._parameters.values(),
-            lr=spec.learning_rate,
-            betas=(spec.beta1, spec.beta2),
-            eps=spec.epsilon,
-            weight_decay=spec.weight_decay,
-            foreach=False,
-        )
+        settings: dict[str, Any] = {"lr": spec.learning_rate, "betas": (spec.beta1, spec.beta2), "eps": spec.epsilon}
+        settings |= {"weight_decay": spec.weight_decay, "foreach": False}
+        self._optimizer = torch.optim.AdamW(self._parameters.values(), **settings)
         if options.gradient_checkpointing:
             compute_twice(loaded.model)
 

@@ -11,19 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace_store.base.arrays import Int32Array
+from grace_store.base.arrays import Int32Array as Ints
 from grace_store.base.settings import ExtractSpec
 from grace_store.base.states import SetAside
 from grace_store.data.sample import Sample
 from grace_store.model.inputs.batches import LengthRule, form_batches
 from grace_store.model.inputs.reading import ImageQueue, SampleReader
+from grace_store.model.inputs.tokens import TokenizedSample
 from grace_store.model.inputs.vision import SampleImages
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.lora.recipe import WarmupSpec
 
 _SAMPLES_AT_ONCE = 64
-
-Ints = Int32Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,7 @@ class MicroBatch:
     members: tuple[int, ...]
     """Their positions among the samples that the batches were made of."""
     inputs: dict[str, Tensor]
-    """The model's arguments of every token, each (samples, longest), padded on the right. No mask: a causal model
-    does not see what follows."""
+    """The model's arguments, each (samples, longest), padded on the right, where a causal model does not look."""
     kept: Tensor
     """Positions whose logits some sample needs, ascending."""
     row: Tensor
@@ -72,23 +70,20 @@ class TrainingEncoder:
 
     def _encode(self, samples: Sequence[Sample]) -> list[TrainingSample | SetAside]:
         read = self._reader.read(samples)
-        made: list[TrainingSample | SetAside] = []
-        for position in range(len(samples)):
-            if position in read.set_aside:
-                made.append(read.set_aside[position])
-                continue
-            tokens = read.tokens[position]
-            images = read.images.get(position)
-            made.append(
-                TrainingSample(
-                    tokens.ids.astype(np.int32),
-                    np.flatnonzero(tokens.segment >= 0).astype(np.int32),
-                    {name: values.astype(np.int32) for name, values in tokens.token_inputs.items()},
-                    # Pixels of the whole subset would not fit: they are made again when their step comes.
-                    replace(images, kept=None) if images and images.digests else None,
-                )
-            )
-        return made
+        return [
+            read.set_aside[i] if i in read.set_aside else _training_sample(read.tokens[i], read.images.get(i))
+            for i in range(len(samples))
+        ]
+
+
+def _training_sample(tokens: TokenizedSample, images: SampleImages | None) -> TrainingSample:
+    return TrainingSample(
+        tokens.ids.astype(np.int32),
+        np.flatnonzero(tokens.segment >= 0).astype(np.int32),
+        {name: values.astype(np.int32) for name, values in tokens.token_inputs.items()},
+        # Pixels of the whole subset would not fit: they are made again when their step comes.
+        replace(images, kept=None) if images and images.digests else None,
+    )
 
 
 def reading_spec(spec: WarmupSpec) -> ExtractSpec:

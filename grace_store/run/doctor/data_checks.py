@@ -10,6 +10,7 @@ from itertools import islice
 from grace_store.base.errors import StorageError
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import Reason, Unusable
+from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
 from grace_store.data.image_files import ImageFolder
@@ -50,14 +51,13 @@ def examine_data(job: DoctorJob, seen: Seen) -> Finding:
     about = "about " if more else ""
     others = "".join(f", {count} {reason}" for reason, count in reasons.most_common())
     text = (
-        f"{len(seen.samples)} of the first {len(records)} records can be used as {spec.format}{others}; "
-        f"{about}{num_records} records in all, {about}{seen.num_expected} samples"
+        f"{len(seen.samples)} of the first {counted(len(records), 'record')} can be used as {spec.format}{others}; "
+        f"{about}{counted(num_records, 'record')} in all, {about}{counted(seen.num_expected, 'sample')}"
     )
     figures = {"num_records": num_records, "num_looked_at": len(records), "num_usable": len(seen.samples)}
     if not seen.samples:
-        return Finding(
-            "data", "fail", text, "Name another --format, --splitter or --answer, or lower --min-steps.", figures
-        )
+        remedy = "Name another --format, --splitter or --answer, or lower --min-steps."
+        return Finding("data", "fail", text, remedy, figures)
     if share >= 0.5:
         return Finding("data", "ok", text, "", figures)
     remedy = "Look at the reasons: --format, --splitter, --answer and --min-steps decide."
@@ -74,7 +74,7 @@ def _why_unusable(reasons: Counter[Reason], records: Sequence[Record], spec: Dat
         f"{'' if len(reasons) == 1 else f'{count} '}{reason}{options.get(reason, '')}"
         for reason, count in reasons.most_common()
     ]
-    return f"{reasons.total()} of {len(records)} records cannot be used: {', '.join(counts)}"
+    return f"{reasons.total()} of {counted(len(records), 'record')} cannot be used: {', '.join(counts)}"
 
 
 def _data_spec(job: DoctorJob, dataset: Dataset, records: Sequence[Record]) -> DataSpec:
@@ -90,16 +90,14 @@ def _data_spec(job: DoctorJob, dataset: Dataset, records: Sequence[Record]) -> D
 
 def _num_records(dataset: Dataset, read_bytes: int) -> int:
     """Return how many records a dataset is likely to have: tables know, for text it follows from the bytes read."""
-    known = 0
-    text_bytes = 0
+    known = text_bytes = 0
     for file in dataset.files:
         if file.is_table:
             with closing(open_table(file.path, file.kind)) as table:
                 known += table.num_rows
         else:
             text_bytes += file.num_bytes
-    per_record = max(read_bytes, 1) / NUM_RECORDS
-    return known + round(text_bytes / per_record)
+    return known + round(text_bytes * NUM_RECORDS / max(read_bytes, 1))
 
 
 def examine_images(job: DoctorJob, seen: Seen) -> Finding | None:
@@ -109,19 +107,17 @@ def examine_images(job: DoctorJob, seen: Seen) -> Finding | None:
         return None
     folder = job.images or default_image_folder(job.data)
     images = ImageFolder(folder)
-    verdicts: Counter[str] = Counter()
-    example = ""
+    bad: list[Unusable] = []
     for ref in refs:
         try:
             images.open(ref)
         except Unusable as why:
-            verdicts[why.reason] += 1
-            example = example or why.detail
-    num_bad = verdicts.total()
+            bad.append(why)
+    num_bad, verdicts = len(bad), Counter(why.reason for why in bad)
     what = "".join(f", {count} {reason}" for reason, count in verdicts.most_common())
-    text = f"{len(refs) - num_bad} of {len(refs)} images can be read from {folder}{what}"
+    text = f"{len(refs) - num_bad} of {counted(len(refs), 'image')} can be read from {folder}{what}"
     figures = {"num_images": len(refs), "num_unusable": num_bad}
     if not num_bad:
         return Finding("images", "ok", text, "", figures)
-    remedy = f"The first: {example}. Give the folder that image paths start from with --images."
+    remedy = f"The first: {bad[0].detail}. Give the folder that image paths start from with --images."
     return Finding("images", "fail" if 2 * num_bad > len(refs) else "warn", text, remedy, figures)

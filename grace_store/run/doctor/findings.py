@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from grace_store.base.arrays import Float32Array
+from grace_store.base.arrays import Float32Array as Vectors
 from grace_store.base.settings import DataRequest, ExtractRequest, ExtractSpec, RunOptions
 from grace_store.data.sample import Sample
 from grace_store.run.model_door import PROXY, Extractor
 
 Verdict = Literal["ok", "warn", "fail"]
-Vectors = Float32Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,140 @@
 from __future__ import annotations
 
 import importlib
+import os
+import shutil
 import time
+import uuid
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from grace_store.base.errors import StorageError
+from grace_store.base.files import sync_file, sync_folder
 from grace_store.base.text import duration, size
 from grace_store.run.doctor.findings import DoctorJob, Finding, Seen, num_chars
-from grace_store.run.doctor.machine import Room, disk_room, main_memory, try_place, try_storage
-from grace_store.store.backend import is_url
+from grace_store.store.backend import Backend, is_url, open_backend
 from grace_store.store.storages import storage_of
+
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bytes."""
+
+    free: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What a place does not do: nothing, less than could be wished, or too little to hold a store."""
+
+    folder: Path | str
+    slight: str = ""
+    fatal: str = ""
+
+
+def existing_folder(place: Path) -> Path:
+    """Return the folder nearest above a place that is there."""
+    return next(folder for folder in place.parents if folder.exists())
+
+
+def disk_room(place: Path) -> Room:
+    """Return the room on the disk that a place is, or will be, on."""
+    found = shutil.disk_usage(place if place.exists() else existing_folder(place))
+    return Room(found.free, found.total)
+
+
+def main_memory() -> Room | None:
+    """Return the memory that this process may still take, by the machine and by its control group; None if unknown."""
+    try:
+        lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+        free, total = (int(lines[key].split()[0]) * 1024 for key in ("MemAvailable", "MemTotal"))
+    except (OSError, KeyError, ValueError):
+        return None
+    try:
+        limit = int((_CGROUP / "memory.max").read_text())
+        used = int((_CGROUP / "memory.current").read_text())
+    except (OSError, ValueError):  # no control group, or no limit ("max")
+        return Room(free, total)
+    return Room(min(free, max(limit - used, 0)), min(total, limit))
+
+
+def try_storage(url: str) -> Trouble:
+    """Try in a bucket, by an object that is gone afterwards, what a store does there."""
+    backend = open_backend(url)
+    key = f".doctor-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    try:
+        try:
+            return _try_object(backend, key)
+        finally:
+            backend.delete(key)
+    except StorageError as error:
+        return Trouble(url, fatal=str(error))
+
+
+def _try_object(backend: Backend, key: str) -> Trouble:
+    url = backend.location
+    is_new, is_new_again = backend.write_new(key, b"1"), backend.write_new(key, b"2")
+    found, names = backend.read(key), backend.names("")
+    if not is_new or key not in names or found is None:
+        return Trouble(url, fatal=f"{url} does not give back at once what was put there")
+    if is_new_again:
+        return Trouble(url, slight=f"{url} replaces objects that it was told not to, so runs may not see each other")
+    if not _can_renew(backend, key, found):
+        return Trouble(url, slight=f"{url} does not let a lock be renewed, so a long run may be taken for a dead one")
+    return Trouble(url)
+
+
+def _can_renew(backend: Backend, key: str, value: bytes) -> bool:
+    try:
+        return backend.renew(key, value)
+    except StorageError:
+        return False
+
+
+def try_place(place: Path) -> Trouble:
+    """Try what a store relies on, in files beside its place that are gone again: rename, link and sync."""
+    folder = existing_folder(place)
+    name = f".{place.name}.doctor-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    first, second = folder / f"{name}.a", folder / f"{name}.b"
+    try:
+        for path, content in ((first, b"1"), (second, b"2")):
+            path.write_bytes(content)
+            sync_file(path)
+        os.replace(first, second)  # noqa: PTH105 - what the store calls
+        if second.read_bytes() != b"1":
+            return Trouble(folder, fatal=f"{folder} does not replace a file by a rename")
+        keeps_names = sync_folder(folder)
+        trouble = _try_link(folder, first, second)
+        if not keeps_names and not trouble.fatal:
+            lost = f"{folder} cannot sync folders, so a power cut may take what was just written"
+            trouble = replace(trouble, slight="; ".join(filter(None, (lost, trouble.slight))))
+        return trouble
+    except OSError as error:
+        return Trouble(folder, fatal=f"{folder} cannot be written to as a store is: {error.strerror or error}")
+    finally:
+        first.unlink(missing_ok=True)
+        second.unlink(missing_ok=True)
+
+
+def _try_link(folder: Path, free: Path, taken: Path) -> Trouble:
+    try:
+        free.hardlink_to(taken)
+    except OSError as error:
+        text = f"{folder} has no hard links ({error.strerror}), so locks are made in a weaker way"
+        return Trouble(folder, slight=text)
+    try:
+        free.hardlink_to(taken)
+    except FileExistsError:
+        return Trouble(folder)
+    return Trouble(folder, fatal=f"{folder} lets two runs make the same file, so they could mix")
+
 
 SEGMENT_BYTES, SAMPLE_BYTES = 32, 128
 """What a segment and a sample take beside vectors and Gram: statistics, spans, ids."""
@@ -24,22 +147,16 @@ def examine_place(job: DoctorJob, _: Seen) -> Finding:
     if job.store is None:
         return Finding("place", "warn", "no --store was given, so its place was not looked at", "Give --store.")
     if is_url(job.store):
-        return _examine_bucket(job.store)
-    trouble = try_place(Path(job.store).expanduser().absolute())
+        trouble, what = try_storage(job.store), "takes, lists, gives back and deletes objects, and refuses duplicates"
+        remedies = "Mend that, or choose another place for --store.", "Never let two runs write the same units at once."
+    else:
+        trouble, what = try_place(Path(job.store).expanduser().absolute()), "takes files, links, renames and syncs"
+        remedies = "Choose another place for --store.", "A local or another network file system does it in full."
     if trouble.fatal:
-        return Finding("place", "fail", trouble.fatal, "Choose another place for --store.")
+        return Finding("place", "fail", trouble.fatal, remedies[0])
     if trouble.slight:
-        return Finding("place", "warn", trouble.slight, "A local or another network file system does it in full.")
-    return Finding("place", "ok", f"{trouble.folder} takes files, links, renames and syncs")
-
-
-def _examine_bucket(url: str) -> Finding:
-    trouble = try_storage(url)
-    if trouble.fatal:
-        return Finding("place", "fail", trouble.fatal, "Mend that, or choose another place for --store.")
-    if trouble.slight:
-        return Finding("place", "warn", trouble.slight, "Never let two runs write the same units at once.")
-    return Finding("place", "ok", f"{url} takes, lists, gives back and deletes objects, and refuses a second of a name")
+        return Finding("place", "warn", trouble.slight, remedies[1])
+    return Finding("place", "ok", f"{trouble.folder} {what}")
 
 
 def examine_disk(job: DoctorJob, seen: Seen) -> Finding | None:
@@ -73,9 +190,8 @@ def examine_speed(job: DoctorJob, seen: Seen) -> Finding | None:
     rate = float(len(seen.trial) / seconds * job.num_workers * trial_chars / chars)
     total = seen.num_expected / rate
     devices = f" on {job.num_workers} devices" if job.num_workers > 1 else ""
-    text = (
-        f"{rate:.1f} samples/s ({made.num_tokens / seconds:.0f} tokens/s each){devices}: about {duration(total)} in all"
-    )
+    tokens = f"{made.num_tokens / seconds:.0f} tokens/s each"
+    text = f"{rate:.1f} samples/s ({tokens}){devices}: about {duration(total)} in all"
     return Finding("speed", "ok", text, "", {"samples_per_second": rate, "seconds": total})
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from grace_store.base.arrays import Float32Array as Vectors
 from grace_store.base.arrays import FloatArray, Int32Array
 from grace_store.base.text import counted
 from grace_store.data.folders import default_image_folder
 from grace_store.data.sample import Sample
-from grace_store.run.doctor.findings import DoctorJob, Finding, Seen, Vectors, Verdict, num_chars
+from grace_store.run.doctor.findings import DoctorJob, Finding, Seen, Verdict, num_chars
 from grace_store.run.model_door import Extractor, model_door
 from grace_store.store.storages import stored_form
 from grace_store.values.gram import pack
@@ -51,7 +52,7 @@ def examine_samples(job: DoctorJob, seen: Seen) -> Finding | None:
     seen.trial = _trial([sample for i, sample in enumerate(looked_at) if i not in set_aside])
     seen.num_expected = round(seen.num_expected * (1 - len(set_aside) / len(looked_at)))
     what = "".join(f", {count} {reason}" for reason, count in reasons.most_common())
-    text = f"{len(looked_at) - len(set_aside)} of {len(looked_at)} samples can be extracted{what}"
+    text = f"{len(looked_at) - len(set_aside)} of {counted(len(looked_at), 'sample')} can be extracted{what}"
     figures = {"num_looked_at": len(looked_at), "num_set_aside": len(set_aside)}
     if not set_aside:
         return Finding("samples", "ok", text, "", figures)
@@ -123,9 +124,8 @@ def examine_batches(job: DoctorJob, seen: Seen) -> Finding | None:
     groups = {size: _in_groups(seen.extractor, seen.trial, size) for size in sorted({1, 2, len(seen.trial)})}
     seen.alone, num_tokens = groups[1]
     norms = np.maximum(np.linalg.norm(seen.alone, axis=1), np.finfo(np.float32).tiny)
-    worst = max(
-        float((np.linalg.norm(vectors - seen.alone, axis=1) / norms).max(initial=0.0)) for vectors, _ in groups.values()
-    )
+    apart = [np.linalg.norm(vectors - seen.alone, axis=1) / norms for vectors, _ in groups.values()]
+    worst = max(float(each.max(initial=0.0)) for each in apart)
     values = [_values(seen.trial, vectors, num_tokens) for vectors, _ in groups.values()]
     moved = float(np.max(np.ptp(np.stack(values), axis=0), initial=0.0))
     warn_at, fail_at = BATCH_LIMITS[seen.spec.dtype]
@@ -149,13 +149,11 @@ def _in_groups(extractor: Extractor, samples: Sequence[Sample], group: int) -> t
         some = samples[start : start + group]
         made: Any = extractor.compute(extractor.prepare(some)).result()
         vectors.append(made.segment_vector)
-        stops = np.cumsum([sample.num_segments for sample in some])
-        num_tokens += np.split(made.segment_num_tokens, stops[:-1])
+        num_tokens += np.split(made.segment_num_tokens, np.cumsum([sample.num_segments for sample in some])[:-1])
     return np.concatenate(vectors), num_tokens
 
 
 def _values(samples: Sequence[Sample], vectors: Vectors, num_tokens: Sequence[Int32Array]) -> FloatArray:
-    """Return each sample's value by the default settings."""
     stops = np.cumsum([sample.num_segments for sample in samples])
     parts = [rows.astype(np.float64) for rows in np.split(vectors, stops[:-1])]
     scored = [
@@ -177,9 +175,8 @@ def examine_storage(job: DoctorJob, seen: Seen) -> Finding | None:
     )
     figures = {"mean": float(difference.mean()), "largest": float(difference.max())}
     if difference.max() > STORAGE_WARNING:
-        return Finding(
-            "storage", "warn", text, "For duplicates and diversity, --storage int8 or float16 is finer.", figures
-        )
+        remedy = "For duplicates and diversity, --storage int8 or float16 is finer."
+        return Finding("storage", "warn", text, remedy, figures)
     return Finding("storage", "ok", text, "", figures)
 
 

@@ -34,22 +34,23 @@ def choose_engine(
 ) -> EngineChoice:
     """Return the engine for what was asked and what the environment offers.
 
-    A rank under torchrun or srun does its shard in this process, on its own GPU. Otherwise several GPUs mean one
-    worker each, and a single device, or one that was named, means this process. A shard that was given says only
-    which units are meant, not where they run. An engine elsewhere that was named does the work whatever there is here.
+    A rank of torchrun or srun does its shard here, on its own GPU. Otherwise several GPUs mean one worker each, and one
+    device, or a named one, this process. A shard that is given says which units are meant, not where they run;
+    an engine elsewhere that is named does the work whatever there is here.
     """
     rank = None if shard is not None else rank_in(environment)
     if elsewhere is not None:
         if rank is not None:
-            raise SettingError(
-                f"--engine {elsewhere.name} under torchrun or srun: one process hands out all units, start it once."
-            )
+            why = "one process hands out all units, start it once"
+            raise SettingError(f"--engine {elsewhere.name} under torchrun or srun: {why}.")
         return EngineChoice(options, shard or (0, 1), elsewhere)
     if rank is not None:
         if workers is not None:
             raise SettingError("--workers has no meaning for a rank of torchrun or srun: each rank is one worker.")
         i, n, local = rank
-        return EngineChoice(options.model_copy(update={"device": _device_of_rank(options, local, environment)}), (i, n))
+        if options.device in ("auto", "cuda") and (gpus := _gpus(environment)):
+            options = options.model_copy(update={"device": f"cuda:{local % len(gpus)}"})
+        return EngineChoice(options, (i, n))
     devices = _devices(options, workers, environment)
     engine = EngineOptions("processes", devices=devices) if devices else EngineOptions("here")
     return EngineChoice(options, shard or (0, 1), engine)
@@ -65,17 +66,9 @@ def _devices(options: RunOptions, workers: int | None, environment: Mapping[str,
     if workers is None:
         return tuple(gpus) if len(gpus) > 1 else ()
     if gpus and workers > len(gpus):
-        raise SettingError(
-            f"--workers {workers}, but the number of visible GPUs is {len(gpus)}; give at most one worker a GPU."
-        )
+        seen = f"the number of visible GPUs is {len(gpus)}"
+        raise SettingError(f"--workers {workers}, but {seen}; give at most one worker a GPU.")
     return tuple(gpus[:workers]) if gpus else ("cpu",) * workers
-
-
-def _device_of_rank(options: RunOptions, local: int, environment: Mapping[str, str]) -> str:
-    if options.device not in ("auto", "cuda"):
-        return options.device
-    gpus = _gpus(environment)
-    return f"cuda:{local % len(gpus)}" if gpus else options.device
 
 
 def rank_in(environment: Mapping[str, str]) -> tuple[int, int, int] | None:

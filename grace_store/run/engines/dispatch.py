@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from grace_store.base.errors import WorkerDied
 from grace_store.base.events import Listener, Rated, UnitCommitted, Warned
+from grace_store.base.text import counted
 
 DEATHS_PER_UNIT = 2
 """A unit that was alone on a worker in this number of deaths is given up: it would kill every worker in turn."""
@@ -104,15 +105,13 @@ class Dispatch:
         is_known = any(rate.samples_per_second for rate in rates)
         if len(rates) == len(workers) and is_known and not self._has_told_rate:
             self._has_told_rate = True
-            self.listener(
-                Rated(sum(rate.samples_per_second for rate in rates), sum(rate.tokens_per_second for rate in rates))
-            )
+            samples = sum(rate.samples_per_second for rate in rates)
+            self.listener(Rated(samples, sum(rate.tokens_per_second for rate in rates)))
 
     def lost(self, worker: Worker, *, words: str, in_order: bool, num_workers: int) -> bool:
         """Put back what a worker that ended had under way; return whether there is use for another in its place.
 
-        in_order: it ended as one does that was told to. words say how it ended, unless it did so itself; num_workers is
-        how many there are at most.
+        in_order: it ended as it was told to. words: how it ended, unless it said so. num_workers: the most there are.
         """
         self.confirm()
         units = self._uncommitted(worker)
@@ -142,13 +141,10 @@ class Dispatch:
 
     def _uncommitted(self, worker: Worker) -> list[int]:
         """Return what a worker that ended had under way, and tell of units that it committed but could not report."""
-        units = []
-        for unit in sorted(worker.in_flight):
-            if (committed := self.find_committed(unit)) is not None:
-                self.listener(committed)
-            else:
-                units.append(unit)
-        return units
+        committed = {unit: self.find_committed(unit) for unit in sorted(worker.in_flight)}
+        for event in filter(None, committed.values()):
+            self.listener(event)
+        return [unit for unit, event in committed.items() if event is None]
 
     def _suspect(self, units: Sequence[int]) -> None:
         """Put units that were under way in a death at the end of the queue, to be done alone; or give them up."""
@@ -167,4 +163,6 @@ class Dispatch:
                 f"{self._last_words} Run the same command to try those units again."
             )
         if self.waiting and not self.stop.is_set():
-            raise WorkerDied(f"No worker is left, and {len(self.waiting)} units are to do. {self._last_words}")
+            raise WorkerDied(
+                f"No worker is left, with {counted(len(self.waiting), 'unit')} still to do. {self._last_words}"
+            )

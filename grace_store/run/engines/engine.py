@@ -87,7 +87,6 @@ class Engine(Protocol):
 
     def run(self, work: Work) -> None:
         """Run the units, or return early if asked to stop; raise WorkerDied at the end if some could not be done."""
-        ...
 
     @contextmanager
     def tasks(self, options: EngineOptions, threads: int | None, listener: Listener) -> Iterator[Threads]:

@@ -35,13 +35,9 @@ class _Run:
         self._job = work.job
         self._units = work.units
         self._environments = [device_environment(device) for device in work.engine.devices]
-        self._dispatch = Dispatch(
-            work.job.options.queue_units,
-            partial(find_committed, work.view),
-            work.lease.confirm,
-            work.listener,
-            work.stop,
-        )
+        found = partial(find_committed, work.view)
+        queue_units, confirm = work.job.options.queue_units, work.lease.confirm
+        self._dispatch = Dispatch(queue_units, found, confirm, work.listener, work.stop)
         self._messages: queue.Queue[tuple[_Process, dict[str, Any] | None]] = queue.Queue()
         self._workers: list[_Process] = []
 
@@ -61,16 +57,11 @@ class _Run:
         self._dispatch.conclude()
 
     def _start(self, number: int, job: WorkerJob) -> None:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "grace_store.run.engines.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            env={**os.environ, **self._environments[number]},
-            # Ctrl-C in the terminal is for the parent alone, which lets workers finish their units.
-            start_new_session=True,
-        )
+        command = [sys.executable, "-m", "grace_store.run.engines.worker"]
+        lines: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+        environment = {**os.environ, **self._environments[number]}
+        # Ctrl-C in the terminal is for the parent alone, which lets workers finish their units.
+        process = subprocess.Popen(command, env=environment, start_new_session=True, **lines)
         worker = _Process(f"Worker {number}", str(number), number=number, process=process)
         self._workers.append(worker)
         self._send(worker, job.model_dump_json())
@@ -117,7 +108,6 @@ class _Run:
             worker.process.stdin.flush()
 
     def _close(self, worker: _Process) -> None:
-        """Wait for a worker that has ended and let go of its pipes."""
         worker.process.wait()
         self._end(worker)
         assert worker.process.stdout is not None
@@ -138,8 +128,7 @@ def device_environment(device: str) -> dict[str, str]:
 
 class _Processes(Engine):
     def run(self, work: Work) -> None:
-        devices = work.engine.devices
-        if not devices:
+        if not (devices := work.engine.devices):
             raise SettingError("The engine of processes needs devices: one process is started for each.")
         work.listener(Note(f"Starting {counted(len(devices), 'worker')} on {', '.join(devices)}."))
         _Run(work).finish()

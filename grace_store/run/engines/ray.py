@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,18 +55,11 @@ class _Run:
     """Actors of a Ray cluster, and the calls that they have not answered yet."""
 
     def __init__(self, work: Work) -> None:
+        self._work = work
         self._job = work.job
-        self._units = work.units
-        self._options = work.engine
-        self._listener = work.listener
-        self._stop = work.stop
-        self._dispatch = Dispatch(
-            work.job.options.queue_units,
-            partial(find_committed, work.view),
-            work.lease.confirm,
-            work.listener,
-            work.stop,
-        )
+        found = partial(find_committed, work.view)
+        queue_units, confirm = work.job.options.queue_units, work.lease.confirm
+        self._dispatch = Dispatch(queue_units, found, confirm, work.listener, work.stop)
         self._actors: list[_Actor] = []
         self._calls: dict[Any, _Call] = {}
         self._ray: Any = None
@@ -78,13 +71,17 @@ class _Run:
 
     def finish(self) -> None:
         """Run the units; raise WorkerDied at the end if some could not be done."""
-        self._dispatch.waiting.extend(self._units)
-        with joined_cluster(self._options.address) as self._ray:
+        self._dispatch.waiting.extend(self._work.units)
+        with joined_cluster(self._work.engine.address) as self._ray:
             self._actor_class = self._ray.remote(_actor_class())
-            self._amounts = needed_resources(self._job.options, has_gpus=self._has_gpus())
-            self._job = self._job.model_copy(update={"options": placed_options(self._job.options, self._amounts)})
+            # A cluster may get its GPUs later, one machine not.
+            has_gpus = bool(self._work.engine.address) or any(each["Resources"].get("GPU") for each in self._alive())
+            self._amounts = needed_resources(self._job.options, has_gpus=has_gpus)
+            on_cpus = {"device": "cpu", "threads": int(self._amounts.get("CPU", 0))}
+            placed = {"device": "cuda"} if "GPU" in self._amounts else on_cpus
+            self._job = self._job.model_copy(update={"options": self._job.options.model_copy(update=placed)})
             try:
-                while self._is_open():
+                while self._actors or (self._dispatch.waiting and not self._work.stop.is_set() and self._has_hope()):
                     self._start_actors()
                     self._take_answers()
                     self._dispatch.feed(list(self._actors), self._send, self._end)
@@ -94,16 +91,9 @@ class _Run:
                     self._drop(actor)
         self._dispatch.conclude()
 
-    def _is_open(self) -> bool:
-        return bool(self._actors) or (bool(self._dispatch.waiting) and not self._stop.is_set() and self._has_hope())
-
     def _has_hope(self) -> bool:
-        """Return whether workers may start somewhere: not if there are nodes, and all of them were tried in vain."""
+        """Return whether workers may start somewhere: not if workers failed to start on every node that is there."""
         return bool(self._nodes()) or not self._dispatch.left_out
-
-    def _has_gpus(self) -> bool:
-        """Return whether workers are for GPUs if it is not said: a cluster may get its GPUs later, one machine not."""
-        return self._options.address is not None or any(node["Resources"].get("GPU") for node in self._alive())
 
     def _alive(self) -> list[dict[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"]]
@@ -121,25 +111,21 @@ class _Run:
 
     def _start_actors(self) -> None:
         """Ask for an actor wherever there is room for one; Ray places it, now or when there is."""
-        if self._stop.is_set() or not self._dispatch.waiting or not self._has_hope():
+        if self._work.stop.is_set() or not self._dispatch.waiting or not self._has_hope():
             return
         room = sum(
             int(min(node["Resources"][name] / amount for name, amount in self._amounts.items()))
             for node in self._nodes()
         )
         # One too many is asked for where there is no room at all, so that a cluster that can grow does.
-        wanted = max(1, room) if self._options.workers is None else self._options.workers
+        wanted = max(1, room) if self._work.engine.workers is None else self._work.engine.workers
         num_starting = sum(actor.rate is None for actor in self._actors)
         for _ in range(min(wanted - len(self._actors), len(self._dispatch.waiting) - num_starting)):
             self._start()
 
     def _start(self) -> None:
-        options: dict[str, Any] = {
-            "num_cpus": self._amounts.get("CPU", 0),
-            "num_gpus": self._amounts.get("GPU", 0),
-            "max_concurrency": 4,
-            "max_restarts": 0,
-        }
+        options: dict[str, Any] = {"max_concurrency": 4, "max_restarts": 0}
+        options |= {f"num_{name.lower()}s": self._amounts.get(name, 0) for name in ("CPU", "GPU")}
         if avoided := self._dispatch.left_out - {NOWHERE}:
             options["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(avoided))})"}
         actor = _Actor("A worker", NOWHERE, handle=self._actor_class.options(**options).remote())
@@ -156,7 +142,7 @@ class _Run:
             self._dispatch.left_out.add(actor.place)
             self._lose(actor, f"It has {' and '.join(different)}: different code must not write into one store.")
             return
-        self._listener(Note(f"A worker starts on {place['host']}."))
+        self._work.listener(Note(f"A worker starts on {place['host']}."))
         # Those that come later go without a trial, as it may have been the trial's samples that killed one.
         trial = None if self._has_begun else self._job.trial_unit
         self._call(actor, "start", self._job.model_copy(update={"trial_unit": trial}).model_dump_json())
@@ -174,7 +160,6 @@ class _Run:
             self._call(actor, "end")
 
     def _drop(self, actor: _Actor) -> None:
-        """Let go of an actor, alive or dead."""
         if actor in self._actors:
             self._actors.remove(actor)
         self._calls = {ref: call for ref, call in self._calls.items() if call.actor is not actor}
@@ -197,15 +182,14 @@ class _Run:
 
     def _take_answers(self) -> None:
         if not self._calls:
-            self._stop.wait(POLL_SECONDS)
+            self._work.stop.wait(POLL_SECONDS)
             return
         refs = list(self._calls)
         ready, _ = self._ray.wait(refs, num_returns=1, timeout=POLL_SECONDS)
         if ready:
             ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
         for ref in ready:
-            call = self._calls.pop(ref, None)  # an answer before it may have been the actor's last
-            if call is not None:
+            if call := self._calls.pop(ref, None):  # an answer before it may have been the actor's last
                 self._take_answer(call, ref)
 
     def _take_answer(self, call: _Call, ref: Any) -> None:
@@ -247,33 +231,27 @@ class _Run:
 
     def _wait_for_nodes(self) -> None:
         """Say that no node has room for a worker, once that has lasted; give up when it has lasted too long."""
-        if self._stop.is_set() or not self._dispatch.waiting or any(each.place != NOWHERE for each in self._actors):
+        if (
+            self._work.stop.is_set()
+            or not self._dispatch.waiting
+            or any(each.place != NOWHERE for each in self._actors)
+        ):
             self._alone_since, self._has_told_alone = None, False
             return
         now = time.monotonic()
         self._alone_since = self._alone_since or now
-        lasted, limit = now - self._alone_since, self._options.wait_seconds
+        lasted, limit = now - self._alone_since, self._work.engine.wait_seconds
         what = "GPU" if "GPU" in self._amounts else "CPU"
         num_units = counted(len(self._dispatch.waiting), "unit")
         if limit is not None and lasted > limit:
-            raise WorkerDied(
-                f"No node with a free {what} was there for {limit / 60:g} minutes, and {num_units} are to do. Run the "
-                "same command when there is one."
-            )
+            waited = f"No node with a free {what} was there for {limit / 60:g} minutes"
+            raise WorkerDied(f"{waited}, with {num_units} still to do. Run the same command when there is one.")
         has_nodes = bool(self._nodes())
         if not self._has_told_alone and (lasted > NO_ROOM_SECONDS or not has_nodes):
             self._has_told_alone = True
             hint = "" if what == "CPU" or has_nodes else " (--device cpu does without)"
-            self._listener(
-                Note(f"No node of the cluster has a free {what}{hint}. Waiting for one: {num_units} are to do.")
-            )
-
-
-def placed_options(options: RunOptions, amounts: Mapping[str, float]) -> RunOptions:
-    """Return the options of a worker that was given these resources of a node."""
-    if "GPU" in amounts:
-        return options.model_copy(update={"device": "cuda"})
-    return options.model_copy(update={"device": "cpu", "threads": int(amounts["CPU"])})
+            told = f"No node of the cluster has a free {what}{hint}. Waiting for one: {num_units} still to do."
+            self._work.listener(Note(told))
 
 
 def needed_resources(options: RunOptions, *, has_gpus: bool) -> dict[str, float]:
@@ -286,8 +264,7 @@ def needed_resources(options: RunOptions, *, has_gpus: bool) -> dict[str, float]
 
 
 def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _actor_class() -> type:

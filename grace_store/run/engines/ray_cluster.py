@@ -25,10 +25,7 @@ _TALKING_THREAD = "ray_listen_error_messages"
 
 @contextmanager
 def joined_cluster(address: str | None) -> Iterator[Any]:
-    """Yield the module ray, connected to the cluster at an address ("auto": that of this machine's node).
-
-    Without an address to one that is started here and ends with this. A process that is connected already stays so.
-    """
+    """Yield ray, connected to the cluster at an address; without one, to a cluster of this machine for the time."""
     _prepare_environment(is_local=address is None)
     ray: Any = importlib.import_module("ray")
     if ray.is_initialized():

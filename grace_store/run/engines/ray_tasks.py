@@ -1,7 +1,4 @@
-"""Work on the blocks of a store as tasks of a Ray cluster, with the results in order.
-
-A task opens the store where it runs: what is sent holds a store only by its location.
-"""
+"""Work on a store's blocks as tasks of a Ray cluster, in order; each opens the store, known by its location, there."""
 
 from __future__ import annotations
 
@@ -61,13 +58,11 @@ class RayTasks:
                     self._listener(Note("No node of the cluster has a CPU. Waiting for one."))
             return self._ray.get(ref)
         except errors.RayTaskError as error:
-            cause = error.cause
-            if isinstance(cause, (GraceStoreError, OSError)):
-                raise cause from None
+            if isinstance(error.cause, (GraceStoreError, OSError)):
+                raise error.cause from None
             raise
         except errors.RayError as error:
-            reason = " ".join(str(error).split())
-            raise WorkerDied(f"A task on the cluster could not be done: {reason}") from None
+            raise WorkerDied(f"A task on the cluster could not be done: {' '.join(str(error).split())}") from None
 
 
 _opened: tuple[str, Any] = ("", None)

@@ -56,8 +56,8 @@ class UnitRunner:
         except BaseException as error:
             # Nobody sees this machine's log who does not look for it.
             last = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{last.filename}:{last.lineno}"
-            self._say({"event": "Failed", "text": f"{type(error).__name__}: {error} ({place})."})
+            text = f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})."
+            self._say({"event": "Failed", "text": text})
             raise
         finally:
             self._say({"event": ENDED, "in_order": in_order})

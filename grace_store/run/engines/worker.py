@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
 
 from grace_store.base.child_process import die_with_parent
 from grace_store.base.errors import GraceStoreError, NotAStore
@@ -25,14 +25,14 @@ from grace_store.base.events import Listener, Rated
 from grace_store.data.dataset import Dataset
 from grace_store.read.records import UnitLoader
 from grace_store.run.engines.engine import RunLock, WorkerJob
-from grace_store.run.estimate import trial_rate
-from grace_store.run.model_door import model_door
+from grace_store.run.model_door import Extractor, model_door
 from grace_store.run.pipeline import Feed, QueueFeed, run_pipeline
 from grace_store.store.backend import LocalBackend
 from grace_store.store.lock import Lease
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import UnitWriter
 
+TRIAL_SAMPLES = 8
 VISIBLE_SECONDS = 60.0
 """By when a network file system shows on one machine what was written on another."""
 
@@ -46,34 +46,25 @@ def run_on_pipes() -> int:
     job = WorkerJob.model_validate_json(sys.stdin.readline())
     die_with_parent(job.parent)
     feed = QueueFeed()
-    threading.Thread(target=_read_units, args=(feed,), daemon=True).start()
-    return 0 if run_worker(job, feed, _Speaker(out)) else 1
 
+    def read_units() -> None:
+        for line in sys.stdin:
+            feed.put(int(line))
+        feed.end()
 
-class _Speaker:
-    """Writes messages as lines; called from more than one thread."""
+    threading.Thread(target=read_units, daemon=True).start()
+    lock = threading.Lock()  # of the output, as more than one thread says something
 
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._lock = threading.Lock()
+    def say(message: dict[str, Any]) -> None:
+        with lock:
+            out.write(json.dumps(message) + "\n")
+            out.flush()
 
-    def __call__(self, message: dict[str, Any]) -> None:
-        with self._lock:
-            self._out.write(json.dumps(message) + "\n")
-            self._out.flush()
-
-
-def _read_units(feed: QueueFeed) -> None:
-    for line in sys.stdin:
-        feed.put(int(line))
-    feed.end()
+    return 0 if run_worker(job, feed, say) else 1
 
 
 def run_worker(job: WorkerJob, feed: Feed, say: Callable[[dict[str, Any]], None]) -> bool:
-    """Run the units of a feed, saying what is ready and committed; return whether it came to the end of them.
-
-    If not, it has said why. say is called from more than one thread.
-    """
+    """Run a feed's units, saying what is ready and committed, from several threads; False if it failed and said why."""
     try:
         view = _open_view(job)
         with Dataset.open(list(job.data)) as dataset:
@@ -97,9 +88,8 @@ def _open_view(job: WorkerJob) -> SignalView:
 
 def run_units(job: WorkerJob, view: SignalView, dataset: Dataset, feed: Feed, listener: Listener) -> None:
     """Load the model, time it on a few samples, and run the units of a feed. Several threads call the listener."""
-    extractor = model_door(job.door).open_extractor(
-        job.model, view.signal.spec, job.options, adapter=job.adapter, images=job.images
-    )
+    door, spec = model_door(job.door), view.signal.spec
+    extractor = door.open_extractor(job.model, spec, job.options, adapter=job.adapter, images=job.images)
     loader = UnitLoader(view.store, dataset)
     unknown = Rated(samples_per_second=0.0, tokens_per_second=0.0)
     listener(unknown if job.trial_unit is None else trial_rate(view, loader, extractor, job.trial_unit))
@@ -117,6 +107,16 @@ def _check_same_store(store: Store, lock: RunLock) -> None:
                 "not there. Put the store where every node sees it, on a shared disk or an object store."
             )
         time.sleep(1.0)
+
+
+def trial_rate(view: SignalView, loader: UnitLoader, extractor: Extractor, unit: int) -> Rated:
+    """Time the first few samples of a unit."""
+    start, _ = view.store.plan.unit_range(unit)
+    samples = loader.read(start, min(start + TRIAL_SAMPLES, view.store.plan.num_samples))
+    began = time.perf_counter()
+    signals = extractor.compute(extractor.prepare(samples)).result()
+    seconds = max(time.perf_counter() - began, 1e-9)
+    return Rated(samples_per_second=len(samples) / seconds, tokens_per_second=signals.num_tokens / seconds)
 
 
 if __name__ == "__main__":
