@@ -78,8 +78,8 @@ from grace_store.values.diversity_spec import DiversitySpec as DiversitySpec
 from grace_store.values.grid import Grid as Grid
 from grace_store.values.grid import SweepSpec as SweepSpec
 from grace_store.values.length_bias import LengthAudit as LengthAudit
-from grace_store.values.methods.heuristic_spec import HeuristicSpec as HeuristicSpec
-from grace_store.values.methods.influence_spec import InfluenceSpec as InfluenceSpec
+from grace_store.values.methods.method_spec import HeuristicSpec as HeuristicSpec
+from grace_store.values.methods.method_spec import InfluenceSpec as InfluenceSpec
 from grace_store.values.score_spec import ScoreSpec as ScoreSpec
 
 __version__: str

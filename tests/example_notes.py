@@ -37,12 +37,10 @@ from grace_store.artifacts.notes import (
 )
 from grace_store.base.documents import Document
 from grace_store.likeness.coverage import RandomInterval
-from grace_store.values.agreement import Agreement
+from grace_store.values.agreement import Agreement, Survival
 from grace_store.values.grid import Grid, SweepSpec
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
-from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec
 from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.survival import Survival
 
 MADE_FROM = {"store": "s.zarr", "plan_sha256": "0" * 64, "num_units": 2, "partial": False}
 SIGNAL = NamedSignal(name="base", sha256="1" * 64, num_units=2)

@@ -12,8 +12,7 @@ import pytest
 from grace_store.artifacts.notes import ScoresNote, SubsetSpec
 from grace_store.base.documents import Document, parse_document
 from grace_store.base.errors import DataError
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
-from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec
 from grace_store.values.score_spec import ScoreSpec
 from tests.example_notes import DIVERSITY, EXAMPLES, INFLUENCE, SCORES, SUBSET
 

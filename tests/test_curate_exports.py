@@ -22,7 +22,7 @@ from grace_store.curate.score import score
 from grace_store.curate.select import RankRequest, select
 from grace_store.data.dataset import Dataset
 from grace_store.run.extract import extract
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
+from grace_store.values.methods.method_spec import HeuristicSpec
 from tests.exported import PNG, chosen_lines, everything, mmathcot, scored_store, traces_with_image
 from tests.jobs import make_job
 

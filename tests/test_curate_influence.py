@@ -29,8 +29,7 @@ from grace_store.read import vectors as vector_blocks
 from grace_store.read.vectors import VectorReader
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
-from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec
 from tests.gradient_stores import (
     DIMENSION,
     add_gradients,

@@ -45,7 +45,7 @@ from grace_store.run.plan import plan
 from grace_store.run.warmup import _held, warmup
 from grace_store.run.warmup_samples import choose_samples, order_steps
 from grace_store.store.opened import Store
-from grace_store.values.random_values import random_values
+from grace_store.values.methods.random import random_values
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import picture, tiny_vision_model
 from tests.warmups import NUM_SAMPLES, NUM_STEPS, OPTIONS, REQUEST, content, make_inputs, make_job, write_traces

@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 
 from grace_store.base.documents import Count, Document, Number
 from grace_store.base.settings import Frozen
-from grace_store.values.agreement import Agreement
-from grace_store.values.survival import Survival
+from grace_store.values.agreement import Agreement, Survival
 
 
 class SpaceFidelity(Frozen):

@@ -23,8 +23,8 @@ from grace_store.base.text import counted
 from grace_store.read.records import columns_of_rows
 from grace_store.store.opened import Store
 from grace_store.values.flags import flag_names
-from grace_store.values.gram import offsets_of
-from grace_store.values.length_bias import Length, lengths_of, step_token_totals
+from grace_store.values.gram import offsets_of, sum_by_sample
+from grace_store.values.length_bias import Length, lengths_of
 from grace_store.values.ranking import balanced_order, rank
 
 COLUMNS = {
@@ -93,7 +93,7 @@ class ScoreTable:
         """The lengths that a value may follow: all three, or two where the tokens of steps are not known."""
         if self.table["step_num_tokens"].null_count:
             return lengths_of(self.num_steps, self.num_tokens, None)
-        totals = step_token_totals(self.flat("step_num_tokens"), self.num_steps)
+        totals = sum_by_sample(self.num_steps, self.flat("step_num_tokens"))
         return lengths_of(self.num_steps, self.num_tokens, totals)
 
     @property

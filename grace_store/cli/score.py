@@ -14,8 +14,7 @@ from grace_store.cli.console import harmless, print_result
 from grace_store.cli.options import FILE, OUT_FILE, PLACE, TEXT, command, given, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.methods import METHODS
-from grace_store.values.methods.influence_spec import InfluenceSpec
-from grace_store.values.methods.method_spec import parse_spec
+from grace_store.values.methods.method_spec import InfluenceSpec, parse_spec
 
 if TYPE_CHECKING:
     from grace_store.artifacts.notes import ScoresNote

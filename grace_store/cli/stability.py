@@ -14,7 +14,7 @@ from grace_store.cli.options import COUNT, NATURAL, TEXT, command, option
 
 if TYPE_CHECKING:
     from grace_store.curate.stability import Stability
-    from grace_store.values.survival import Survival
+    from grace_store.values.agreement import Survival
 
 
 @command(

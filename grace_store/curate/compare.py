@@ -13,7 +13,7 @@ from grace_store.artifacts.subset_file import WrittenSubset, read_subset
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.files import write_lines
 from grace_store.curate.select import RankRequest, rank_samples
-from grace_store.values.overlap import jaccard
+from grace_store.values.agreement import jaccard
 from grace_store.values.ranking import Ratio
 
 

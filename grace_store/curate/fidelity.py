@@ -25,13 +25,11 @@ from grace_store.read.samples import samples_at
 from grace_store.run.model_door import PROXY, model_door
 from grace_store.run.open_signal import check_same
 from grace_store.store.opened import SignalView, Store
-from grace_store.values.agreement import agreement, scores_of
-from grace_store.values.methods.grace import RaggedScores
-from grace_store.values.overlap import jaccard_by_chance
-from grace_store.values.random_values import random_values
+from grace_store.values.agreement import agreement, jaccard_by_chance, survival
+from grace_store.values.methods.grace import RaggedScores, score_grams
+from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import Ratio, budget, rank
 from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.survival import survival
 
 MIN_SAMPLES = 8
 NOTE_SECONDS = 10.0
@@ -107,8 +105,8 @@ def fidelity(
     found = _gradients(view, _choose(view, request.num_samples, request.seed), request, listener)
     samples = samples_at(view, found.positions)
     proxy, tokens = [each.gram for each in samples], [each.num_tokens for each in samples]
-    scores = {"proxy": scores_of(proxy, tokens, request.spec)}
-    scores |= {space: scores_of(grams, tokens, request.spec) for space, grams in found.grams.items()}
+    scores = {"proxy": score_grams(proxy, tokens, request.spec)}
+    scores |= {space: score_grams(grams, tokens, request.spec) for space, grams in found.grams.items()}
     document = FidelityDocument(
         store=opened.location,
         plan_sha256=opened.plan.digest(),

@@ -29,12 +29,13 @@ from grace_store.read.signal_choice import Signals
 from grace_store.read.vectors import UnitVectors, VectorReader
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
-from grace_store.values.directions import combine_checkpoints, products
+from grace_store.values.combine import combine_signals
+from grace_store.values.directions import products
 from grace_store.values.flags import Flag
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.cadc import capability_directions, joined_pairs, self_influence_slopes, trajectories
-from grace_store.values.methods.influence_spec import InfluenceSpec
 from grace_store.values.methods.method import InfluenceMethod, Influences, Valued
+from grace_store.values.methods.method_spec import InfluenceSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class PoolProducts:
             squared[number, done] = found.length[done].astype(np.float64) ** 2
             tokens = np.where(tokens == 0, found.num_tokens, tokens)
         flags[has.any(axis=0) & ~np.asarray(has.all(axis=0))] |= np.uint8(Flag.MISSING_SIGNAL)
-        influence = combine_checkpoints(list(parts), self.shares).astype(np.float32)
+        influence = combine_signals(parts, self.shares).astype(np.float32)
         anywhere: BoolArray = np.asarray(has.any(axis=0))
         return anywhere, tokens, influence, self_influence_slopes(squared), flags
 

@@ -9,8 +9,7 @@ from grace_store.base.errors import DataError
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.status import check_planned, why_set_aside
 from grace_store.store.opened import SignalView, Store
-from grace_store.values.gram import pack
-from grace_store.values.methods.grace import score_block
+from grace_store.values.methods.grace import score_grams
 from grace_store.values.score_spec import ScoreSpec
 
 
@@ -67,7 +66,7 @@ def _of_sample(view: SignalView, sample: int, texts: list[str] | None) -> dict[s
 def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str] | None) -> dict[str, Any]:
     gram = view.gram(sample)
     num_tokens = view.segments("segment_num_tokens", sample)
-    scores = score_block(pack(gram[None]), num_tokens[None], spec)
+    scores = score_grams([gram], [num_tokens], spec)
     columns = {name: view.segments(f"segment_{name}", sample) for name in ("span", "loss", "entropy", "hit_rate")}
     num_segments = len(num_tokens)
     segments = []
@@ -83,9 +82,9 @@ def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str] | 
                 "entropy": float(columns["entropy"][i]),
                 "hit_rate": float(columns["hit_rate"][i]),
                 "norm": float(gram[i, i] ** 0.5),
-                "answer_alignment": float(scores.answer_alignment[0, i]) if is_step else None,
-                "history_alignment": float(scores.history_alignment[0, i]) if is_step and i > 0 else None,
-                "step_score": float(scores.step_score[0, i]) if is_step else None,
+                "answer_alignment": float(scores.answer_alignment[i]) if is_step else None,
+                "history_alignment": float(scores.history_alignment[i]) if is_step and i > 0 else None,
+                "step_score": float(scores.step_score[i]) if is_step else None,
             }
         )
     return {"value": float(scores.value[0]), "segments": segments, "gram": gram.tolist()}

@@ -9,7 +9,7 @@ import numpy as np
 from grace_store.base.arrays import FloatArray
 from grace_store.base.errors import DataError
 from grace_store.curate.benchmark_results import Entry, Results
-from grace_store.values.draws import middle_of
+from grace_store.values.agreement import middle_of
 
 NUM_DRAWS = 20_000
 

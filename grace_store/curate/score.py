@@ -31,9 +31,8 @@ from grace_store.values.flags import Flag, flag_names
 from grace_store.values.history import History
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.grace import RaggedScores, score_ragged
-from grace_store.values.methods.influence_spec import InfluenceSpec
 from grace_store.values.methods.method import Heuristic, InfluenceMethod, Responses
-from grace_store.values.methods.method_spec import MethodSpec
+from grace_store.values.methods.method_spec import InfluenceSpec, MethodSpec
 from grace_store.values.score_spec import ScoreSpec
 
 

@@ -18,11 +18,10 @@ from grace_store.read.vectors import VectorReader
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.packed_grams import packed_grams
 from grace_store.store.storages import STORAGES, stored_form
+from grace_store.values.agreement import Survival, jaccard_by_chance, step_survival, survival
 from grace_store.values.methods.grace import score_ragged
-from grace_store.values.overlap import jaccard_by_chance
 from grace_store.values.ranking import Ratio, budget
 from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.survival import Survival, step_survival, survival
 
 MAX_DECODED = 20_000
 """Precision is tried on at most so many samples, in units spread evenly: their vectors have to be read."""

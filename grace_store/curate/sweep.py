@@ -39,9 +39,9 @@ from grace_store.curate.sweep_settings import Setting, SettingValues, resolve_se
 from grace_store.read.blocks import BlockReader, SampleBlock
 from grace_store.read.parallel import Mapper, Threads, map_ordered
 from grace_store.store.opened import Store
+from grace_store.values.agreement import jaccard
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import correlation, mean_ranks
-from grace_store.values.overlap import jaccard
 from grace_store.values.ranking import budget, top_mask
 
 MAX_RANKED = 1 << 17

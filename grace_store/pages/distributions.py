@@ -16,8 +16,9 @@ from grace_store.pages.figures import MAX_POINTS, PlottedSamples
 from grace_store.pages.sections import Cell, Section
 from grace_store.read.signal_choice import stepwise_signals
 from grace_store.store.opened import Store
+from grace_store.values.gram import sum_by_sample
 from grace_store.values.grid import SweepSpec
-from grace_store.values.length_bias import LengthAudit, step_token_totals
+from grace_store.values.length_bias import LengthAudit
 from grace_store.values.score_spec import ScoreSpec
 
 DEFAULT_GRID: dict[str, Any] = {"alpha": (0.1, 0.3, 0.5, 0.7, 0.9, 1.0), "history": ("uniform", "window:3", "ema:0.8")}
@@ -85,8 +86,8 @@ def _means(table: ScoreTable, name: str) -> FloatArray:
     """Return the mean over each sample's steps of a column, without those that have none; NaN if no step has."""
     flat = np.asarray(table.flat(name), dtype=np.float64)
     finite = np.isfinite(flat)
-    totals = step_token_totals(np.where(finite, flat, 0.0), table.num_steps)
-    counts = step_token_totals(finite, table.num_steps)
+    totals = sum_by_sample(table.num_steps, np.where(finite, flat, 0.0))
+    counts = sum_by_sample(table.num_steps, finite)
     means: FloatArray = np.divide(totals, counts, out=np.full(len(totals), np.nan), where=counts > 0)
     return means
 

@@ -17,8 +17,8 @@ from grace_store.pages.figures import matrix_map
 from grace_store.pages.sections import Cell, Section
 from grace_store.run.status import Status
 from grace_store.store.opened import Store
+from grace_store.values.agreement import jaccard
 from grace_store.values.length_bias import rank_correlation
-from grace_store.values.overlap import jaccard
 
 MAX_CORRELATED = 1 << 17
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
-from grace_store.values.random_values import random_values
+from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import rank
 
 _STREAM = 0x7265706F7274

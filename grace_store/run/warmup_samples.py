@@ -10,7 +10,7 @@ import numpy as np
 from grace_store.base.arrays import IntArray
 from grace_store.model.lora.recipe import SampleRef, WarmupSubset
 from grace_store.store.opened import Store
-from grace_store.values.random_values import random_values
+from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import budget, rank
 
 _STREAM = 0x7761726D7570

@@ -13,7 +13,7 @@ from grace_store.values.methods.grace import RaggedScores
 
 
 def combine_signals(values: FloatArray, weights: Sequence[float] | None = None) -> FloatArray:
-    """Return the weighted mean over signals of values (signals, n), equal weights unless given.
+    """Return the weighted mean over signals of values (signals, ...), equal weights unless given.
 
     A sample without a value in one signal has none.
 
@@ -25,7 +25,7 @@ def combine_signals(values: FloatArray, weights: Sequence[float] | None = None) 
         raise SettingError(f"{len(weight)} weights were given for {len(values)} signals: give one each, or none")
     if not (np.isfinite(weight).all() and (weight > 0).all()):
         raise SettingError(f"signal weights {weight.tolist()} are not all finite and above 0")
-    total = np.zeros(values.shape[1])
+    total = np.zeros(values.shape[1:])
     for share, value in zip(weight / weight.sum(), values, strict=True):
         total += share * value
     return total

@@ -6,12 +6,9 @@ one vector, however many samples it has, and a block of samples costs one matrix
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from grace_store.base.arrays import FlagArray, FloatArray, IntArray, Numbers
-from grace_store.values.combine import combine_signals
 from grace_store.values.flags import Flag
 
 ROWS_AT_ONCE = 256
@@ -57,16 +54,6 @@ def products(vectors: Numbers, directions: FloatArray, length: Numbers | None = 
         flags[~usable] |= np.uint8(Flag.NOT_FINITE)
     out[flags & np.uint8(Flag.NOT_FINITE) > 0] = np.nan
     return out, flags
-
-
-def combine_checkpoints(parts: Sequence[FloatArray], weights: Sequence[float]) -> FloatArray:
-    """Return sum_i w_i part_i for parts (n, J) of several checkpoints, w_i the weights' shares.
-
-    >>> combine_checkpoints([np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]])], [1, 3])
-    array([[0.25, 0.75]])
-    """
-    flat = np.stack([part.ravel() for part in parts])
-    return combine_signals(flat, weights).reshape(parts[0].shape)
 
 
 class SubtaskMeans:

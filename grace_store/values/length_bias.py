@@ -13,7 +13,6 @@ from typing import Literal
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, Numbers
-from grace_store.values.gram import offsets_of
 
 Length = Literal["step_length", "response_length", "num_steps"]
 LENGTHS: tuple[Length, ...] = ("step_length", "response_length", "num_steps")
@@ -221,15 +220,3 @@ def _ratio_of_means(length: FloatArray, kept: BoolArray) -> float:
     if not kept.any() or not length.mean():
         return float("nan")
     return float(length[kept].mean() / length.mean())
-
-
-def step_token_totals(step_tokens: Numbers, num_steps: Numbers) -> FloatArray:
-    """Return the number of tokens in each sample's steps from counts that lie flat.
-
-    >>> step_token_totals(np.array([3, 4, 5]), np.array([2, 1]))
-    array([7., 5.])
-    """
-    if not len(num_steps):
-        return np.zeros(0)
-    totals: FloatArray = np.add.reduceat(step_tokens.astype(np.float64), offsets_of(num_steps)[:-1])
-    return totals

@@ -20,9 +20,9 @@ import numpy as np
 
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.values.directions import unit_vectors
-from grace_store.values.methods.influence_spec import InfluenceSpec
 from grace_store.values.methods.less import strongest
 from grace_store.values.methods.method import InfluenceMethod, Influences, Valued
+from grace_store.values.methods.method_spec import InfluenceSpec
 
 
 def trajectories(means: FloatArray, weights: Sequence[float]) -> FloatArray:

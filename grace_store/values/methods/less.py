@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, Numbers
-from grace_store.values.methods.influence_spec import InfluenceSpec
 from grace_store.values.methods.method import InfluenceMethod, Valued
+from grace_store.values.methods.method_spec import InfluenceSpec
 
 
 def strongest(influence: Numbers) -> FloatArray:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, Numbers
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
 from grace_store.values.methods.loss import loss_values
 from grace_store.values.methods.method import Heuristic
+from grace_store.values.methods.method_spec import HeuristicSpec
 
 
 def perplexity_values(num_parts: Numbers, num_tokens: Numbers, loss: Numbers) -> FloatArray:

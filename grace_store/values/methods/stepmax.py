@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
 from grace_store.values.methods.method import Heuristic
+from grace_store.values.methods.method_spec import HeuristicSpec
 
 METHOD = Heuristic(
     name="stepmax",
