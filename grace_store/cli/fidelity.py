@@ -47,7 +47,6 @@ def fidelity(store: str, out: Path | None, figure: Path | None, *, as_json: bool
     from grace_store.artifacts.outputs import check_results
     from grace_store.base.settings import RunOptions
     from grace_store.curate import fidelity as job
-    from grace_store.pages.fidelity_picture import write_fidelity
 
     spec = shared.take_score_spec(settings)
     check_results(store, [out, figure])
@@ -56,7 +55,7 @@ def fidelity(store: str, out: Path | None, figure: Path | None, *, as_json: bool
         layers, data = settings.pop("layers") or 0, settings.pop("data") or None
         request = job.FidelityRequest(spec=spec, num_layer_groups=layers, data=data, options=options, **settings)
         found = job.fidelity(store, request, listener=display)
-    write_fidelity(found, out, figure)
+    job.write_fidelity(found, out, figure)
     written = [path for path in (out, figure) if path is not None]
     print_result(found.document.to_json(), _print, store, found.document, written, as_json=as_json)
 

@@ -15,17 +15,21 @@ from grace_store.artifacts.fidelity_document import (
     SampleAlignments,
     SpaceFidelity,
 )
+from grace_store.artifacts.pictures.panels import Axis, Panel, Point, Series, draw_panels
 from grace_store.base.arrays import FloatArray
+from grace_store.base.documents import write_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, ignore
+from grace_store.base.files import write_text
 from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.base.text import counted
 from grace_store.read.blocks import BlockReader
 from grace_store.read.records import UnitLoader, image_folder, open_dataset
 from grace_store.read.samples import samples_at
 from grace_store.run.model_door import PROXY, model_door
 from grace_store.run.open_signal import check_same
 from grace_store.store.opened import SignalView, Store
-from grace_store.values.agreement import agreement, jaccard_by_chance, survival
+from grace_store.values.agreement import Agreement, agreement, jaccard_by_chance, survival
 from grace_store.values.methods.grace import RaggedScores, score_grams
 from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import Ratio, budget, rank
@@ -33,6 +37,7 @@ from grace_store.values.score_spec import ScoreSpec
 
 MIN_SAMPLES = 8
 NOTE_SECONDS = 10.0
+PANEL_SIDE = 260
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,4 +195,38 @@ def _compare(proxy: RaggedScores, true: RaggedScores, request: FidelityRequest) 
         history_alignment=agreement(proxy.history_alignment, true.history_alignment, proxy.offsets, **drawn),
         value=agreement(proxy.value, true.value, each, **drawn),
         chosen=survival(proxy.value, true.value, request.ratio, **drawn),
+    )
+
+
+def write_fidelity(found: Fidelity, out: Path | None = None, figure: Path | None = None) -> None:
+    """Write every number behind the audit as JSON, and a picture of it as SVG."""
+    if out is not None:
+        write_document(out, found.with_samples())
+    if figure is not None:
+        write_text(figure, fidelity_svg(found))
+
+
+def fidelity_svg(found: Fidelity) -> str:
+    """Return an SVG: alignment with the answer, with history, and values, the proxy's against the gradients'."""
+    panels = [
+        _panel(found, "answer_alignment", "Answer alignment of steps", "steps"),
+        _panel(found, "history_alignment", "History alignment of steps", "steps"),
+        _panel(found, "value", "Value of samples", "samples"),
+    ]
+    amount = f"{counted(found.document.num_samples, 'sample')}, signal {found.document.signal}"
+    return draw_panels(panels, f"The proxy against parameter gradients ({amount})", "Dashed: where both are equal.")
+
+
+def _panel(found: Fidelity, name: str, title: str, what: str) -> Panel:
+    proxy, gradient = (getattr(found.scores[space], name).tolist() for space in ("proxy", "representation"))
+    each: Agreement = getattr(found.document.spaces["representation"], name)
+    return Panel(
+        Axis("proxy"),
+        Axis("whole gradient"),
+        [Series("", [Point(*pair) for pair in zip(proxy, gradient, strict=True)], "dots")],
+        title=title,
+        note=f"rank correlation {each.correlation:.2f}, {each.num_pairs} {what}",
+        width=PANEL_SIDE,
+        height=PANEL_SIDE,
+        equal_axes=True,
     )

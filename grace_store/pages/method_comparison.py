@@ -108,16 +108,9 @@ def methods_section(store: Store, methods: Sequence[NamedTable], status: Status,
         section.text("Give --scores several times to hold methods against each other.")
         return section
     names = [method.name for method in methods]
-    section.figure(
-        "method-overlap",
-        f"Overlap of the best {ratio}",
-        matrix_map(overlap, names, "Jaccard"),
-        "Samples that two methods both choose, over those that either does.",
-    )
-    section.figure(
-        "method-rank-correlation",
-        "Rank correlation",
-        matrix_map(rank_correlations(methods), names, "Spearman", lowest=-1.0),
-        "Over the samples that both methods have a value for.",
-    )
+    caption = "Samples that two methods both choose, over those that either chooses."
+    section.figure("method-overlap", f"Overlap of the best {ratio}", matrix_map(overlap, names, "Jaccard"), caption)
+    picture = matrix_map(rank_correlations(methods), names, "Spearman", lowest=-1.0)
+    caption = "Over the samples that both methods have a value for."
+    section.figure("method-rank-correlation", "Rank correlation", picture, caption)
     return section

@@ -47,8 +47,10 @@ class ReportRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReportInputs:
-    """What was given, all of it made from the store's plan."""
+    """A store, what is asked of it, and what was given for it, all of it made from the store's plan."""
 
+    store: Store
+    request: ReportRequest
     tables: list[ScoreTable]
     sweep: Sweep | None
     duplicates: DuplicateTable | None
@@ -71,7 +73,7 @@ class ReportInputs:
         if diversity is not None:
             check_plan_of(diversity, store, f"measure of diversity {request.diversity}")
         sweep = None if request.sweep is None else read_sweep(store, request.sweep)
-        return cls(tables, sweep, duplicates, diversity, _subsets(store, request.subsets))
+        return cls(store, request, tables, sweep, duplicates, diversity, _subsets(store, request.subsets))
 
 
 def _subsets(store: Store, paths: Sequence[Path]) -> dict[str, IntArray]:
@@ -79,8 +81,7 @@ def _subsets(store: Store, paths: Sequence[Path]) -> dict[str, IntArray]:
         raise DataError(f"{len(paths)} subsets are given, a page shows at most {MAX_SUBSETS}.")
     found = {}
     for path in paths:
-        rows = selected_rows(store, path)
-        if rows is None:
+        if (rows := selected_rows(store, path)) is None:
             raise DataError(f"{path} has no {sidecar_of(path).name} beside it, as `grace-store select` writes it.")
         found[path.name if path.name not in found else str(path)] = rows
     return found
