@@ -36,12 +36,8 @@ def scored(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", EXPORTS)
-def test_an_export_says_in_a_line_what_it_writes(name):
-    kind = EXPORTS[name]
-    assert isinstance(kind, Export)
-    assert kind.about
-    assert "\n" not in kind.about
-    assert not kind.about.endswith(".")
+def test_an_export_is_found_by_its_name(name):
+    assert isinstance(EXPORTS[name], Export)
 
 
 @pytest.mark.parametrize("name", EXPORTS)

@@ -308,3 +308,7 @@ def _check_lists(table: pa.Table, note: ScoresNote, path: Path) -> None:
     for name, (length, thing) in lengths.items():
         if name in table.column_names and pc.any(pc.not_equal(pc.list_value_length(table[name]), length)).as_py():
             raise not_made_by(path, "score", f"{name} has lists without exactly one entry for each {thing}")
+
+
+ScoresLike = ScoreTable | str | Path
+"""A table of scores, or where it is."""

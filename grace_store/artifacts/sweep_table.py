@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +20,7 @@ from grace_store.base.documents import document_metadata, find_document, metadat
 from grace_store.base.errors import DataError
 
 VALUES_SCHEMA = pa.schema(
-    [
-        ("setting", pa.dictionary(pa.int32(), pa.string())),
-        ("row", pa.int64()),
-        ("value", pa.float64()),
-    ]
+    [("setting", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64()), ("value", pa.float64())]
 )
 SAMPLES_SCHEMA = pa.schema(
     [("sample_id", pa.string()), ("row", pa.int64()), ("num_steps", pa.int32()), ("num_tokens", pa.int64())]
@@ -34,19 +29,10 @@ SUMMARY_SCHEMA = pa.schema(
     [
         ("setting", pa.string()),
         ("alpha", pa.float64()),
-        ("history", pa.string()),
-        ("target", pa.string()),
-        ("aggregation", pa.string()),
-        ("signals", pa.string()),
-        ("num_samples", pa.int64()),
-        ("num_with_value", pa.int64()),
-        ("mean", pa.float64()),
-        ("standard_deviation", pa.float64()),
-        ("quantile_05", pa.float64()),
-        ("median", pa.float64()),
-        ("quantile_95", pa.float64()),
-        ("correlation_with_length", pa.float64()),
-        ("correlation_with_num_steps", pa.float64()),
+        *((name, pa.string()) for name in ("history", "target", "aggregation", "signals")),
+        *((name, pa.int64()) for name in ("num_samples", "num_with_value")),
+        *((name, pa.float64()) for name in ("mean", "standard_deviation", "quantile_05", "median", "quantile_95")),
+        *((f"correlation_with_{name}", pa.float64()) for name in ("length", "num_steps")),
         ("command", pa.string()),
     ]
 )
@@ -57,13 +43,6 @@ SAMPLES = "samples.parquet"
 SUMMARY = "summary.parquet"
 OVERLAP = "overlap.parquet"
 SWEEP_NOTE = "sweep.json"
-
-
-class SweepSink(Protocol):
-    """Takes the values of a sweep, block by block."""
-
-    def add(self, samples: pa.Table, row: IntArray, values: FloatArray) -> None:
-        """Add a block: its samples, their rows (n,) and values (settings, n)."""
 
 
 class SweepWriter:
@@ -125,18 +104,8 @@ def write_sweep(folder: Path, note: SweepNote) -> Iterator[SweepWriter]:
         writer.flush()
 
 
-class SweepTables(Protocol):
-    """The values of a sweep and its samples. Threads may share it."""
-
-    def values(self, index: int) -> FloatArray:
-        """Return the values of one setting in the order of the samples."""
-
-    def samples(self) -> pa.Table:
-        """Return the samples: id, row, num_steps, num_tokens."""
-
-
 class HeldTables:
-    """A sweep's tables in memory."""
+    """A sweep's values and samples in memory. Threads may share it."""
 
     def __init__(self, note: SweepNote) -> None:
         self._samples = [SAMPLES_SCHEMA.empty_table()]
@@ -153,14 +122,16 @@ class HeldTables:
         return self
 
     def values(self, index: int) -> FloatArray:
+        """Return the values of one setting in the order of the samples."""
         return np.asarray(self._values[0][index])
 
     def samples(self) -> pa.Table:
+        """Return the samples: id, row, num_steps, num_tokens."""
         return self._samples[0]
 
 
 class FolderTables:
-    """A sweep's tables in its folder, read one setting at a time."""
+    """A sweep's values and samples in its folder, read one setting at a time. Threads may share it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -183,6 +154,9 @@ class FolderTables:
 
     def samples(self) -> pa.Table:
         return read_sweep_table(self._folder, SAMPLES, SAMPLES_SCHEMA)
+
+
+SweepTables = HeldTables | FolderTables
 
 
 def read_sweep_table(folder: Path, name: str, schema: pa.Schema, later: Sequence[str] = ()) -> pa.Table:

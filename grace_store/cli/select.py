@@ -90,8 +90,7 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     """
     from grace_store.artifacts.outputs import check_outputs
     from grace_store.curate.export import ExportRequest, export
-    from grace_store.curate.select import RankRequest, rank_samples
-    from grace_store.curate.subset_sizes import SubsetSizes, subset_paths
+    from grace_store.curate.select import RankRequest, SubsetSizes, rank_samples, subset_paths
 
     sizes = SubsetSizes(*(settings.pop(name) for name in ("ratio", "count", "threshold")))
     by, control, duplicates = (settings.pop(name) for name in ("by", "control", "duplicates"))

@@ -14,10 +14,9 @@ from grace_store.artifacts.diversity_document import (
     Diversity,
     RandomSubsets,
     SubsetDiversity,
-    TradeCurve,
 )
 from grace_store.artifacts.made_from import check_plan_of
-from grace_store.artifacts.score_table import ScoreTable, read_scores
+from grace_store.artifacts.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.artifacts.subset_file import read_subset
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.documents import write_document
@@ -36,8 +35,10 @@ from grace_store.likeness.coverage import (
     random_counts,
     share_touched,
 )
+from grace_store.likeness.points import descriptor_named
 from grace_store.likeness.spread import MAX_VENDI, drawn, nearest_distance, vendi_score
-from grace_store.store.opened import Store
+from grace_store.read.descriptors import DescriptorSpec
+from grace_store.store.opened import Store, StoreLike
 from grace_store.values.ranking import Ratio
 
 NUM_RANDOM = 200
@@ -54,7 +55,7 @@ class DiversityRequest:
 
     subsets: Sequence[str | Path | Subset] = ()
     """Files that ``select`` wrote, scores tables (their best), or subsets in memory."""
-    scores: ScoreTable | str | Path | None = None
+    scores: ScoresLike | None = None
     """A table whose best are measured too, and whose values are those of the pool."""
     ratio: Sequence[Ratio] = ()
     """Shares of that table's best."""
@@ -70,7 +71,7 @@ class DiversityRequest:
 
 
 def diversity(
-    store: Store | str | Path,
+    store: StoreLike,
     request: DiversityRequest | None = None,
     *,
     threads: int | None = None,
@@ -97,15 +98,8 @@ def diversity(
         check_plan_of(each.scores.note, opened, each.what)
     with_values = table if table is not None else chosen[0].scores if chosen else None
     signal = request.signal if with_values is None else with_values.signal_named(request.signal)
-    pool = open_pool(
-        opened,
-        signal=signal,
-        descriptor=request.descriptor,
-        scores=with_values,
-        partial=request.partial,
-        threads=threads,
-        listener=listener,
-    )
+    spec = DescriptorSpec(signal, None if request.descriptor is None else descriptor_named(request.descriptor))
+    pool = open_pool(opened, spec, with_values, partial=request.partial, threads=threads, listener=listener)
     listener(Note("Looking for clusters."))
     clusters = cluster_vectors(pool.vector, request.num_clusters, seed=seed + _MEASURE_STREAM, threads=threads)
     inside = counted(clusters.num_clusters, "cluster")
@@ -113,6 +107,10 @@ def diversity(
     measure = _Measure(pool, clusters, request.num_random, seed)
     places = [pool.places_of(each.scores.row[each.chosen], each.name) for each in chosen]
     value = np.full(len(pool), np.nan) if with_values is None else with_values.values_of(pool.described.row)
+    drawn_curve = None
+    if curve is not None and ranking is not None:
+        listener(Note(f"Drawing a curve of {counted(len(curve.specs()), 'choice')}."))
+        drawn_curve = trade_curve(pool, clusters, ranking, shares[0], curve, threads=threads)
     return Diversity(
         **pool.described.made_by
         | {
@@ -128,7 +126,7 @@ def diversity(
                 for each, mine in zip(chosen, places, strict=True)
             ),
             "clusters": _cluster_shares(pool, clusters, value, places),
-            "curve": _curve(pool, clusters, ranking, shares, curve, threads, listener),
+            "curve": drawn_curve,
         }
     )
 
@@ -154,21 +152,6 @@ def _chosen(subset: str | Path | Subset, number: int) -> _Chosen:
 
 def _best(ranking: Ranking, share: Ratio) -> _Chosen:
     return _Chosen(f"best {share}", ranking.scores, ranking.take(ratio=share).ranked, ranking.scores.what)
-
-
-def _curve(
-    pool: Pool,
-    clusters: Clusters,
-    ranking: Ranking | None,
-    shares: Sequence[Ratio],
-    curve: TradeSpec | None,
-    threads: int | None,
-    listener: Listener,
-) -> TradeCurve | None:
-    if curve is None or ranking is None:
-        return None
-    listener(Note(f"Drawing a curve of {len(curve.specs())} choices."))
-    return trade_curve(pool, clusters, ranking, shares[0], curve, threads=threads)
 
 
 @dataclass(slots=True)
@@ -220,8 +203,8 @@ class _Measure:
     def _measure_random(self, count: int) -> RandomSubsets:
         rng = np.random.default_rng([self.seed, count, 1])
         counts = random_counts(self.clusters.size, count, self.num_random, rng)
-        some = [self._alive[np.sort(rng.choice(len(self._alive), count, replace=False))]
-                for _ in range(min(self.num_random, NUM_RANDOM_SPREAD))]  # fmt: skip
+        num_spread = range(min(self.num_random, NUM_RANDOM_SPREAD))
+        some = [self._alive[np.sort(rng.choice(len(self._alive), count, replace=False))] for _ in num_spread]
         return RandomSubsets(
             share_touched=RandomInterval.of([share_touched(each) for each in counts]),
             expected_share_touched=expected_share_touched(self.clusters.size, count),

@@ -28,7 +28,7 @@ from grace_store.read.records import UnitLoader, image_folder, open_dataset
 from grace_store.read.samples import samples_at
 from grace_store.run.model_door import PROXY, model_door
 from grace_store.run.open_signal import check_same
-from grace_store.store.opened import SignalView, Store
+from grace_store.store.opened import SignalView, Store, StoreLike
 from grace_store.values.agreement import Agreement, agreement, jaccard_by_chance, survival
 from grace_store.values.methods.grace import RaggedScores, score_grams
 from grace_store.values.methods.random import random_values
@@ -90,9 +90,7 @@ class FidelityRequest:
     options: RunOptions = field(default_factory=RunOptions)
 
 
-def fidelity(
-    store: Store | str | Path, request: FidelityRequest | None = None, *, listener: Listener = ignore
-) -> Fidelity:
+def fidelity(store: StoreLike, request: FidelityRequest | None = None, *, listener: Listener = ignore) -> Fidelity:
     """Take whole gradients of a seeded sample of the done ones, and compare their alignments with the stored ones."""
     request = request or FidelityRequest()
     opened = store if isinstance(store, Store) else Store.open(store)
@@ -107,11 +105,11 @@ def fidelity(
         raise SettingError(f"draws {request.draws} is not at least 1")
     ratio = request.ratio
     budget(ratio, 0)  # says so if it is no ratio
-    found = _gradients(view, _choose(view, request.num_samples, request.seed), request, listener)
-    samples = samples_at(view, found.positions)
+    positions, true = _gradients(view, _choose(view, request.num_samples, request.seed), request, listener)
+    samples = samples_at(view, positions)
     proxy, tokens = [each.gram for each in samples], [each.num_tokens for each in samples]
     scores = {"proxy": score_grams(proxy, tokens, request.spec)}
-    scores |= {space: score_grams(grams, tokens, request.spec) for space, grams in found.grams.items()}
+    scores |= {space: score_grams(grams, tokens, request.spec) for space, grams in true.items()}
     document = FidelityDocument(
         store=opened.location,
         plan_sha256=opened.plan.digest(),
@@ -120,7 +118,7 @@ def fidelity(
         num_steps=int(scores["proxy"].offsets[-1]),
         ratio=str(ratio),
         by_chance=jaccard_by_chance(len(proxy), budget(ratio, len(proxy))),
-        spaces={space: _compare(scores["proxy"], scores[space], request) for space in found.grams},
+        spaces={space: _compare(scores["proxy"], scores[space], request) for space in true},
     )
     return Fidelity(document, [each.sample_id for each in samples], scores)
 
@@ -139,13 +137,10 @@ def _choose(view: SignalView, num_samples: int, seed: int) -> list[int]:
     return sorted(int(position) for position in sample[order[:num_samples]])
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    positions: list[int]
-    grams: dict[str, list[FloatArray]]
-
-
-def _gradients(view: SignalView, chosen: Sequence[int], request: FidelityRequest, listener: Listener) -> _Found:
+def _gradients(
+    view: SignalView, chosen: Sequence[int], request: FidelityRequest, listener: Listener
+) -> tuple[list[int], dict[str, list[FloatArray]]]:
+    """Return the positions of the samples that can still be used, and their Grams for each set of parameters."""
     from grace_store.model.gradients.true_gradients import open_gradients
 
     model = request.model or view.signal.origin["model"]
@@ -184,7 +179,7 @@ def _gradients(view: SignalView, chosen: Sequence[int], request: FidelityRequest
             f"{len(positions)} of {len(chosen)} samples can still be used; to correlate anything takes at least "
             f"{MIN_SAMPLES}. Is the dataset, with its images, the one that the store was planned from?"
         )
-    return _Found(positions, grams)
+    return positions, grams
 
 
 def _compare(proxy: RaggedScores, true: RaggedScores, request: FidelityRequest) -> SpaceFidelity:

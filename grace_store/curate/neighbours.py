@@ -16,7 +16,7 @@ from grace_store.base.text import counted
 from grace_store.likeness.nearest import Nearest
 from grace_store.likeness.points import Descriptor
 from grace_store.read.descriptors import DescriptionReader, DescriptorSpec
-from grace_store.store.opened import Store
+from grace_store.store.opened import Store, StoreLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class NeighboursRequest:
 
 
 def neighbours(
-    store: Store | str | Path,
+    store: StoreLike,
     sample: str | Float32Array,
     request: NeighboursRequest | None = None,
     *,

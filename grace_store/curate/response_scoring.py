@@ -8,16 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from grace_store.artifacts.made_from import scores_note
 from grace_store.artifacts.notes import ScoresNote
 from grace_store.artifacts.outputs import Source, sources_of
 from grace_store.artifacts.score_table import ScoreRows
 from grace_store.base.arrays import BoolArray, FlagArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
-from grace_store.curate.scores_note import scores_note
 from grace_store.read.parallel import Threads, map_ordered
 from grace_store.read.signal_choice import SignalWeights
 from grace_store.read.vectors import VectorReader
-from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.combine import combine_signals
 from grace_store.values.flags import Flag
@@ -67,7 +66,7 @@ class ResponseScoring:
 
     def _table(self, start: int) -> tuple[pa.Table, FlagArray]:
         store = self.reader.store
-        stop = min(start + SAMPLES_PER_CHUNK, store.plan.num_samples)
+        stop = self.reader.stop(start)
         row, num_steps = (
             store.column(name, start, stop).astype(np.int64) for name in ("sample_row", "sample_num_steps")
         )

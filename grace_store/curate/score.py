@@ -6,26 +6,31 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, cast, overload
+from typing import TypeAlias, cast, overload
 
 import numpy as np
 import pyarrow as pa
 
-from grace_store.artifacts.made_from import check_made_from, check_plan_of, check_signals_of, open_made_from
+from grace_store.artifacts.made_from import (
+    check_made_from,
+    check_plan_of,
+    check_signals_of,
+    open_made_from,
+    scores_note,
+)
 from grace_store.artifacts.notes import CustomHistory, ScoresNote
 from grace_store.artifacts.outputs import Source, check_outputs, sources_of
 from grace_store.artifacts.score_table import ScoreRows, ScoreTable, read_scores_note, scores_schema, write_scores
 from grace_store.base.arrays import FlagArray, FloatArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, ignore
-from grace_store.curate.influence import prepare_influence
+from grace_store.curate.influence import InfluenceScoring, prepare_influence
 from grace_store.curate.response_scoring import ResponseScoring, are_whole_responses, heuristic_flags
-from grace_store.curate.scores_note import scores_note
 from grace_store.curate.targets import Targets
 from grace_store.read.blocks import BlockReader, SampleBlock
 from grace_store.read.parallel import Threads
 from grace_store.read.signal_choice import Signals, SignalWeights, resolve_signals
-from grace_store.store.opened import Store
+from grace_store.store.opened import Store, StoreLike
 from grace_store.values.combine import combine_scores, combine_signals, placed
 from grace_store.values.flags import Flag, flag_names
 from grace_store.values.history import History
@@ -63,45 +68,24 @@ class ScoreRun:
     note: ScoresNote
 
 
-class Scoring(Protocol):
-    """One scoring: rows of a table in their order, and what the table says of its making."""
-
-    @property
-    def note(self) -> ScoresNote: ...
-
-    @property
-    def sources(self) -> list[Source]:
-        """What a table must not be written over."""
-
-    def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, FlagArray]]:
-        """Yield rows of the table in order, with the samples' flags as numbers."""
+Wanted = ScoreRequest | MethodSpec | None
 
 
 @overload
 def score(
-    store: Store | str | Path,
-    request: ScoreRequest | MethodSpec | None = None,
-    *,
-    out: None = None,
-    threads: Threads = None,
-    listener: Listener = ignore,
+    store: StoreLike, request: Wanted = None, *, out: None = None, threads: Threads = None, listener: Listener = ignore
 ) -> ScoreTable: ...
 
 
 @overload
 def score(
-    store: Store | str | Path,
-    request: ScoreRequest | MethodSpec | None = None,
-    *,
-    out: str | Path,
-    threads: Threads = None,
-    listener: Listener = ignore,
+    store: StoreLike, request: Wanted = None, *, out: str | Path, threads: Threads = None, listener: Listener = ignore
 ) -> ScoreRun: ...
 
 
 def score(
-    store: Store | str | Path,
-    request: ScoreRequest | MethodSpec | None = None,
+    store: StoreLike,
+    request: Wanted = None,
     *,
     out: str | Path | None = None,
     threads: Threads = None,
@@ -122,7 +106,7 @@ def score(
     return ScoreTable(pa.concat_tables([schema.empty_table(), *tables]), scoring.note)
 
 
-def _write(scoring: Scoring, out: Path, threads: Threads) -> ScoreRun:
+def _write(scoring: _Scoring, out: Path, threads: Threads) -> ScoreRun:
     check_outputs([out], scoring.sources)
     num_samples = num_with_value = 0
     counts = np.zeros(256, dtype=np.int64)
@@ -137,21 +121,14 @@ def _write(scoring: Scoring, out: Path, threads: Threads) -> ScoreRun:
     return ScoreRun(out, num_samples, num_with_value, flagged, scoring.note)
 
 
-def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Listener) -> Scoring:
+def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Listener) -> _Scoring:
     """Return the scoring that a method needs, or say why it cannot be."""
     spec, method = request.spec, METHODS[request.spec.method]
     if request.custom_history is not None and (not isinstance(spec, ScoreSpec) or spec.history != "uniform"):
         raise SettingError("custom_history takes the place of GRACE's history: leave that out of the spec")
     if isinstance(method, InfluenceMethod):
-        return prepare_influence(
-            store,
-            cast(InfluenceSpec, spec),
-            request.targets,
-            request.signals,
-            partial=request.partial,
-            threads=threads,
-            listener=listener,
-        )
+        influence, partial = cast(InfluenceSpec, spec), request.partial
+        return prepare_influence(store, influence, request.targets, request.signals, partial, threads, listener)
     if request.targets is not None:
         takers = [name for name, each in METHODS.items() if isinstance(each, InfluenceMethod)]
         raise SettingError(f"a target set is for the methods {', '.join(takers)}: leave it out")
@@ -167,7 +144,7 @@ def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Li
 def replay(
     table: Path,
     out: Path,
-    store: Store | str | Path | None = None,
+    store: StoreLike | None = None,
     *,
     targets: Targets | None = None,
     threads: Threads = None,
@@ -265,6 +242,10 @@ class _BlockScoring:
             step_tokens=block.segment_tokens[~is_answer],
         )
         return rows.to_table(self.note), flags
+
+
+_Scoring: TypeAlias = _BlockScoring | ResponseScoring | InfluenceScoring
+"""What yields the rows of a table in their order, knows its note, and what it must not be written over."""
 
 
 def score_signals(

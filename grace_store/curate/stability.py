@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from grace_store.base.settings import Storage
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.read.parallel import map_ordered
 from grace_store.read.vectors import VectorReader
-from grace_store.store.opened import SignalView, Store
+from grace_store.store.opened import SignalView, Store, StoreLike
 from grace_store.store.packed_grams import packed_grams
 from grace_store.store.storages import STORAGES, stored_form
 from grace_store.values.agreement import Survival, jaccard_by_chance, step_survival, survival
@@ -24,7 +23,7 @@ from grace_store.values.ranking import Ratio, budget
 from grace_store.values.score_spec import ScoreSpec
 
 MAX_DECODED = 20_000
-"""Precision is tried on at most so many samples, in units spread evenly: their vectors have to be read."""
+"""Precision is tried on at most this many samples, in units spread evenly: their vectors have to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +65,7 @@ class StabilityRequest:
         return {"draws": self.draws, "seed": self.seed}
 
 
-def stability(
-    store: Store | str | Path, request: StabilityRequest | None = None, *, threads: int | None = None
-) -> Stability:
+def stability(store: StoreLike, request: StabilityRequest | None = None, *, threads: int | None = None) -> Stability:
     """Choose by one signal, then again with what might have come out otherwise, and compare the subsets."""
     request = request or StabilityRequest()
     opened = store if isinstance(store, Store) else Store.open(store)

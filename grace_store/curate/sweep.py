@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store.artifacts.made_from import check_plan_of
+from grace_store.artifacts.made_from import check_plan_of, signal_notes, store_note
 from grace_store.artifacts.notes import SignalNote, SweepNote
 from grace_store.artifacts.pictures.heat_map import draw_heat_map
 from grace_store.artifacts.sweep_table import (
@@ -23,8 +23,8 @@ from grace_store.artifacts.sweep_table import (
     SWEEP_NOTE,
     FolderTables,
     HeldTables,
-    SweepSink,
     SweepTables,
+    SweepWriter,
     is_sweep,
     read_sweep_table,
     write_sweep,
@@ -38,14 +38,14 @@ from grace_store.base.text import counted
 from grace_store.curate.sweep_settings import Setting, SettingValues, resolve_settings, short_labels
 from grace_store.read.blocks import BlockReader, SampleBlock
 from grace_store.read.parallel import Mapper, Threads, map_ordered
-from grace_store.store.opened import Store
+from grace_store.store.opened import Store, StoreLike
 from grace_store.values.agreement import jaccard
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import correlation, mean_ranks
 from grace_store.values.ranking import budget, top_mask
 
 MAX_RANKED = 1 << 17
-"""Rank correlations are taken over at most so many samples, evenly spread; the report says how many."""
+"""Rank correlations are taken over at most this many samples, evenly spread; the sweep says how many."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -103,7 +103,7 @@ class Sweep:
 
 
 def sweep(
-    store: Store | str | Path,
+    store: StoreLike,
     spec: SweepSpec,
     *,
     out: str | Path | None = None,
@@ -124,7 +124,9 @@ def sweep(
     names = tuple(dict.fromkeys(name for setting in settings for name in setting.weights.names))
     reader = BlockReader(opened, names)
     reader.check_complete(partial=partial)
-    note = _note(reader, spec, settings)
+    signals = {name: SignalNote(**note) for name, note in signal_notes(reader).items()}
+    names_of_settings = tuple(setting.name for setting in settings)
+    note = SweepNote(spec=spec, settings=names_of_settings, signals=signals, **store_note(reader))
     # What the driver has is compared here, wherever it was computed.
     here = None if isinstance(threads, Mapper) else threads
     if out is None:
@@ -182,26 +184,13 @@ def _labels(store: Store, note: SweepNote) -> list[str]:
 
 
 def _stride(num_samples: int) -> int:
-    """Return that every how many-th sample is ranked."""
+    """Return n if every n-th sample is ranked."""
     return max(1, -(-num_samples // MAX_RANKED))
 
 
-def _note(reader: BlockReader, spec: SweepSpec, settings: Sequence[Setting]) -> SweepNote:
-    return SweepNote(
-        spec=spec,
-        settings=tuple(setting.name for setting in settings),
-        store=reader.store.location,
-        plan_sha256=reader.store.plan.digest(),
-        num_units=reader.store.plan.num_units,
-        signals={
-            view.name: SignalNote(sha256=view.signal.identity(), num_units=len(units))
-            for view, units in zip(reader.views, reader.committed, strict=True)
-        },
-        partial=reader.is_partial,
-    )
-
-
-def _add_values(reader: BlockReader, settings: Sequence[Setting], out: SweepSink, threads: Threads) -> None:
+def _add_values(
+    reader: BlockReader, settings: Sequence[Setting], out: HeldTables | SweepWriter, threads: Threads
+) -> None:
     values = SettingValues(settings, reader.names)
 
     def work(block: SampleBlock) -> tuple[pa.Table, IntArray, FloatArray]:

@@ -13,7 +13,7 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import Settings
 from grace_store.base.text import counted
-from grace_store.curate.pool_orders import pool_orders
+from grace_store.curate.pool import pool_orders
 from grace_store.curate.select import Ranking
 from grace_store.likeness.clusters import Clusters
 from grace_store.likeness.coverage import expected_share_touched, occupancy_entropy, random_counts, share_touched

@@ -128,4 +128,4 @@ def _fingerprint(plan_sha256: str) -> str:
     return plan_sha256[:16]
 
 
-EXPORT = Export(about="a folder as Hugging Face datasets saves it", write=_write)
+EXPORT = Export(write=_write)

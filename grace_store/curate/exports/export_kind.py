@@ -44,9 +44,7 @@ class Exported:
 class Export:
     """One way of writing a subset."""
 
-    about: str
-    """What is written, in a line; shown in --help."""
-    write: Callable[[ChosenRecords, Exported], None]
+    write: Callable[[ChosenRecords, Exported], object]
     needs_dataset: bool = True
     """Whether records are read; what does without is written from the table alone."""
     also_writes: Sequence[str] = ()

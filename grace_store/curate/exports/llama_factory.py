@@ -53,7 +53,6 @@ def _dataset_entry(out: Path, *, has_images: bool) -> dict[str, Any]:
 
 
 EXPORT = Export(
-    about="messages and images as LLaMA-Factory reads them, registered in dataset_info.json",
     write=_write,
     also_writes=(DATASET_INFO,),
 )
