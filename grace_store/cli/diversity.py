@@ -30,20 +30,13 @@ if TYPE_CHECKING:
     "grace-store diversity traces.zarr --scores scores.parquet --ratio 0.2 --curve curve.svg",
 )
 @shared.store
-@option(
-    "--subset", PATH, "Subset that `select` wrote, or scores for their best 0.2. [default: none]", "subsets", many=True
-)
+@option("--subset", PATH, "Subset by `select`, or scores for their best 0.2. [default: none]", "subsets", many=True)
 @shared.scores("Table of scores: its best samples are measured, too, and its values are the pool's. [default: none]")
 @option("--ratio", TEXT, "Share of the samples that are the best of --scores. [default: 0.2]", many=True)
 @shared.clusters
 @option("--random", COUNT, "Number of random subsets to compare with.", "num_random", default=200)
 @option("--seed", NATURAL, "Seed of the clusters and of the random subsets.", default=0)
-@option(
-    "--curve",
-    FILE,
-    "Draw and list what coverage costs in value, at the first --ratio. [default: not drawn]",
-    metavar="FILE.svg",
-)
+@option("--curve", FILE, "SVG file: draw and list what coverage costs, at the first --ratio. [default: not drawn]")
 @option("--method", choice(Traded), "Method of diverse selection in --curve. [default: all]", "methods", many=True)
 @option("--weight", float, "Weight of diversity in --curve, 0 to 1. [default: seven from 0 to 1]", "weights", many=True)
 @option("--show", NATURAL, "Number of clusters to list that a subset has too much of, and too little of.", default=3)

@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from grace_store.cli import shared
-from grace_store.cli.config_files import config_option
 from grace_store.cli.console import harmless, out, print_json
-from grace_store.cli.options import COUNT, PLACE, command, option, pick
+from grace_store.cli.options import COUNT, PLACE, command, config_option, option, pick
 from grace_store.cli.progress import ProgressDisplay
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}

@@ -44,9 +44,7 @@ KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"
     "--scores, else earliest]",
 )
 @shared.scores("Table of scores, for --keep value and for --descriptor weighted. [default: none]")
-@option(
-    "--subset", PATH, "Search only among these: a subset, a table of scores, or a file of ids. [default: all samples]"
-)
+@option("--subset", PATH, "Search only among these: a subset, a table of scores, or a file of ids. [default: all]")
 @shared.search
 @option("--seed", NATURAL, "Seed of the search and of a projection. [default: 0]")
 @shared.engine

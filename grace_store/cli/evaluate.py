@@ -20,12 +20,8 @@ if TYPE_CHECKING:
     "grace-store evaluate outputs/random outputs/grace --full outputs/full --items MathVision-MINI=304",
 )
 @click.argument("results", nargs=-1, required=True, type=click.Path())
-@option(
-    "--full", TEXT, "Run that was trained on the full data: its folder, or its row's name in a table.", required=True
-)
-@option(
-    "--items", TEXT, "Number of questions of a benchmark. [default: as the results say]", many=True, metavar="ENTRY=N"
-)
+@option("--full", TEXT, "Run that was trained on the full data: its folder, or its name in a table.", required=True)
+@option("--items", "ENTRY=N", "Number of questions of a benchmark. [default: as the results say]", many=True)
 @option("--seed", NATURAL, "Seed of the draws behind the intervals.", default=0)
 def evaluate(results: tuple[str, ...], full: str, items: tuple[str, ...], seed: int, *, as_json: bool) -> None:
     """Compare trained models with the one trained on the full data.

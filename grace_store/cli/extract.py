@@ -8,9 +8,8 @@ import click
 
 from grace_store.base.text import counted, size
 from grace_store.cli import shared
-from grace_store.cli.config_files import config_option
 from grace_store.cli.console import print_json, stoppable
-from grace_store.cli.options import COUNT, PLACE, TEXT, command, flag, option, pick, stacked
+from grace_store.cli.options import COUNT, PLACE, command, config_option, flag, option, pick, stacked
 from grace_store.cli.progress import ProgressDisplay
 
 if TYPE_CHECKING:
@@ -33,15 +32,8 @@ class ShardType(click.ParamType[tuple[int, int]]):
 worker_options = stacked(
     shared.engine,
     option("--workers", COUNT, "Number of worker processes. [default: one for each GPU here or in the Ray cluster]"),
-    option(
-        "--wait-minutes",
-        click.FloatRange(0),
-        "Minutes that --engine ray waits for a node. [default: no limit]",
-        metavar="M",
-    ),
-    option(
-        "--shard", ShardType(), "Do only every n-th unit, from unit i on. [default: from torchrun or srun, else all]"
-    ),
+    option("--wait-minutes", click.FloatRange(0), "Minutes that --engine ray waits for a node. [default: no limit]"),
+    option("--shard", ShardType(), "Only every n-th unit, from unit i on. [default: from torchrun or srun, else all]"),
     flag("--break-lock", "Take the store from a run that you know to be dead."),
 )
 
@@ -60,16 +52,8 @@ worker_options = stacked(
 @shared.model
 @option("--data", PLACE, "Dataset file or folder. [default: the files that were planned]", many=True)
 @shared.images
-@option(
-    "--adapter", PLACE, "LoRA adapter to merge, or a folder of checkpoints, each a signal. [default: none]", many=True
-)
-@option(
-    "--signal",
-    TEXT,
-    "Name of each adapter's signal. [default: the adapter's folder, or base]",
-    many=True,
-    metavar="NAME",
-)
+@option("--adapter", PLACE, "LoRA adapter to merge, or a folder of them, each a signal. [default: none]", many=True)
+@option("--signal", "NAME", "Name of each adapter's signal. [default: the adapter's folder, or base]", many=True)
 @shared.data_spec
 @shared.extract_spec
 @shared.gradient_spec
@@ -117,10 +101,10 @@ def _engine(wishes: dict[str, Any]) -> EngineRequest:
     from grace_store.run.extract_signals import EngineRequest
 
     engine, address, workers, shard = (wishes[name] for name in ("engine", "address", "workers", "shard"))
-    wait_minutes = wishes["wait_minutes"]
-    if wait_minutes is not None and engine != "ray":
+    minutes = wishes["wait_minutes"]
+    if minutes is not None and engine != "ray":
         raise click.UsageError("--wait-minutes is for --engine ray.")
-    wait_seconds = None if wait_minutes is None else 60 * wait_minutes
+    wait_seconds = None if minutes is None else 60 * minutes
     if shared.is_local(engine, address):
         return EngineRequest(workers, shard)
     elsewhere = EngineOptions(engine, address=address, workers=workers, wait_seconds=wait_seconds)

@@ -8,9 +8,8 @@ import click
 
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.config_files import config_option
 from grace_store.cli.console import log, print_result
-from grace_store.cli.options import COUNT, PLACE, command, option, pick
+from grace_store.cli.options import COUNT, PLACE, command, config_option, option, pick
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.data.formats import FORMATS
 

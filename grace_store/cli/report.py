@@ -26,16 +26,14 @@ if TYPE_CHECKING:
 )
 @shared.store
 @option("--out", OUT_FILE, "HTML file to write.", required=True)
-@option("--signal", TEXT, "Signal to report on. [default: the only one]", "signals", many=True, metavar="NAME[=WEIGHT]")
+@option("--signal", "NAME[=WEIGHT]", "Signal to report on. [default: the only one]", "signals", many=True)
 @option("--scores", FILE, "Table of scores, to compare methods. [default: scored now, by GRACE's defaults]", many=True)
 @option("--sweep", FOLDER, "Folder that `sweep` wrote. [default: a small sweep is made now]")
 @option("--duplicates", FILE, "Table that `duplicates` wrote. [default: searched for now, among the traces shown]")
 @option("--diversity", FILE, "File that `diversity --out` wrote. [default: measured now, unless STORE is too large]")
 @option("--subset", PATH, "Subset that `select` wrote. [default: the best by --ratio]", "subsets", many=True)
 @option("--ratio", TEXT, "Share of the samples that counts as chosen without a --subset.", default="0.2")
-@option(
-    "--by", TEXT, "Field of the records whose groups are compared by value. [default: none]", many=True, metavar="FIELD"
-)
+@option("--by", "FIELD", "Field of the records whose groups are compared by value. [default: none]", many=True)
 @shared.images
 @shared.moved_data
 @option("--max-traces", COUNT, "Most traces to show: both ends of the ranking, chosen ones, random ones.", default=5000)

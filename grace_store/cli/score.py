@@ -11,7 +11,7 @@ from grace_store.base.errors import SettingError
 from grace_store.base.text import counted, one_line
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_result
-from grace_store.cli.options import FILE, OUT_FILE, PLACE, TEXT, command, given, option, options_of, said, stacked
+from grace_store.cli.options import FILE, OUT_FILE, PLACE, command, given, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.method_spec import InfluenceSpec, parse_spec
@@ -27,12 +27,15 @@ NAMED_AT_MOST = 10
 BESIDE_REPLAY = ("store", "out", "replay", "targets", "target_data", "threads", "engine", "address", "as_json")
 """What --replay has a use for; all other settings are the table's."""
 
+METHOD_LIST = "\n".join(
+    ["\b\nMethods, by what they keep:", *(f"  {name}: {each.about}" for name, each in METHODS.items())]
+)
+
 method_options = stacked(
     option(
         "--method",
         click.Choice(list(METHODS)),
-        "Scoring method. less, icons and cadc (a reconstruction) score by the influence on --targets; the others but "
-        "grace are simple baselines.",
+        "Scoring method, as listed below. less, icons and cadc score by the influence on --targets.",
         default="grace",
     ),
     shared.grace,
@@ -43,17 +46,11 @@ target_options = stacked(
     option("--targets", PLACE, "Store of the targets of less, icons and cadc, extracted as STORE was. [default: none]"),
     option(
         "--target-signal",
-        TEXT,
-        "Signal of the targets for each --signal. [default: of the same name, or the only that fits]",
+        "NAME",
+        "Signal of the targets for each --signal. [default: that of the same name, or the only one that fits]",
         many=True,
-        metavar="NAME",
     ),
-    option(
-        "--subtasks",
-        TEXT,
-        "Field of the target records that names the subtask. [default: a file is one]",
-        metavar="FIELD",
-    ),
+    option("--subtasks", "FIELD", "Field of the target records that names the subtask. [default: each file is one]"),
     option("--target-data", PLACE, "Files of the target set, if they have moved. [default: those planned]", many=True),
 )
 
@@ -68,17 +65,14 @@ target_options = stacked(
     "grace-store score traces.zarr --out icons.parquet --method icons --targets bench.zarr --subtasks subject",
     "grace-store score --replay scores.parquet --out again.parquet",
     "grace-store score s3://bucket/traces.zarr --out scores.parquet --engine ray --address auto    # on a Ray cluster",
+    about=METHOD_LIST + "\n\n",
 )
 @click.argument("store", type=click.Path(), required=False)
 @option("--out", OUT_FILE, "Parquet file to write.", required=True)
-@option(
-    "--signal", TEXT, "Signal to score by, and its weight. [default: the only one]", many=True, metavar="NAME[=WEIGHT]"
-)
+@option("--signal", "NAME[=WEIGHT]", "Signal to score by, and its weight. [default: the only one]", many=True)
 @method_options
 @target_options
-@option(
-    "--replay", FILE, "Table of scores to make again with the settings it was made with. [default: as the options say]"
-)
+@option("--replay", FILE, "Table of scores to make again, with its own settings. [default: as the options say]")
 @shared.partial
 @shared.threads
 @shared.engine

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from grace_store.curate.select import Subset
 
 
+CONTROLS = click.Choice(["length", *LENGTHS])
+
 size_options = stacked(
     option("--ratio", TEXT, "Share of the samples to keep, each in a file of its own. [default: 0.2]", many=True),
     option("--count", int, "Number of samples to keep. [default: as --ratio says]", many=True),
@@ -64,15 +66,8 @@ diversity_options = stacked(
     "as_format",
     default="source",
 )
-@option(
-    "--by", TEXT, "Field, or num_steps, whose values keep their shares of all samples. [default: none]", metavar="FIELD"
-)
-@option(
-    "--control",
-    click.Choice(["length", *LENGTHS]),
-    "Length to take out of values, or all (length). [default: none]",
-    many=True,
-)
+@option("--by", "FIELD", "Field, or num_steps, whose values keep their shares of all samples. [default: none]")
+@option("--control", CONTROLS, "Length to take out of values, or all (length). [default: none]", many=True)
 @diversity_options
 @option("--store", PLACE, "Store that was scored, if it has moved. [default: where it was]")
 @shared.moved_data

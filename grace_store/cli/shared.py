@@ -45,22 +45,16 @@ if TYPE_CHECKING:
 
 store = click.argument("store", type=PLACE)
 
-moved_data = option(
-    "--data", PLACE, "Dataset file or folder, if it has moved. [default: the files that were planned]", many=True
-)
+moved_data = option("--data", PLACE, "Dataset file or folder, if it has moved. [default: the files planned]", many=True)
 images = option(
     "--images",
     click.Path(file_okay=False),
     "Folder that relative image paths start from; no image outside of it is opened. [default: the folder that the "
     "signal was begun with, or else the one that holds all files of the dataset]",
 )
-model = option(
-    "--model", PLACE, "Model: a folder with safetensors, or a .gguf file. [default: the one that was begun with]"
-)
+model = option("--model", PLACE, "Model: a folder with safetensors, or a .gguf file. [default: that of the first run]")
 partial = flag("--partial", "Accept an unfinished signal and use the units that are done.")
-threads = option(
-    "--threads", COUNT, f"Threads that read the store. [default: one a core, at most {MAX_DEFAULT_THREADS}]"
-)
+threads = option("--threads", COUNT, f"Threads that read STORE. [default: one a core, at most {MAX_DEFAULT_THREADS}]")
 ratio = option("--ratio", TEXT, "Share of the samples that is chosen.", default="0.2")
 
 
@@ -169,12 +163,7 @@ engine = stacked(
         "Where to work: on this machine or a Ray cluster (grace-store[ray]).",
         default=LOCAL,
     ),
-    option(
-        "--address",
-        TEXT,
-        "Address of the Ray cluster. [default: one is started for the command]",
-        metavar="auto|HOST:PORT",
-    ),
+    option("--address", "auto|HOST:PORT", "Address of the Ray cluster. [default: one is started for the command]"),
 )
 
 

@@ -32,11 +32,10 @@ if TYPE_CHECKING:
 @option("--aggregation", TEXT, "List of aggregations: mean, min, last, length_weighted, quantile:Q. [default: mean]")
 @option(
     "--signal",
-    TEXT,
-    "Signals to score by: one, several together (a,b=2), each one by itself (each), or all together (all). [default: "
-    "the only one]",
+    "NAME[=WEIGHT][,...]",
+    "Signals to score by: one, several together (a,b=2), each by itself (each), or all together (all). [default: the "
+    "only one]",
     many=True,
-    metavar="NAME[=WEIGHT][,...]",
 )
 @option("--ratio", TEXT, "Share of the samples whose overlap between settings is measured. [default: 0.2]", many=True)
 @shared.partial

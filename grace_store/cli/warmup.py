@@ -10,9 +10,8 @@ import click
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.text import counted, sparkline
 from grace_store.cli import shared
-from grace_store.cli.config_files import config_option
 from grace_store.cli.console import print_json, stoppable
-from grace_store.cli.options import OUT_FOLDER, PLACE, As, command, option, options_of, pick
+from grace_store.cli.options import OUT_FOLDER, PLACE, As, command, config_option, option, options_of, pick
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest, WarmupSpec, check_fraction
 
