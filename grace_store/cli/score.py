@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted, one_line
 from grace_store.cli import shared
@@ -15,12 +16,6 @@ from grace_store.cli.options import FILE, OUT_FILE, PLACE, command, given, optio
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.method_spec import InfluenceSpec, parse_spec
-
-if TYPE_CHECKING:
-    from grace_store.artifacts.notes import ScoresNote
-    from grace_store.curate.score import ScoreRun
-    from grace_store.curate.targets import Targets
-
 
 NAMED_AT_MOST = 10
 """Subtasks and capabilities that are named; a target set may have hundreds."""
@@ -83,8 +78,6 @@ def score(store: str | None, out: Path, replay: Path | None, *, as_json: bool, *
     --replay. With --method less, icons or cadc, signals are checkpoints with one gradient a sample (`extract --kind
     gradient`), and their weights are learning rates: as given, else as recorded by all of them, else equal.
     """
-    from grace_store.curate import score as job
-
     if replay is not None and (ignored := given(but=BESIDE_REPLAY)):
         raise SettingError(
             f"--replay scores exactly as the table was scored: leave the other settings out ({', '.join(ignored)})"
@@ -95,30 +88,28 @@ def score(store: str | None, out: Path, replay: Path | None, *, as_json: bool, *
     targets = _take_targets(settings)
     with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
         if replay is not None:
-            done = job.replay(replay, out, store, targets=targets, threads=pool, listener=display)
+            done = gs.replay(replay, out, store, targets=targets, threads=pool, listener=display)
         else:
             spec = parse_spec(said(settings))
-            request = job.ScoreRequest(spec=spec, signals=signals or None, targets=targets, partial=partial)
-            done = job.score(str(store), request, out=out, threads=pool, listener=display)
+            request = gs.ScoreRequest(spec=spec, signals=signals or None, targets=targets, partial=partial)
+            done = gs.score(str(store), request, out=out, threads=pool, listener=display)
     counts = {"num_samples": done.num_samples, "num_with_value": done.num_with_value, "flags": done.flags}
     print_result({"out": str(out), **counts, **done.note.to_json()}, _print, done, as_json=as_json)
 
 
-def _take_targets(settings: dict[str, Any]) -> Targets | None:
+def _take_targets(settings: dict[str, Any]) -> gs.Targets | None:
     """Return the target set of the options given, taking them out of the settings; with --replay, where it is now."""
-    from grace_store.curate.targets import Targets
-
     names = ("targets", "target_signal", "subtasks", "target_data")
     store, signals, subtasks, data = (settings.pop(name) for name in names)
     if store is not None:
-        return Targets(store, signals, subtasks, data)
+        return gs.Targets(store, signals, subtasks, data)
     options = {"--target-signal": signals, "--subtasks": subtasks, "--target-data": data}
     if lonely := [name for name, value in options.items() if value]:
         raise SettingError(f"{', '.join(lonely)} needs --targets, the store of the target set")
     return None
 
 
-def _print(run: ScoreRun) -> None:
+def _print(run: gs.ScoreRun) -> None:
     without = run.num_samples - run.num_with_value
     lacking = f", {without} of them without a value" if without else ""
     click.echo(f"{run.out}: {counted(run.num_samples, 'sample')} scored{lacking}.")
@@ -132,7 +123,7 @@ def _print(run: ScoreRun) -> None:
         click.echo(f"  partial: {units} of {counted(note.num_units, 'unit')}")
 
 
-def _print_influence(note: ScoresNote) -> None:
+def _print_influence(note: gs.ScoresNote) -> None:
     """Say how an influence method counted checkpoints and subtasks."""
     assert note.targets is not None
     total = sum(each.weight for each in note.signals.values())
