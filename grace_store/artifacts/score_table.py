@@ -187,9 +187,8 @@ class ScoreTable:
         data says where the dataset is now, if it moved.
         """
         frame = self.table.to_pandas()
-        if not fields:
-            return frame
-        return frame.assign(**columns_of_rows(Store.open(self.note.store), self.row, fields, data))
+        more = columns_of_rows(Store.open(self.note.store), self.row, fields, data) if fields else {}
+        return frame.assign(**more)
 
 
 # ---------------------------------------------------------------- writing

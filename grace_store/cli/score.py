@@ -9,7 +9,7 @@ import click
 
 import grace_store as gs
 from grace_store.base.errors import SettingError
-from grace_store.base.text import counted, one_line
+from grace_store.base.text import counted, first_few, one_line
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_result
 from grace_store.cli.options import FILE, OUT_FILE, PLACE, command, given, option, options_of, said, stacked
@@ -132,10 +132,11 @@ def _print_influence(note: gs.ScoresNote) -> None:
     click.echo(f"  method: {note.method.title}")
     click.echo(f"  checkpoints: {shares} (weights {source})")
     sizes = [f"{one_line(each.name)} ({each.num_samples})" for each in note.targets.subtasks]
-    click.echo(harmless(f"  subtasks: {_first_few(sizes)}"))
+    click.echo(harmless(f"  subtasks: {first_few(sizes, NAMED_AT_MOST)}"))
     capabilities = note.capabilities or ()
     for number, members in enumerate(capabilities[:NAMED_AT_MOST]):
-        click.echo(harmless(f"  capability {number}: {_first_few([one_line(each) for each in members])}"))
+        named = first_few([one_line(each) for each in members], NAMED_AT_MOST)
+        click.echo(harmless(f"  capability {number}: {named}"))
     if len(capabilities) > NAMED_AT_MOST:
         click.echo(f"  and {len(capabilities) - NAMED_AT_MOST} more capabilities")
     cosines = [each for i, line in enumerate(note.subtask_cosine or ()) for each in line[:i]]
@@ -144,8 +145,3 @@ def _print_influence(note: gs.ScoresNote) -> None:
             f"  cosines between subtasks: {min(cosines):.3f} to {max(cosines):.3f}, joined from "
             f"{note.spec.join_cosine:g} on"
         )
-
-
-def _first_few(texts: list[str]) -> str:
-    more = f" and {len(texts) - NAMED_AT_MOST} more" if len(texts) > NAMED_AT_MOST else ""
-    return ", ".join(texts[:NAMED_AT_MOST]) + more

@@ -173,12 +173,8 @@ def _count(text: str, path: Path, column: str) -> int:
 
 def with_items(results: Iterable[Results], items: Mapping[str, int]) -> list[Results]:
     """Return the results with numbers of questions put in for entries by name."""
-    return [
-        replace(
-            each,
-            entries={
-                name: Entry(entry.score, items.get(name, entry.num_items)) for name, entry in each.entries.items()
-            },
-        )
-        for each in results
-    ]
+
+    def known(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+        return {name: replace(each, num_items=items.get(name, each.num_items)) for name, each in entries.items()}
+
+    return [replace(each, entries=known(each.entries)) for each in results]

@@ -90,9 +90,6 @@ def implausible_entries(average: RelativeAverage) -> list[str]:
     return [name for name, percent in average.relative.items() if percent > 0 and not low < percent < high]
 
 
-# ---------------------------------------------------------------- the relative average
-
-
 def relative_average(subset: Results, full: Results, *, seed: int = 0) -> RelativeAverage:
     """Compare a run with the full data's, entry by entry.
 

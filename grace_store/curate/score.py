@@ -138,9 +138,6 @@ def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Li
     return _BlockScoring.of(store, weights, request)
 
 
-# ---------------------------------------------------------------- again, as before
-
-
 def replay(
     table: Path,
     out: Path,
@@ -190,9 +187,6 @@ def targets_of(note: ScoresNote, moved: Targets | None = None) -> Targets:
     names = tuple(then.signals[name].name for name in note.checkpoints)
     data = moved.data if moved is not None and moved.data else then.data
     return Targets(store, names, then.subtasks_by, data)
-
-
-# ---------------------------------------------------------------- from Grams and token counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,8 @@ class SignalPairs:
 
 
 def pair_signals(
-    pool: Store, targets: Store, method: InfluenceMethod, signals: Signals = None,
-    target_signals: Sequence[str] | None = None,
-) -> SignalPairs:  # fmt: skip
+    pool: Store, targets: Store, method: InfluenceMethod, signals: Signals = None, target_signals: Sequence[str] = ()
+) -> SignalPairs:
     """Return the checkpoints meant, or raise TargetMismatch with all that keeps them from being compared.
 
     Without names, the only signal of the pool with one gradient a sample. Its target, unless named, has the same name
@@ -83,11 +82,11 @@ def _named(pool: Store, signals: Signals) -> tuple[list[str], list[float | None]
         found = [name for name in pool.signal_names if pool.signal(name).signal.spec.is_per_sample]
         if len(found) == 1:
             return found, [None]
-        what = f"several signals with one gradient a sample ({', '.join(found)})" if found else (
-            f"no signal with one gradient a sample (there are: {', '.join(pool.signal_names) or 'none yet'})"
-        )  # fmt: skip
-        remedy = "Say which with --signal." if found else "`grace-store extract --kind gradient` writes one."
-        raise UnknownName(f"{pool.location} has {what}. {remedy}")
+        what, named, remedy = "several signals", ", ".join(found), "Say which with --signal."
+        if not found:
+            what, remedy = "no signal", "`grace-store extract --kind gradient` writes one."
+            named = f"there are: {', '.join(pool.signal_names) or 'none yet'}"
+        raise UnknownName(f"{pool.location} has {what} with one gradient a sample ({named}). {remedy}")
     if isinstance(signals, Mapping):
         return list(signals), list(signals.values())
     both = [name_and_weight(pool, text) for text in ([signals] if isinstance(signals, str) else signals)]
@@ -150,11 +149,10 @@ def _check_suitable(signals: Sequence[SignalView], method: InfluenceMethod) -> N
     pool = signals[0].store
     others = [name for name in pool.signal_names if not _unsuitable(pool.signal(name), method, is_target=False)]
     known = f"it has {', '.join(others)}" if others else "it has none yet"
+    listed = "\n  ".join(lines)
     raise TargetMismatch(
-        f"{method.name.upper()} cannot score {pool.location} by these signals:\n  "
-        + "\n  ".join(lines)
-        + "\nName others "
-        f"that do with --signal ({known}), or extract such a signal of the pool."
+        f"{method.name.upper()} cannot score {pool.location} by these signals:\n  {listed}\nName others that do with "
+        f"--signal ({known}), or extract such a signal of the pool."
     )
 
 
@@ -197,8 +195,8 @@ def _unsuitable(view: SignalView, method: InfluenceMethod, *, is_target: bool) -
 
 
 def _differences(ours: ExtractSpec, theirs: ExtractSpec) -> list[str]:
-    pairs = [(f"model {name}", getattr(ours.model, name), getattr(theirs.model, name))
-             for name in ModelIdentity.model_fields]  # fmt: skip
+    fields = ModelIdentity.model_fields
+    pairs = [(f"model {name}", getattr(ours.model, name), getattr(theirs.model, name)) for name in fields]
     pairs += [(name, getattr(ours.gradient, name), getattr(theirs.gradient, name)) for name in PROJECTION]
     return [f"{name}: pool {short(a)}, targets {short(b)}" for name, a, b in pairs if a != b]
 

@@ -311,18 +311,10 @@ def _write_comparison(folder: Path, sweep: Sweep) -> None:
     metadata = document_metadata(sweep.note)
     summary = pa.Table.from_pylist(sweep.summary, schema=SUMMARY_SCHEMA)
     pq.write_table(summary.replace_schema_metadata(metadata), folder / SUMMARY)
-    pairs = [
-        {
-            "setting": sweep.settings[i],
-            "other_setting": sweep.settings[j],
-            **{f"jaccard_{ratio}": float(sweep.jaccard[r, i, j]) for r, ratio in enumerate(sweep.ratios)},
-            "rank_correlation": float(sweep.rank_correlation[i, j]),
-            "num_ranked": sweep.num_ranked,
-        }
-        for i in range(len(sweep.settings))
-        for j in range(len(sweep.settings))
-    ]
-    overlap = pa.Table.from_pylist(pairs, schema=_overlap_schema(sweep.note))
+    num = len(sweep.settings)
+    names = [np.repeat(sweep.settings, num), np.tile(sweep.settings, num)]
+    columns = [*names, *sweep.jaccard.reshape(-1, num**2), sweep.rank_correlation.ravel()]
+    overlap = pa.table([*columns, np.full(num**2, sweep.num_ranked)], schema=_overlap_schema(sweep.note))
     pq.write_table(overlap.replace_schema_metadata(metadata), folder / OVERLAP)
     note = f"{sweep.num_samples} samples of {sweep.note.store}"
     for r, ratio in enumerate(sweep.ratios):

@@ -79,9 +79,6 @@ def _means(table: ScoreTable, name: str) -> FloatArray:
     return means
 
 
-# ---------------------------------------------------------------- length
-
-
 def length_section(table: ScoreTable, points: PlottedSamples, ratio: str) -> Section:
     """Return how values go with length: pictures of all samples, and the audit's numbers."""
     section = Section("length", "Length", "Does the score just like long (or short) traces?")
@@ -123,9 +120,6 @@ def _audit(section: Section, audit: LengthAudit) -> None:
     caption += " Partial: after the other two lengths are taken out. Controlled: after all three are taken out of the "
     caption += f"value, as `select --control length` does. Kept: mean length of the best {audit.ratio:g}."
     section.records("Value and length", rows, caption)
-
-
-# ---------------------------------------------------------------- settings and signals
 
 
 def settings_section(store: Store, table: ScoreTable, given: Sweep | None, ratio: str, *, partial: bool) -> Section:

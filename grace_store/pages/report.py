@@ -92,9 +92,6 @@ def _sources(request: ReportRequest) -> list[Source]:
     return named + [(path, f"the {name}") for name, path in others.items() if path is not None]
 
 
-# ---------------------------------------------------------------- gathering
-
-
 @dataclass(frozen=True, slots=True)
 class _Page:
     """All that goes into the file."""

@@ -14,6 +14,7 @@ from grace_store.artifacts.duplicate_table import DuplicateTable
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import IntArray
 from grace_store.base.events import Listener
+from grace_store.base.text import first_few
 from grace_store.likeness.nearest import Nearest
 from grace_store.pages import figures
 from grace_store.pages.sections import Cell, Section
@@ -53,9 +54,6 @@ def similarity_section(given: ReportInputs, table: ScoreTable, place: IntArray, 
     return Similarity(section, _neighbours(described, row), group)
 
 
-# ---------------------------------------------------------------- neighbours
-
-
 def _neighbours(described: Descriptions, row: IntArray) -> list[list[tuple[int, float]]]:
     """Return the nearest of each shown sample among those shown, by place in that list."""
     at = np.searchsorted(row, described.row)
@@ -70,9 +68,6 @@ def _neighbours(described: Descriptions, row: IntArray) -> list[list[tuple[int, 
             found = zip(points.tolist(), cosines.tolist(), strict=True)
             neighbours[int(at[alive[i]])] = [(int(at[alive[point]]), cosine) for point, cosine in found if point >= 0]
     return neighbours
-
-
-# ---------------------------------------------------------------- duplicates
 
 
 def _duplicates(
@@ -127,12 +122,9 @@ def _show_duplicates(section: Section, found: DuplicateTable, among: str) -> Non
         mine = np.flatnonzero(found.group == group)
         kept = [found.sample_id[i] for i in mine.tolist() if found.keep[i]]
         others = [found.sample_id[i] for i in mine.tolist() if not found.keep[i]]
-        named = ", ".join(others[:MAX_NAMED]) + (f" and {len(others) - MAX_NAMED:,} more" * (len(others) > MAX_NAMED))
-        rows.append({"group": str(group), "samples": int(counts[group]), "kept": ", ".join(kept), "others": named})
+        named = {"kept": ", ".join(kept), "others": first_few(others, MAX_NAMED)}
+        rows.append({"group": str(group), "samples": int(counts[group]), **named})
     section.records("Largest groups of duplicates", rows)
-
-
-# ---------------------------------------------------------------- coverage
 
 
 def _coverage(section: Section, given: ReportInputs, table: ScoreTable) -> None:

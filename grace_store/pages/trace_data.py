@@ -95,9 +95,6 @@ def _snippet(sample: Sample) -> str:
     return " ".join(" ".join(turns).split())[:SNIPPET_CHARS]
 
 
-# ---------------------------------------------------------------- numbers, from the store
-
-
 def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> Iterator[dict[str, Any]]:
     """Yield each shown sample's alignments, losses and cosines, in order; every chunk of the store is read once."""
     name = next((name for name in shown.note.signals if name in stepwise_signals(store)), None)
@@ -136,9 +133,6 @@ def _cosines(packed: Float32Array) -> list[list[float | None]]:
     with np.errstate(divide="ignore", invalid="ignore"):
         cosines = gram / (norm[:, None] * norm)
     return [_numbers(np.clip(row[: i + 1], -1, 1)) for i, row in enumerate(cosines)]
-
-
-# ---------------------------------------------------------------- texts and pictures, from the dataset
 
 
 def _texts(

@@ -54,9 +54,6 @@ def jaccard_by_chance(num_samples: int, num_chosen: int) -> float:
     return share / (2 - share)
 
 
-# ---------------------------------------------------------------- orders
-
-
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """A rank correlation, where 95 % of the draws lie, and over how many pairs it is taken."""
@@ -82,9 +79,6 @@ def agreement(one: FloatArray, other: FloatArray, offsets: IntArray, *, draws: i
         found.append(rank_correlation(first[index], second[index]))
     defined = [value for value in found if np.isfinite(value)]
     return Agreement(rank_correlation(first, second), *middle_of(defined), len(first))
-
-
-# ---------------------------------------------------------------- subsets
 
 
 @dataclass(frozen=True, slots=True)

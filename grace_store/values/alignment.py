@@ -63,9 +63,6 @@ def _divide(gram: GramColumns, dot: FloatArray, length: FloatArray, zero: BoolAr
     return Cosines(value, np.logical_or.reduce(zero & gram.present[first:], axis=0))
 
 
-# ---------------------------------------------------------------- targets
-
-
 def target_cosines(gram: GramColumns, target: Target) -> Cosines:
     """Return a_k for every step, (K, n)."""
     if target == "answer":
@@ -101,9 +98,6 @@ def _token_references(gram: GramColumns, *, whole: bool) -> _Reference:
         num = gram.active[step]
         dot[step, :num] += np.add.reduce(gram.before(step) * tokens[:step, :num], axis=0)
     return _Reference(dot, square[:1], total[:1], weight[:1])
-
-
-# ---------------------------------------------------------------- histories
 
 
 def history_cosines(gram: GramColumns, history: History) -> Cosines:

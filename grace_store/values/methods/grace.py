@@ -75,9 +75,6 @@ def _balance(first: FloatArray, answer: FloatArray, history: FloatArray, alpha: 
     return (first + alpha * answer) + (1.0 - alpha) * history
 
 
-# ---------------------------------------------------------------- one pass over Grams
-
-
 def alignment_means(
     num_steps: Numbers,
     packed: Numbers,
