@@ -16,13 +16,9 @@ from grace_store.values.methods.method_spec import MethodSpec
 
 def store_note(signals: CommittedSignals) -> dict[str, Any]:
     """Return the fields of a StoreNote for what is made from some signals of a store."""
-    plan, is_partial = signals.store.plan, signals.is_partial
-    return {
-        "store": signals.store.location,
-        "plan_sha256": plan.digest(),
-        "num_units": plan.num_units,
-        "partial": is_partial,
-    }
+    place, plan = signals.store.location, signals.store.plan
+    of_plan = {"plan_sha256": plan.digest(), "num_units": plan.num_units}
+    return {"store": place, "partial": signals.is_partial, **of_plan}
 
 
 def signal_notes(signals: CommittedSignals) -> dict[str, dict[str, Any]]:

@@ -22,10 +22,7 @@ def read_header(path: Path, maker: str) -> pa.Schema:
 
 
 def read_columns(path: Path, kinds: Mapping[str, pa.DataType], needed: Collection[str], maker: str) -> pa.Table:
-    """Return columns of a file with their own types, or raise DataError.
-
-    One that is not needed and not there, because the file is older than it, has nulls.
-    """
+    """Return columns of a file with these types, or raise DataError; one that an older file lacks has nulls."""
     there = set(read_header(path, maker).names)
     if missing := [name for name in kinds if name in needed and name not in there]:
         raise not_made_by(path, maker, f"it has no column {', '.join(missing)}")

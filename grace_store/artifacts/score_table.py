@@ -150,10 +150,7 @@ class ScoreTable:
         return self if self.path is None or "step_score" in self.table.column_names else read_scores(self.path)
 
     def ranked(self, value: FloatArray | None = None) -> IntArray:
-        """Return the rows that have a value, the best first, by the table's values or others in their place.
-
-        A table with capabilities is ranked in turns, the best of each one, then the second best, and so on.
-        """
+        """Return the rows that have a value, the best first; with capabilities in turns, the best of each first."""
         order = rank(self.value if value is None else value, self.row)
         if self.capability is None:
             return order

@@ -77,10 +77,7 @@ def diversity(
     threads: int | None = None,
     listener: Listener = ignore,
 ) -> Diversity:
-    """Say how diverse subsets of a store's samples are, against the pool and against random subsets of their size.
-
-    The pool is every done sample of the signal.
-    """
+    """Say how diverse subsets are, against all done samples of the signal and against random subsets of their size."""
     request = request or DiversityRequest()
     opened = store if isinstance(store, Store) else Store.open(store)
     if request.num_random < 1:

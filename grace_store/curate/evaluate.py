@@ -1,7 +1,4 @@
-"""Compare models trained on subsets with the one trained on the full data, by their benchmark results.
-
-The relative average of a subset's results is the mean over entries of 100 m(subset) / m(full data).
-"""
+"""Compare models trained on subsets with the one trained on the full data, by their benchmark results."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class RelativeAverage:
-    """One run against the full data."""
+    """One run against the full data: the mean over entries of 100 m(subset) / m(full)."""
 
     name: str
     value: float
@@ -93,8 +90,8 @@ def implausible_entries(average: RelativeAverage) -> list[str]:
 def relative_average(subset: Results, full: Results, *, seed: int = 0) -> RelativeAverage:
     """Compare a run with the full data's, entry by entry.
 
-    The interval draws both runs' true rates as far as the right answers seen allow them, independently for every
-    entry: what the number of questions leaves open, not what another training would give.
+    The interval is what the numbers of questions leave open, not what another training would give: both runs' rates
+    are drawn independently for every entry, as far as the right answers seen allow.
     """
     if list(subset.entries) != list(full.entries):
         missing = sorted(set(full.entries) - set(subset.entries))

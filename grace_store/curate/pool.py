@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -68,8 +68,10 @@ def open_pool(
     weights = scores.with_steps() if spec.descriptor == "weighted" and scores is not None else None
     num_samples = store.plan.num_samples if samples is None else len(samples)
     listener(Note(f"Reading the vectors of {counted(num_samples, 'sample')}, signal {store.signal(spec.signal).name}."))
-    how: dict[str, Any] = {"samples": samples, "partial": partial, "threads": threads, "listener": listener}
-    return Pool(store, describe_samples(store, spec, scores=weights, **how))
+    found = describe_samples(
+        store, spec, scores=weights, samples=samples, partial=partial, threads=threads, listener=listener
+    )
+    return Pool(store, found)
 
 
 def pool_orders(

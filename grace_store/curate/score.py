@@ -91,10 +91,7 @@ def score(
     threads: Threads = None,
     listener: Listener = ignore,
 ) -> ScoreTable | ScoreRun:
-    """Score every done sample: return the table, or write it to out block by block and say what was written.
-
-    A spec alone asks for its method on the only signal.
-    """
+    """Return the scores of all done samples, or write them to out; a spec alone is its method on the only signal."""
     if not isinstance(request, ScoreRequest):
         request = ScoreRequest() if request is None else ScoreRequest(spec=request)
     opened = store if isinstance(store, Store) else Store.open(store)

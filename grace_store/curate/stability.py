@@ -83,7 +83,10 @@ def stability(store: StoreLike, request: StabilityRequest | None = None, *, thre
     num_with_value = int(np.isfinite(table.value).sum())
     if not num_with_value:
         raise SettingError(f"no sample of signal {view.name!r} has a value by these settings")
-    count = budget(request.ratio, num_with_value)
+    count, steps = budget(request.ratio, num_with_value), None
+    if request.spec.aggregation == "mean":
+        flat = table.flat("step_score")
+        steps = step_survival(table.value, flat, table.offsets, request.ratio, **request.drawn)
     return Stability(
         signal=view.name,
         ratio=str(request.ratio),
@@ -93,7 +96,7 @@ def stability(store: StoreLike, request: StabilityRequest | None = None, *, thre
         signals={name: _against(table, scored(name), request) for name in others},
         skipped=skipped,
         storages=_by_storage(view, table, request, threads),
-        steps=_by_steps(table, request) if request.spec.aggregation == "mean" else None,
+        steps=steps,
     )
 
 
@@ -112,10 +115,6 @@ def _others(store: Store, view: SignalView, against: Sequence[str] | None) -> tu
 def _against(table: ScoreTable, other: ScoreTable, request: StabilityRequest) -> Survival:
     _, mine, theirs = np.intersect1d(table.row, other.row, assume_unique=True, return_indices=True)
     return survival(table.value[mine], other.value[theirs], request.ratio, **request.drawn)
-
-
-def _by_steps(table: ScoreTable, request: StabilityRequest) -> Survival:
-    return step_survival(table.value, table.flat("step_score"), table.offsets, request.ratio, **request.drawn)
 
 
 def _by_storage(

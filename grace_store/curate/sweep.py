@@ -194,12 +194,7 @@ def _add_values(
     values = SettingValues(settings, reader.names)
 
     def work(block: SampleBlock) -> tuple[pa.Table, IntArray, FloatArray]:
-        columns = [
-            pa.array(reader.ids(block).tolist(), pa.string()),
-            pa.array(block.row, pa.int64()),
-            pa.array(block.num_steps, pa.int32()),
-            pa.array(block.num_tokens, pa.int64()),
-        ]
+        columns = [reader.ids(block).tolist(), block.row, block.num_steps, block.num_tokens]
         return pa.table(columns, schema=SAMPLES_SCHEMA), block.row, values(block)
 
     for samples, row, found in reader.map(work, threads):

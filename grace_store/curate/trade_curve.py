@@ -84,14 +84,8 @@ def trade_curve(
         counts = np.bincount(label[kept][label[kept] >= 0], minlength=clusters.num_clusters)
         mean = float(value[kept].mean())
         lost = (float(value[:count].mean()) - mean) / gained if gained > 0 else 0.0
-        return TradePoint(
-            method=method,
-            weight=weight,
-            mean_value=mean,
-            value_lost=lost,
-            share_touched=share_touched(counts),
-            entropy=occupancy_entropy(counts),
-        )
+        covered = {"share_touched": share_touched(counts), "entropy": occupancy_entropy(counts)}
+        return TradePoint(method=method, weight=weight, mean_value=mean, value_lost=lost, **covered)
 
     specs = spec.specs()
     orders = pool_orders(pool.vector, at, specs, threads=threads)

@@ -264,10 +264,7 @@ def similarity_histogram(similarity: FloatArray, threshold: float) -> Figure:
 
 
 def coverage_bars(names: Sequence[str], share: FloatArray, random: FloatArray) -> Figure:
-    """Draw the share of clusters that subsets touch beside that of random subsets of the same size.
-
-    random is (subsets, 3): mean, and what 5 % are below and above; NaN where there is none.
-    """
+    """Draw the share of clusters that subsets touch; random, (subsets, 3), is the mean, 5 % and 95 % of random ones."""
     labels = [plot_label(name, 44) for name in names]
     mean, low, high = random.T
     bars = _bars(labels, _list(share), BLUE, name="touched", width=0.5, hovertemplate="%{x}<br>%{y:.1%} of clusters")

@@ -62,16 +62,13 @@ def groups_section(
 
 
 def _numbers(values: Sequence[object]) -> FloatArray | None:
-    """Return a field's numbers, NaN where there is none; None if it is no number or has few enough values to group.
-
-    An integer that no float can hold is no amount but a name.
-    """
+    """Return a field's numbers, NaN where there is none; None if it is no number or has few enough values to group."""
     is_number = not any(isinstance(value, bool) or not isinstance(value, int | float | None) for value in values)
     if not is_number or len(set(values)) <= MAX_FIELD_GROUPS:
         return None
     try:
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    except OverflowError:
+    except OverflowError:  # an integer that no float can hold is a name, not an amount
         return None
 
 

@@ -50,10 +50,7 @@ class TraceData:
 def gather_traces(
     given: ReportInputs, shown: ScoreTable, chosen: IntArray, similar: Similarity, listener: Listener
 ) -> TraceData:
-    """Gather the index and the details of the samples shown, chosen having a bit for each subset that one is in.
-
-    Without the dataset their texts are missing, and a note says so.
-    """
+    """Gather the index and the details of the samples shown; chosen has a bit for each subset that a sample is in."""
     index = _index(shown) | {"chosen": chosen.tolist(), "group": similar.group}
     found = TraceData(index)
     positions = given.store.positions_of(shown.row)

@@ -47,10 +47,7 @@ def placed(values: FloatArray, place: IntArray | None, num_samples: int) -> Floa
 def combine_scores(
     num_steps: Numbers, parts: Sequence[RaggedScores], places: Sequence[IntArray | None], weights: Sequence[float]
 ) -> RaggedScores:
-    """Return the weighted mean of signals' scores, steps and values alike.
-
-    A sample that one of the signals does not have is flagged, and everything about it is NaN.
-    """
+    """Return the weighted mean of signals' scores; a sample that one of them lacks is flagged, and NaN throughout."""
     if len(parts) == 1 and places[0] is None:
         return parts[0]
     scores = RaggedScores.empty(num_steps)

@@ -61,20 +61,16 @@ class SubtaskMeans:
 
     def __init__(self, num_subtasks: int, dimension: int) -> None:
         self._sums = np.zeros((num_subtasks, dimension))
-        self._counts = np.zeros(num_subtasks, dtype=np.int64)
+        self.counts = np.zeros(num_subtasks, dtype=np.int64)
 
     def add(self, vectors: FloatArray, subtask: IntArray) -> None:
         """Add vectors (n, D), each to its subtask."""
         for each in np.unique(subtask).tolist():
             self._sums[each] += vectors[subtask == each].sum(axis=0)
-        self._counts += np.bincount(subtask, minlength=len(self._counts))
-
-    @property
-    def counts(self) -> IntArray:
-        return self._counts
+        self.counts += np.bincount(subtask, minlength=len(self.counts))
 
     def means(self) -> FloatArray:
         """Return the mean vector of every subtask, (J, D); every subtask needs a vector."""
-        if not self._counts.all():
-            raise ValueError(f"subtask {int(np.argmin(self._counts))} has no vector")
-        return self._sums / self._counts[:, None]
+        if not self.counts.all():
+            raise ValueError(f"subtask {int(np.argmin(self.counts))} has no vector")
+        return self._sums / self.counts[:, None]

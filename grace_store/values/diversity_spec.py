@@ -1,4 +1,4 @@
-"""What a diversity-aware selection is a selection by: the settings that change the subset."""
+"""The settings of a diverse selection: all that change the subset."""
 
 from __future__ import annotations
 

@@ -73,10 +73,7 @@ class LengthAudit:
 
 
 def lengths_of(num_steps: Numbers, num_tokens: Numbers, num_step_tokens: Numbers | None) -> dict[Length, FloatArray]:
-    """Return the lengths of samples from K and the tokens of their responses and of their steps alone.
-
-    All three, or the two that are known without the tokens of steps.
-    """
+    """Return the lengths of samples: all three, or the two that are known without the tokens of steps."""
     steps = num_steps.astype(np.float64)
     known: dict[Length, FloatArray] = {"response_length": num_tokens.astype(np.float64), "num_steps": steps}
     if num_step_tokens is None:

@@ -1,7 +1,4 @@
-"""Values to subsets: how many, and which. Knows values and rows, no files.
-
-Every subset is the beginning of one ranking, so a smaller one lies within a larger one.
-"""
+"""Values to subsets: each the beginning of one ranking, so a smaller one lies within a larger one. Knows no files."""
 
 from __future__ import annotations
 

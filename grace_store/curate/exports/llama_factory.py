@@ -42,13 +42,7 @@ def _dataset_entry(out: Path, *, has_images: bool) -> dict[str, Any]:
         "file_name": out.name,
         "formatting": "sharegpt",
         "columns": {"messages": "messages"} | ({"images": "images"} if has_images else {}),
-        "tags": {
-            "role_tag": "role",
-            "content_tag": "content",
-            "user_tag": "user",
-            "assistant_tag": "assistant",
-            "system_tag": "system",
-        },
+        "tags": {f"{name}_tag": name for name in ("role", "content", "user", "assistant", "system")},
     }
 
 

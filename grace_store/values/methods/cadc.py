@@ -77,9 +77,7 @@ def _values(_: InfluenceSpec, found: Influences) -> Valued:
 METHOD = InfluenceMethod(
     name="cadc",
     about="the most influence on each capability of --targets, in equal numbers; a reconstruction",
-    spec=InfluenceSpec,
     settings=("join_cosine", "seed"),
-    reads="gradients",
     columns={"influence": "list<float32>", "capability": "int32", "stage": "float64"},
     is_reconstruction=True,
     values=_values,

@@ -74,9 +74,7 @@ def _values(spec: InfluenceSpec, found: Influences) -> Valued:
 METHOD = InfluenceMethod(
     name="icons",
     about="the most votes of the subtasks of --targets",
-    spec=InfluenceSpec,
     settings=("vote_percent",),
-    reads="gradients",
     columns={"influence": "list<float32>", "votes": "int32"},
     values=_values,
     needs_whole_pool=True,

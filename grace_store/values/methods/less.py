@@ -10,7 +10,6 @@ import numpy as np
 
 from grace_store.base.arrays import FloatArray, Numbers
 from grace_store.values.methods.method import InfluenceMethod, Valued
-from grace_store.values.methods.method_spec import InfluenceSpec
 
 
 def strongest(influence: Numbers) -> FloatArray:
@@ -26,8 +25,6 @@ def strongest(influence: Numbers) -> FloatArray:
 METHOD = InfluenceMethod(
     name="less",
     about="the most influence on the subtask of --targets that a sample helps most",
-    spec=InfluenceSpec,
-    reads="gradients",
     columns={"influence": "list<float32>"},
     values=lambda _, found: Valued(value=strongest(found.influence)),
 )

@@ -7,7 +7,6 @@ import numpy as np
 from grace_store.base.arrays import FloatArray, Numbers
 from grace_store.values.gram import sum_by_sample
 from grace_store.values.methods.method import Heuristic
-from grace_store.values.methods.method_spec import HeuristicSpec
 
 
 def loss_values(num_parts: Numbers, num_tokens: Numbers, loss: Numbers) -> FloatArray:
@@ -24,7 +23,6 @@ def loss_values(num_parts: Numbers, num_tokens: Numbers, loss: Numbers) -> Float
 METHOD = Heuristic(
     name="loss",
     about="the largest mean loss of the response's tokens",
-    spec=HeuristicSpec,
     reads="losses",
     values=lambda _, samples: loss_values(samples.num_parts, samples.num_tokens, samples.loss),
 )

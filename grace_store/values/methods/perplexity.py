@@ -7,7 +7,6 @@ import numpy as np
 from grace_store.base.arrays import FloatArray, Numbers
 from grace_store.values.methods.loss import loss_values
 from grace_store.values.methods.method import Heuristic
-from grace_store.values.methods.method_spec import HeuristicSpec
 
 
 def perplexity_values(num_parts: Numbers, num_tokens: Numbers, loss: Numbers) -> FloatArray:
@@ -19,7 +18,6 @@ def perplexity_values(num_parts: Numbers, num_tokens: Numbers, loss: Numbers) ->
 METHOD = Heuristic(
     name="perplexity",
     about="the largest perplexity of the response",
-    spec=HeuristicSpec,
     reads="losses",
     values=lambda _, samples: perplexity_values(samples.num_parts, samples.num_tokens, samples.loss),
 )

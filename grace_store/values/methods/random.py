@@ -7,14 +7,10 @@ import numpy.typing as npt
 
 from grace_store.base.arrays import FloatArray, Numbers
 from grace_store.values.methods.method import Heuristic
-from grace_store.values.methods.method_spec import HeuristicSpec
 
 
 def random_values(seed: int, row: Numbers) -> FloatArray:
-    """Return numbers in [0, 1) that depend on nothing but the seed and each sample's row.
-
-    Row i gets output number i of the SplitMix64 generator with that seed, its upper 53 bits.
-    """
+    """Return numbers in [0, 1) by seed and row alone: for row i, the upper 53 bits of SplitMix64's output i."""
     mixed = _splitmix64(seed, row.astype(np.uint64))
     return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
@@ -31,7 +27,6 @@ def _splitmix64(seed: int, index: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint
 METHOD = Heuristic(
     name="random",
     about="a seeded random draw",
-    spec=HeuristicSpec,
     settings=("seed",),
     reads="plan",
     values=lambda spec, samples: random_values(spec.seed, samples.row),
