@@ -1,8 +1,8 @@
 # Every public name, and the module it lives in. Listed here and nowhere else.
-from grace_store.artifacts.diversity_document import Diversity as Diversity
 from grace_store.artifacts.duplicate_table import DuplicateTable as DuplicateTable
 from grace_store.artifacts.duplicate_table import read_duplicates as read_duplicates
-from grace_store.artifacts.fidelity_document import FidelityDocument as FidelityDocument
+from grace_store.artifacts.measures import Diversity as Diversity
+from grace_store.artifacts.measures import FidelityDocument as FidelityDocument
 from grace_store.artifacts.notes import DuplicatesNote as DuplicatesNote
 from grace_store.artifacts.notes import ScoresNote as ScoresNote
 from grace_store.artifacts.notes import SubsetNote as SubsetNote

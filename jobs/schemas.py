@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from grace_store.artifacts.diversity_document import Diversity
-from grace_store.artifacts.fidelity_document import FidelityDocument
+from grace_store.artifacts.measures import Diversity, FidelityDocument
 from grace_store.artifacts.notes import DuplicatesNote, ScoresNote, SubsetNote, SweepNote
 from grace_store.base.documents import FIRST_VERSION, VERSION, Document
 from grace_store.base.metadata import Commit, Completion, Plan, Signal

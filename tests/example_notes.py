@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 
-from grace_store.artifacts.diversity_document import (
+from grace_store.artifacts.measures import (
     ClusterShare,
     Diversity,
+    FidelityDocument,
+    FidelitySample,
     RandomSubsets,
+    SampleAlignments,
+    SpaceFidelity,
     SubsetDiversity,
     TradeCurve,
     TradePoint,
-)
-from grace_store.artifacts.fidelity_document import (
-    FidelityDocument,
-    FidelitySample,
-    SampleAlignments,
-    SpaceFidelity,
 )
 from grace_store.artifacts.notes import (
     ChosenDiversity,

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from grace_store.artifacts.diversity_document import (
+from grace_store.artifacts.made_from import check_plan_of
+from grace_store.artifacts.measures import (
     ClusterShare,
     Diversity,
     RandomSubsets,
     SubsetDiversity,
 )
-from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.artifacts.subset_file import read_subset
 from grace_store.base.arrays import FloatArray, IntArray

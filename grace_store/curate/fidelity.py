@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from grace_store.artifacts.fidelity_document import (
+from grace_store.artifacts.measures import (
     FidelityDocument,
     FidelitySample,
     SampleAlignments,

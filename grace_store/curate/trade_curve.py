@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import field_validator
 
-from grace_store.artifacts.diversity_document import TradeCurve, TradePoint
+from grace_store.artifacts.measures import TradeCurve, TradePoint
 from grace_store.artifacts.pictures.panels import Axis, Panel, Point, Series, draw_panels
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import SettingError

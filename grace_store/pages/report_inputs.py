@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grace_store.artifacts.diversity_document import Diversity
 from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicates
 from grace_store.artifacts.made_from import check_plan_of
+from grace_store.artifacts.measures import Diversity
 from grace_store.artifacts.score_table import ScoreTable, read_scores
 from grace_store.artifacts.subset_file import selected_rows
 from grace_store.base.arrays import IntArray

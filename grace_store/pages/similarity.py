@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grace_store.artifacts.diversity_document import Diversity, RandomSubsets, SubsetDiversity
 from grace_store.artifacts.duplicate_table import DuplicateTable
+from grace_store.artifacts.measures import Diversity, RandomSubsets, SubsetDiversity
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import IntArray
 from grace_store.base.events import Listener

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from grace_store.artifacts.fidelity_document import FidelityDocument
+from grace_store.artifacts.measures import FidelityDocument
 from grace_store.curate.stability import Stability
 from grace_store.values.agreement import Survival
 from jobs.study.estimates import Comparison, GroupResult, separation
