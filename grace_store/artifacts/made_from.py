@@ -1,7 +1,5 @@
 """What a file was made from, for its note, and whether a store still is that: its plan, signals and units."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

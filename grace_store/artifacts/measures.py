@@ -1,7 +1,5 @@
 """Measures as documents: what ``grace-store diversity`` and ``fidelity`` find and write with ``--out``."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator

@@ -1,7 +1,5 @@
 """The notes that results carry: which settings, store, plan and signals made them. schemas/ has them for programs."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator

@@ -1,7 +1,5 @@
 """Columns of Parquet files that commands wrote: perhaps an older release's, perhaps a stranger's."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from pathlib import Path
 

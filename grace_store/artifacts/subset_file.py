@@ -1,7 +1,5 @@
 """Subsets as files: one that ``select`` wrote with its note, the best of a scores table, or a list of ids."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

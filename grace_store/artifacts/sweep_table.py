@@ -3,11 +3,10 @@
 A row group holds one setting of a run of samples, so one setting is read without the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -116,7 +115,7 @@ class HeldTables:
         self._samples.append(samples)
         self._values.append(values)
 
-    def joined(self) -> HeldTables:
+    def joined(self) -> Self:
         """Put the blocks together, once all are there."""
         self._samples, self._values = [pa.concat_tables(self._samples)], [np.concatenate(self._values, axis=1)]
         return self

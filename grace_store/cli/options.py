@@ -1,7 +1,5 @@
 """How a command and its options are made, each in a line or two, and what of them was given, also in a file."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path

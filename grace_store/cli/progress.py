@@ -1,9 +1,8 @@
 """A job's progress on stderr."""
 
-from __future__ import annotations
-
 import threading
 import time
+from typing import Self
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -29,7 +28,7 @@ class ProgressDisplay:
         self._last_line = time.monotonic()
         self._samples = self._tokens = self._bytes = 0
 
-    def __enter__(self) -> ProgressDisplay:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,8 +4,6 @@ folder   every *_score.csv and *_acc.csv in it, read by row label; the folder is
 .csv     a run a row, its name first; a column for each entry; a row named "items" gives the numbers of questions
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import re

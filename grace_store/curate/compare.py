@@ -1,7 +1,5 @@
 """Two subsets side by side: what they share, what entered, what left, and why."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path

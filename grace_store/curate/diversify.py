@@ -1,7 +1,5 @@
 """Rankings made diverse: value traded against redundancy, by the vectors of the samples that have a value."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How diverse subsets are, side by side: clusters covered, Vendi score, distance to the nearest, and random subsets."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

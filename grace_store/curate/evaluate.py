@@ -1,7 +1,5 @@
 """Compare models trained on subsets with the one trained on the full data, by their benchmark results."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

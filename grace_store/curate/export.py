@@ -1,7 +1,5 @@
 """Write a subset as a file that a trainer reads, with a note of what made it. The dataset must still be the same."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Does the proxy follow the gradient, on the user's own data? Whole parameter gradients against stored proxies."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field

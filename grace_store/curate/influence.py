@@ -4,8 +4,6 @@ Memory is that of a unit of vectors for each thread and of the subtasks' mean gr
 on the whole pool also holds its influences, 4 bytes for each sample and subtask.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """One sample for a person: its text segment by segment, with everything the store knows of each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The samples of a store nearest to one of them, or to a trace that is not in it; or those least aligned with it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

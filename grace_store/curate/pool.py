@@ -1,7 +1,5 @@
 """A pool of samples as points: their descriptors, and orders that trade value against redundancy among them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast

@@ -1,9 +1,8 @@
 """Score signals with one vector a sample by heuristics, from the tokens and losses of whole responses; no vector."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -55,7 +54,7 @@ class ResponseScoring:
         return sources_of(self.reader.store)
 
     @classmethod
-    def of(cls, store: Store, spec: MethodSpec, weights: SignalWeights, *, partial: bool) -> ResponseScoring:
+    def of(cls, store: Store, spec: MethodSpec, weights: SignalWeights, *, partial: bool) -> Self:
         reader = VectorReader(store, weights.names)
         reader.check_complete(partial=partial)
         return cls(reader, weights, scores_note(reader, spec, weights))

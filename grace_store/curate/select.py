@@ -1,7 +1,5 @@
 """From a scores table to subsets: rank, then keep the beginning of the ranking."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Two projected gradients have a meaningful product only if one model, one adapter
 projection made both. What differs is said all at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

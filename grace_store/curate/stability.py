@@ -1,7 +1,5 @@
 """Audit a choice from stored signals: what of the subset survives another checkpoint, less precision, other steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

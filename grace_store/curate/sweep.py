@@ -1,12 +1,10 @@
 """Sweep settings over a store: one pass gives the values of all of them, then they are compared with each other."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -242,7 +240,7 @@ class _Covariate:
     norm: float
 
     @classmethod
-    def of(cls, raw: FloatArray) -> _Covariate:
+    def of(cls, raw: FloatArray) -> Self:
         centred = raw - raw.mean() if len(raw) else raw
         return cls(raw, centred, math.sqrt(centred @ centred))
 

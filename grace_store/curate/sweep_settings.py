@@ -1,7 +1,5 @@
 """The settings of a sweep: grids resolved against a store's signals, and their values for one block of samples."""
 
-from __future__ import annotations
-
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence

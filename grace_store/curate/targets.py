@@ -1,7 +1,5 @@
 """The target set of an influence method: a store of its own, its samples in subtasks, each subtask a mean gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

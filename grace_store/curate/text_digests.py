@@ -4,8 +4,6 @@ Images count by their paths, or by their bytes where the record has these. Witho
 plan's own digests, of whole records.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page's parts on values: how they are spread, what they go with, and how settings change what is chosen."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

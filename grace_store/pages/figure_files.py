@@ -1,7 +1,5 @@
 """A report's figures as SVG and PNG files for papers, drawn by plotly in a Chrome or Chromium of the system."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from copy import deepcopy

@@ -4,8 +4,6 @@ Colours are told apart by people who see few of them, hold against white and bla
 position, symbol or number does not say too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Several tables of scores side by side: what they choose, how they rank, what each took."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,11 +1,9 @@
 """Write the report of a store: gather its parts, put them into one HTML file, and the figures beside it if asked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -109,7 +107,7 @@ class _Page:
         return {name: figure for section in self.sections for name, figure in section.figures.items()}
 
     @classmethod
-    def gather(cls, store: Store, request: ReportRequest, listener: Listener) -> _Page:
+    def gather(cls, store: Store, request: ReportRequest, listener: Listener) -> Self:
         given = ReportInputs.read(store, request)
         listener(Note("Scoring and counting."))
         state = status(store)

@@ -1,10 +1,9 @@
 """What a report is made from beside the store: read and checked before anything is computed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicates
 from grace_store.artifacts.made_from import check_plan_of
@@ -59,7 +58,7 @@ class ReportInputs:
     """The dataset rows of each subset, by its file's name."""
 
     @classmethod
-    def read(cls, store: Store, request: ReportRequest) -> ReportInputs:
+    def read(cls, store: Store, request: ReportRequest) -> Self:
         """Read all that a request names; raise for the first that cannot be used."""
         tables = [read_scores(path) for path in request.scores]
         for table in tables:

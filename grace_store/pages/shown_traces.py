@@ -1,7 +1,5 @@
 """Which samples a page shows when there are too many for one: both ends of the ranking, the chosen, a fair middle."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

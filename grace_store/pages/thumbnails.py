@@ -1,7 +1,5 @@
 """Small pictures of samples' images as data URLs, each image once. Nothing of a file is copied but its pixels."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator
 from io import BytesIO
@@ -11,7 +9,7 @@ from grace_store.base.states import Unusable
 from grace_store.data.sample import ImageRef
 
 if TYPE_CHECKING:
-    from grace_store.data.image_files import ImageFolder
+    pass
 
 LARGE, SMALL = 448, 224
 """Longest side in pixels."""

@@ -1,7 +1,5 @@
 """From a sample's step scores to its value. Knows nothing of where the scores come from."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal, NamedTuple, get_args
 

@@ -4,8 +4,6 @@ Orders are compared by rank correlation (Spearman's), subsets by Jaccard's index
 Intervals come from a seeded bootstrap over samples: steps of one sample go together, so samples are drawn, not steps.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

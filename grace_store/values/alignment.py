@@ -5,8 +5,6 @@ vectors in it cancel, r.r is what float32 rounding left over: below RESOLUTION o
 the reference counts as the zero vector. A cosine with a zero vector is 0, and the sample is flagged.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple

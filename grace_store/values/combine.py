@@ -1,7 +1,5 @@
 """Several signals as one: the weighted mean of what each says. Knows scores, not where they come from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

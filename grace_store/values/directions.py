@@ -4,8 +4,6 @@ The mean over v of cos(z, v) is the product of z's direction with the mean of th
 one vector, however many samples it has, and a block of samples costs one matrix product for each checkpoint.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from grace_store.base.arrays import FlagArray, FloatArray, IntArray, Numbers

@@ -1,7 +1,5 @@
 """The settings of a diverse selection: all that change the subset."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal, Self, get_args
 

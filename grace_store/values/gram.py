@@ -4,8 +4,6 @@ A sample with K steps has m = K + 1 segments, the answer last. Its Gram is kept 
 the diagonal included: m (m + 1) / 2 values, of which row k holds the products of segment k with segments 0..k.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Grids of settings: what a sweep goes over. Knows settings, no files and no store."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation

@@ -4,8 +4,6 @@ Three lengths are looked at: tokens in a step (the mean over a sample's steps), 
 are used as logarithms: doubling a length counts the same wherever it starts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Values to subsets: each the beginning of one ranking, so a smaller one lies within a larger one. Knows no files."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation

@@ -1,7 +1,5 @@
 """Samples as conversations: messages with one ``<image>`` in the text for each image, and the names of the images."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

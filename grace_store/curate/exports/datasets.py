@@ -1,7 +1,5 @@
 """A folder as ``datasets.save_to_disk`` makes it, written with pyarrow alone."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import itertools

@@ -1,7 +1,5 @@
 """The chosen samples' ids, one a line."""
 
-from __future__ import annotations
-
 from grace_store.base.files import write_lines
 from grace_store.curate.exports.export_kind import Export
 

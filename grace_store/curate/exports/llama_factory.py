@@ -1,7 +1,5 @@
 """Conversations as LLaMA-Factory reads them, and their entry in the dataset_info.json beside them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The chosen records byte for byte as they stood in the dataset: JSON lines or, if OUT ends in .json, an array."""
 
-from __future__ import annotations
-
 from grace_store.base.files import write_array, write_lines
 from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
 

@@ -1,7 +1,5 @@
 """The chosen records with the scores of their steps, and where in the response each step lies."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

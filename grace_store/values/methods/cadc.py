@@ -12,8 +12,6 @@ A budget is shared evenly by the capabilities, the largest Inf(z, cap(z)) first 
 of |G_m(z)|^2 over the checkpoints is the order for training in stages; it changes nothing of what is chosen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

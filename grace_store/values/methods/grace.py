@@ -5,10 +5,9 @@ V is affine in alpha, so one pass over the Grams gives the values for every alph
 of a_k / K and h_k / K. Scoring goes the same way, so that a score and a sweep agree to the last bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -39,7 +38,7 @@ class RaggedScores:
     """(n + 1,), from 0 to the number of steps."""
 
     @classmethod
-    def empty(cls, num_steps: Numbers) -> RaggedScores:
+    def empty(cls, num_steps: Numbers) -> Self:
         """Make room for scores, all still to be written."""
         offsets = offsets_of(num_steps)
         steps = (np.empty(int(offsets[-1])) for _ in range(3))
@@ -61,7 +60,7 @@ class AlignmentMeans:
     """(histories, n), bits of Flag."""
 
     @classmethod
-    def empty(cls, num_samples: int, num_histories: int) -> AlignmentMeans:
+    def empty(cls, num_samples: int, num_histories: int) -> Self:
         """Make room for means, all still to be written."""
         shape = (num_histories, num_samples)
         return cls(np.empty(num_samples), np.empty(num_samples), np.empty(shape), np.empty(shape, dtype=np.uint8))

@@ -7,8 +7,6 @@ value = votes + mean over k of rank_k / N, the ranks from 0. That mean is below 
 Percentiles and ranks are of all samples, so the influences of all must be in memory: N J float32, 4 bytes for each.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers

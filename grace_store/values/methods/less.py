@@ -4,8 +4,6 @@ S[z, v] = sum_i w_i cos(G_i(z), g_i(v)) over checkpoints i, and Inf(z) = max ove
 S[z, v]. The mean is what ``directions`` makes; what remains is the maximum.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, Numbers

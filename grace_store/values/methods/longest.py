@@ -1,7 +1,5 @@
 """Longest: the responses with the most tokens."""
 
-from __future__ import annotations
-
 from grace_store.values.gram import sum_by_sample
 from grace_store.values.methods.method import Heuristic
 

@@ -1,7 +1,5 @@
 """Loss: the responses that the model finds hardest."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, Numbers

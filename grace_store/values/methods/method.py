@@ -4,8 +4,6 @@ A new method is a module with one ``Method`` called METHOD, and its name in ``me
 vectors is a ``Heuristic``, one that looks at a target set an ``InfluenceMethod``: for both, scoring itself is there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

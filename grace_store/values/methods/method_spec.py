@@ -1,7 +1,5 @@
 """The settings of methods: none of them is ignored."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator

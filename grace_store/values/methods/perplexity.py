@@ -1,7 +1,5 @@
 """Perplexity: the same order as loss, on another scale."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, Numbers

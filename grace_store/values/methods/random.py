@@ -1,7 +1,5 @@
 """Random: a seeded draw, the same for a sample whatever else is in the store."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -1,7 +1,5 @@
 """Stepmax: the traces with the most steps."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from grace_store.values.methods.method import Heuristic
