@@ -1,4 +1,4 @@
-"""The table of duplicates: Parquet, one row a sample, with what made it in the metadata; grouped anew at will."""
+"""The table of duplicates: Parquet, one row a sample, with what made it in the metadata. It can be grouped again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -83,7 +83,7 @@ class DuplicateTable:
 
     @property
     def floor(self) -> float:
-        """The lowest threshold that the links can tell of."""
+        """The lowest threshold that the links cover."""
         return self.note.spec.floor
 
     @property

@@ -50,7 +50,7 @@ def open_made_from(note: StoreNote | TargetsNote, moved: StoreLike | None, what:
         return Store.open(note.store)
     except NotAStore:
         raise NotAStore(
-            f"The {what} was made from {note.store}, where no store is any more. If it moved, give its new place "
+            f"The {what} was made from {note.store}, where there is no store any more. If it moved, give its new place "
             f"with {option}."
         ) from None
 
@@ -74,7 +74,7 @@ def check_signals_of(signals: Mapping[str, SignalNote], store: Store) -> None:
         if num_units != then.num_units:
             raise ResumeMismatch(
                 f"Signal {name!r} of {store.location} had {then.num_units} units when it was scored and has "
-                f"{num_units} now, so the same table cannot be made. Score it anew."
+                f"{num_units} now, so the same table cannot be made. Score it again."
             )
 
 

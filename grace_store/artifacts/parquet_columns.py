@@ -1,4 +1,4 @@
-"""Columns of Parquet files that commands wrote: perhaps an older release's, perhaps a stranger's."""
+"""Columns of Parquet files that commands wrote; a file may come from an older release, or from another program."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path

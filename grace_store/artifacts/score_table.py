@@ -154,7 +154,7 @@ class ScoreTable:
         order = rank(self.value if value is None else value, self.row)
         if self.capability is None:
             return order
-        # Numbered anew from 0: a stranger's table may have any number there.
+        # Numbered again from 0: a table from elsewhere may have any number there.
         return order[balanced_order(np.unique(self.capability[order], return_inverse=True)[1], "equal")]
 
     def signal_named(self, signal: str | None = None) -> str:
@@ -265,7 +265,7 @@ def write_scores(path: Path, note: ScoresNote) -> Iterator[pq.ParquetWriter]:
         yield writer
 
 
-# ---------------------------------------------------------------- reading, perhaps a stranger's
+# ---------------------------------------------------------------- reading, also what others wrote
 
 
 def read_scores(path: str | Path, *, steps: bool = True) -> ScoreTable:

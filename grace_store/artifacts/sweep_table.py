@@ -82,20 +82,18 @@ def _constant(text: str, length: int) -> pa.Array:
 @contextmanager
 def write_sweep(folder: Path, note: SweepNote) -> Iterator[SweepWriter]:
     """Open a sweep's two tables for writing in a folder."""
+    metadata = document_metadata(note)
     with (
         pq.ParquetWriter(
             folder / VALUES,
-            VALUES_SCHEMA.with_metadata(document_metadata(note)),
+            VALUES_SCHEMA.with_metadata(metadata),
             compression="none",  # hardly two values are equal, and rows are packed already
             use_dictionary=["setting"],
             column_encoding={"row": "DELTA_BINARY_PACKED", "value": "PLAIN"},
             write_statistics=["setting"],
         ) as values,
         pq.ParquetWriter(
-            folder / SAMPLES,
-            SAMPLES_SCHEMA.with_metadata(document_metadata(note)),
-            compression="zstd",
-            use_dictionary=False,
+            folder / SAMPLES, SAMPLES_SCHEMA.with_metadata(metadata), compression="zstd", use_dictionary=False
         ) as samples,
     ):
         writer = SweepWriter(values, samples, note.settings)

@@ -1,13 +1,12 @@
 """Options that several commands share, each written once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from grace_store.base.events import Listener
 from grace_store.base.settings import (
     MAX_DEFAULT_THREADS,
     DataRequest,
@@ -34,12 +33,9 @@ from grace_store.cli.options import (
 )
 from grace_store.data.formats import FORMATS
 from grace_store.likeness.points import DEFAULT_DESCRIPTOR, DESCRIPTORS, PROJECTED_SIZE
+from grace_store.read.parallel import Threads
 from grace_store.run.engines import ENGINES, LOCAL_ENGINES
 from grace_store.values.score_spec import ScoreSpec
-
-if TYPE_CHECKING:
-    from grace_store.base.events import Listener
-    from grace_store.read.parallel import Threads
 
 # ---------------------------------------------------------------- stores, data, models, results
 

@@ -92,7 +92,7 @@ def _folder(folder: Path) -> Results:
         if len(mine) > 1:
             names = ", ".join(str(path.relative_to(folder)) for path in mine)
             raise DataError(
-                f"{folder} has several results of {benchmark.name}: {names}. Leave one, the one that counts."
+                f"{folder} has several results of {benchmark.name}: {names}. Keep only the one that counts."
             )
         if mine:
             found[benchmark.name] = _entry(benchmark, mine[0])

@@ -40,9 +40,9 @@ from grace_store.store.opened import Store, StoreLike
 from grace_store.values.ranking import Ratio
 
 NUM_RANDOM = 200
-"""Random subsets that coverage and entropy are held against, unless told."""
+"""Random subsets that coverage and entropy are compared with, by default."""
 NUM_RANDOM_SPREAD = 10
-"""Random subsets that the costlier Vendi score and nearest distance are held against, at most."""
+"""Random subsets that the costlier Vendi score and nearest distance are compared with, at most."""
 _MEASURE_STREAM = 0x636F766572
 """Added to the seed, so that coverage is not measured by the very clusters that a selection was balanced by."""
 
@@ -62,9 +62,9 @@ class DiversityRequest:
     num_clusters: int | None = None
     seed: int = 0
     num_random: int = NUM_RANDOM
-    """Random subsets that each subset is held against."""
+    """Random subsets that each subset is compared with."""
     curve: TradeSpec | None = None
-    """Asks for what value every bit of coverage costs, at the first ratio."""
+    """Asks how much value each gain in coverage costs, at the first ratio."""
     partial: bool = False
 
 
@@ -151,7 +151,7 @@ def _best(ranking: Ranking, share: Ratio) -> _Chosen:
 
 @dataclass(slots=True)
 class _Measure:
-    """Measures subsets of one pool; subsets of one size are held against the same random ones."""
+    """Measures subsets of one pool; subsets of one size are compared with the same random ones."""
 
     pool: Pool
     clusters: Clusters

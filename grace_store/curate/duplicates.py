@@ -199,7 +199,7 @@ def _likeness(found: IntArray, forest: Pairs, search: Found) -> dict[str, Any]:
     """Return a table's columns of nearest samples and links, by places among the samples found instead of the plan."""
     forest = Pairs(np.searchsorted(found, forest.first), np.searchsorted(found, forest.second), forest.similarity)
     nearest, similarity = nearest_in(len(found), forest)
-    # Whoever is like nobody still has a nearest one.
+    # A sample that is like no other still has a nearest one.
     alone = np.flatnonzero((nearest < 0) & (search.nearest[found] >= 0))
     nearest[alone] = np.searchsorted(found, search.nearest[found[alone]])
     similarity[alone] = search.nearest_similarity[found[alone]]

@@ -94,7 +94,7 @@ def fidelity(store: StoreLike, request: FidelityRequest | None = None, *, listen
     opened = store if isinstance(store, Store) else Store.open(store)
     view = opened.signal(request.signal)
     if view.signal.spec.kind != "proxy":
-        raise SettingError(f"signal {view.name!r} holds gradients itself: fidelity is asked of a proxy signal")
+        raise SettingError(f"signal {view.name!r} holds gradients itself: fidelity is measured for a proxy signal")
     if request.num_samples < MIN_SAMPLES:
         raise SettingError(
             f"{request.num_samples} samples are too few to correlate anything: take at least {MIN_SAMPLES}"
@@ -129,7 +129,7 @@ def _choose(view: SignalView, num_samples: int, seed: int) -> list[int]:
     row = np.concatenate([each for _, each in blocks]) if blocks else np.zeros(0, np.int64)
     if len(sample) < MIN_SAMPLES:
         raise SettingError(
-            f"signal {view.name!r} has {len(sample)} done samples: to correlate anything takes at least {MIN_SAMPLES}"
+            f"signal {view.name!r} has {len(sample)} done samples: at least {MIN_SAMPLES} are needed to correlate anything"
         )
     order = rank(random_values(seed, row), row)
     return sorted(int(position) for position in sample[order[:num_samples]])
@@ -174,8 +174,8 @@ def _gradients(
                 listener(Note(f"{number + 1}/{len(chosen)} samples' gradients; about {left:.0f} s left."))
     if len(positions) < MIN_SAMPLES:
         raise DataError(
-            f"{len(positions)} of {len(chosen)} samples can still be used; to correlate anything takes at least "
-            f"{MIN_SAMPLES}. Is the dataset, with its images, the one that the store was planned from?"
+            f"{len(positions)} of {len(chosen)} samples can still be used; at least {MIN_SAMPLES} are needed to "
+            f"correlate anything. Is the dataset, with its images, the one that the store was planned from?"
         )
     return positions, grams
 

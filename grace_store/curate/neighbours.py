@@ -111,7 +111,7 @@ def read_vectors(path: str | Path) -> Float32Array:
     except FileNotFoundError:
         raise DataError(f"{path} is not there; --vectors takes an array in the .npy format.") from None
     except (OSError, ValueError, EOFError) as error:
-        # What numpy says of a file that is none of its own is how to read pickles, which nobody should.
+        # For a file that is not its own, numpy says how to read pickles, which nobody should.
         why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
         raise DataError(
             f"{path} cannot be read as an array of numbers in the .npy format{why}; `numpy.save` writes one."

@@ -165,7 +165,7 @@ def request_of(note: ScoresNote, moved: Targets | None = None) -> ScoreRequest:
     custom = None if note.custom_history is None else note.custom_history.weights
     return ScoreRequest(
         spec=note.spec,
-        # Weights that were not given are found anew, so that the table says the same of where they come from.
+        # Weights that were not given are found again, so that the table says the same of where they come from.
         signals=weights if note.weights_from in (None, "given") else list(weights),
         targets=None if note.targets is None else targets_of(note, moved),
         custom_history=None if custom is None else np.array(custom),

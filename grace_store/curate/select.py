@@ -93,8 +93,8 @@ class Ranking:
 
     def take(self, *, ratio: Ratio | None = None, count: int | None = None, threshold: float | None = None) -> Subset:
         """Return the best ceil(ratio N), the best count, or those that reach a threshold: one of the three."""
-        said = {"ratio": ratio, "count": count, "threshold": threshold}
-        if sum(each is not None for each in said.values()) > 1:
+        said = (ratio, count, threshold)
+        if sum(each is not None for each in said) != 1:
             raise SettingError("give one of ratio, count and threshold")
         if ratio is not None:
             kept = self.ranked[: budget(ratio, len(self.ranked))]
@@ -104,10 +104,9 @@ class Ranking:
                     f"count {count} is not between 1 and {len(self.ranked)}, the number of samples that have a value"
                 )
             kept = self.ranked[:count]
-        elif threshold is not None:
-            kept = self._reaching(threshold)
         else:
-            raise SettingError("give one of ratio, count and threshold")
+            assert threshold is not None  # since one of the three is given
+            kept = self._reaching(threshold)
         spec = SubsetSpec(
             ratio=None if ratio is None else str(ratio),
             count=count,

@@ -105,7 +105,7 @@ def _counterpart(ours: SignalView, targets: Store, method: InfluenceMethod) -> s
             "--target-signal, one for each --signal."
         )
     if not fitting:
-        # Those nearest to fitting: what keeps a stranger's checkpoint away helps nobody.
+        # Only those that nearly fit: what is wrong with an unrelated checkpoint helps nobody.
         fewest = min(len(_obstacles(ours, theirs, method)) for theirs in others)
         nearest = [theirs for theirs in others if len(_obstacles(ours, theirs, method)) == fewest]
         _check_comparable([(ours, theirs) for theirs in nearest], method)

@@ -41,12 +41,12 @@ class Stability:
     skipped: list[str]
     """Other signals that were not named and have no steps: one vector a sample."""
     steps: Survival | None
-    """Each sample's steps drawn anew from its own; None where a value is no mean of steps."""
+    """Each sample's steps drawn again from its own; None where a value is no mean of steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StabilityRequest:
-    """Which choice is looked at, and what it is held against."""
+    """Which choice is examined, and what it is compared with."""
 
     spec: ScoreSpec = field(default_factory=ScoreSpec)
     signal: str | None = None
@@ -81,6 +81,7 @@ def stability(store: StoreLike, request: StabilityRequest | None = None, *, thre
     num_with_value = int(np.isfinite(table.value).sum())
     if not num_with_value:
         raise SettingError(f"no sample of signal {view.name!r} has a value by these settings")
+    tables = {name: scored(name) for name in others}
     count, steps = budget(request.ratio, num_with_value), None
     if request.spec.aggregation == "mean":
         flat = table.flat("step_score")
@@ -91,7 +92,7 @@ def stability(store: StoreLike, request: StabilityRequest | None = None, *, thre
         num_samples=num_with_value,
         num_chosen=count,
         by_chance=jaccard_by_chance(num_with_value, count),
-        signals={name: _against(table, scored(name), request) for name in others},
+        signals={name: _against(table, each.row, each.value, request) for name, each in tables.items()},
         skipped=skipped,
         storages=_by_storage(view, table, request, threads),
         steps=steps,
@@ -110,9 +111,10 @@ def _others(store: Store, view: SignalView, against: Sequence[str] | None) -> tu
     return list(against), []
 
 
-def _against(table: ScoreTable, other: ScoreTable, request: StabilityRequest) -> Survival:
-    _, mine, theirs = np.intersect1d(table.row, other.row, assume_unique=True, return_indices=True)
-    return survival(table.value[mine], other.value[theirs], request.ratio, **request.drawn)
+def _against(table: ScoreTable, row: IntArray, value: FloatArray, request: StabilityRequest) -> Survival:
+    """Return what of the choice by a table survives other values of the samples in some rows."""
+    _, mine, theirs = np.intersect1d(table.row, row, assume_unique=True, return_indices=True)
+    return survival(table.value[mine], value[theirs], request.ratio, **request.drawn)
 
 
 def _by_storage(
@@ -127,11 +129,7 @@ def _by_storage(
     )
     rows = np.concatenate([row for row, _ in found])
     values = np.concatenate([value for _, value in found], axis=1)
-    _, mine, theirs = np.intersect1d(table.row, rows, assume_unique=True, return_indices=True)
-    return {
-        storage: survival(table.value[mine], value[theirs], request.ratio, **request.drawn)
-        for storage, value in zip(storages, values, strict=True)
-    }
+    return {name: _against(table, rows, value, request) for name, value in zip(storages, values, strict=True)}
 
 
 def _spread(view: SignalView) -> list[int]:

@@ -1,9 +1,5 @@
 """What diversity costs: value lost against coverage gained, for every method over its weights, at one budget."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 from pydantic import field_validator
 
@@ -13,16 +9,13 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import Settings
 from grace_store.base.text import counted
-from grace_store.curate.pool import pool_orders
+from grace_store.curate.pool import Pool, pool_orders
 from grace_store.curate.select import Ranking
 from grace_store.likeness.clusters import Clusters
 from grace_store.likeness.coverage import expected_share_touched, occupancy_entropy, random_counts, share_touched
 from grace_store.values.diverse_orders import check_weight
 from grace_store.values.diversity_spec import DiversitySpec, Traded
 from grace_store.values.ranking import Ratio, budget
-
-if TYPE_CHECKING:
-    from grace_store.curate.pool import Pool
 
 NUM_RANDOM = 200
 """Random subsets that the mean entropy is taken over."""

@@ -1,6 +1,6 @@
 """Arrays to plotly figures, as plain dictionaries: one function a picture. Knows no store and no page.
 
-Colours are told apart by people who see few of them, hold against white and black alike, and never say alone what a
+The colours can be told apart by the colour-blind and seen on white and on black, and they never say anything that a
 position, symbol or number does not say too.
 """
 

@@ -1,10 +1,7 @@
 """What a known property of the records has to do with their values: which kinds of traces rise, and which fall."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +10,11 @@ from grace_store.base.arrays import BoolArray, FloatArray
 from grace_store.base.errors import DataError
 from grace_store.base.text import one_line
 from grace_store.pages.figures import BOXES, value_boxes
+from grace_store.pages.method_comparison import NamedTable
 from grace_store.pages.sections import Cell, Section
 from grace_store.read.records import read_field
 from grace_store.store.opened import Store
 from grace_store.values.length_bias import mean_ranks, rank_correlation
-
-if TYPE_CHECKING:
-    from grace_store.pages.method_comparison import NamedTable
 
 MAX_FIELD_GROUPS = 24
 MISSING = "(none)"
@@ -46,7 +41,7 @@ def groups_section(
     store: Store, compared: Compared, fields: Sequence[str], data: Sequence[str] | None = None
 ) -> Section:
     """Return how values differ between the groups that fields of the records make; data is where the dataset is now."""
-    lead = "What the records say of themselves, against their values. Scores never read it."
+    lead = "What fields of the records have to do with their values. Scores never read these fields."
     section = Section("groups", "Kinds of traces", lead)
     places = store.positions_of(compared.main.table.row)
     for field in fields:

@@ -73,7 +73,7 @@ def rank_correlations(methods: Sequence[NamedTable]) -> FloatArray:
 
 
 def methods_section(store: Store, methods: Sequence[NamedTable], status: Status, ratio: str) -> Section:
-    """Return the part of the page that holds methods against each other; one method alone has its cost only."""
+    """Return the part of the page that compares methods; one method alone has its cost only."""
     section = Section("methods", "Methods", "What each way of scoring chooses, and what it takes.")
     for method in methods:
         check_plan_of(method.table.note, store)
@@ -103,7 +103,7 @@ def methods_section(store: Store, methods: Sequence[NamedTable], status: Status,
         "model included.",
     )
     if len(methods) < 2:
-        section.text("Give --scores several times to hold methods against each other.")
+        section.text("Give --scores several times to compare methods.")
         return section
     names = [method.name for method in methods]
     caption = "Samples that two methods both choose, over those that either chooses."

@@ -35,7 +35,7 @@ class ReportRequest:
     """What ``grace-store diversity`` wrote."""
     subsets: Sequence[Path] = ()
     by: Sequence[str] = ()
-    """Fields of the records whose groups are held against each other."""
+    """Fields of the records whose groups are compared."""
     images: str | None = None
     data: Sequence[str] | None = None
     ratio: str = "0.2"

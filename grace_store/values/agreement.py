@@ -94,7 +94,7 @@ class Survival:
 
 
 def survival(value: FloatArray, other: FloatArray, ratio: Ratio, *, draws: int = 200, seed: int = 0) -> Survival:
-    """Compare the best of two columns of values over the same samples; the interval draws the samples anew."""
+    """Compare the best of two columns of values over the same samples; the interval draws the samples again."""
     both = np.flatnonzero(np.isfinite(value) & np.isfinite(other))
     value, other = value[both], other[both]
     count = budget(ratio, len(both))
@@ -122,7 +122,7 @@ def _drawn_jaccard(generator: np.random.Generator, orders: tuple[IntArray, IntAr
 def step_survival(
     value: FloatArray, step_score: FloatArray, offsets: IntArray, ratio: Ratio, *, draws: int = 200, seed: int = 0
 ) -> Survival:
-    """Compare the best by value with the best by the mean of steps drawn anew from each sample's own.
+    """Compare the best by value with the best by the mean of steps drawn again from each sample's own.
 
     step_score lies flat, sample i owning offsets[i]..offsets[i + 1]; a step without a score counts in no mean.
     """

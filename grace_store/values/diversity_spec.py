@@ -33,7 +33,7 @@ class DiversitySpec(Settings):
 
     method: DiversityMethod
     """dedup: near-duplicates last. clusters: budgets for clusters. facility: facility location with a value term,
-    greedily. mmr: maximal marginal relevance. select.diversity defines them."""
+    greedily. mmr: maximal marginal relevance. values.diverse_orders defines them."""
     weight: float | None = None
     """Weight of diversity against value, 0 (value alone) to 1."""
     similarity: float | None = None
@@ -41,7 +41,7 @@ class DiversitySpec(Settings):
     balance: Balance | None = None
     """With clusters, how the budget is divided: equally, by the square root of a cluster's size, or by its size."""
     num_clusters: int | None = Field(default=None, ge=1)
-    """For clusters: how many; None for a number that goes with the samples'."""
+    """For clusters: how many; None for a number that grows with that of the samples."""
     seed: int | None = Field(default=None, ge=0)
     """Seed of the clustering."""
     signal: str | None = None

@@ -98,7 +98,7 @@ class SweepSpec(Settings):
     about: str = ""
     """What the sweep is for, in words."""
     ratio: tuple[str, ...] = ("0.2",)
-    """Shares of the samples whose overlap between settings is told."""
+    """Shares of the samples whose overlap between settings is measured."""
     grid: tuple[Grid, ...] = (Grid(),)
 
     @field_validator("ratio", mode="before")

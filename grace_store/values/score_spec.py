@@ -1,7 +1,5 @@
 """The settings of GRACE: everything that changes values."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal, Self
 

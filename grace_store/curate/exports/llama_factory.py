@@ -44,7 +44,4 @@ def _dataset_entry(out: Path, *, has_images: bool) -> dict[str, Any]:
     }
 
 
-EXPORT = Export(
-    write=_write,
-    also_writes=(DATASET_INFO,),
-)
+EXPORT = Export(write=_write, also_writes=(DATASET_INFO,))
