@@ -322,9 +322,7 @@ def test_a_replay_finds_moved_stores_and_refuses_others(tmp_path, folder):
     (tmp_path / "here").rename(tmp_path / "there")
     with pytest.raises(NotAStore, match=r"pool\.zarr, where there is no store any more\. .*new place with STORE"):
         replay(tmp_path / "a.parquet", tmp_path / "b.parquet")
-    with pytest.raises(
-        NotAStore, match=r"targets\.zarr, where there is no store any more\. .*new place with --targets"
-    ):
+    with pytest.raises(NotAStore, match=r"targets\.zarr, where there is no store any .*new place with --targets"):
         replay(tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "there/pool.zarr")
     moved = Targets(tmp_path / "there/targets.zarr")
     replay(tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "there/pool.zarr", targets=moved)

@@ -96,9 +96,8 @@ def fidelity(store: StoreLike, request: FidelityRequest | None = None, *, listen
     if view.signal.spec.kind != "proxy":
         raise SettingError(f"signal {view.name!r} holds gradients itself: fidelity is measured for a proxy signal")
     if request.num_samples < MIN_SAMPLES:
-        raise SettingError(
-            f"{request.num_samples} samples are too few to correlate anything: take at least {MIN_SAMPLES}"
-        )
+        asked = counted(request.num_samples, "sample")
+        raise SettingError(f"{asked}: too few to correlate anything; take at least {MIN_SAMPLES}")
     if request.draws < 1:
         raise SettingError(f"draws {request.draws} is not at least 1")
     ratio = request.ratio
@@ -128,9 +127,8 @@ def _choose(view: SignalView, num_samples: int, seed: int) -> list[int]:
     sample = np.concatenate([each for each, _ in blocks]) if blocks else np.zeros(0, np.int64)
     row = np.concatenate([each for _, each in blocks]) if blocks else np.zeros(0, np.int64)
     if len(sample) < MIN_SAMPLES:
-        raise SettingError(
-            f"signal {view.name!r} has {len(sample)} done samples: at least {MIN_SAMPLES} are needed to correlate anything"
-        )
+        done = counted(len(sample), "done sample")
+        raise SettingError(f"signal {view.name!r} has {done}: at least {MIN_SAMPLES} are needed to correlate anything")
     order = rank(random_values(seed, row), row)
     return sorted(int(position) for position in sample[order[:num_samples]])
 

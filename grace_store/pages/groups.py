@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import BoolArray, FloatArray
 from grace_store.base.errors import DataError
 from grace_store.base.text import one_line
 from grace_store.pages.figures import BOXES, value_boxes
-from grace_store.pages.method_comparison import NamedTable
 from grace_store.pages.sections import Cell, Section
 from grace_store.read.records import read_field
 from grace_store.store.opened import Store
@@ -19,6 +19,20 @@ from grace_store.values.length_bias import mean_ranks, rank_correlation
 MAX_FIELD_GROUPS = 24
 MISSING = "(none)"
 """The group of samples whose record has no such field."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTable:
+    """A table of scores under the name the page calls it by."""
+
+    name: str
+    table: ScoreTable
+
+    @property
+    def settings(self) -> str:
+        """What the table's settings are, in words."""
+        spec = self.table.note.spec.model_dump(mode="json")
+        return ", ".join(f"{key} {value}" for key, value in spec.items() if value not in (None, False, [], ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """Several tables of scores side by side: what they choose, how they rank, what each took."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from grace_store.base.text import duration, size
 from grace_store.curate.select import select
 from grace_store.pages.costs import cost_of
 from grace_store.pages.figures import matrix_map
+from grace_store.pages.groups import NamedTable
 from grace_store.pages.sections import Cell, Section
 from grace_store.run.status import Status
 from grace_store.store.opened import Store
@@ -19,20 +19,6 @@ from grace_store.values.agreement import jaccard
 from grace_store.values.length_bias import rank_correlation
 
 MAX_CORRELATED = 1 << 17
-
-
-@dataclass(frozen=True, slots=True)
-class NamedTable:
-    """A table of scores under the name the page calls it by."""
-
-    name: str
-    table: ScoreTable
-
-    @property
-    def settings(self) -> str:
-        """What the table's settings are, in words."""
-        spec = self.table.note.spec.model_dump(mode="json")
-        return ", ".join(f"{key} {value}" for key, value in spec.items() if value not in (None, False, [], ""))
 
 
 def name_methods(tables: Sequence[ScoreTable]) -> list[NamedTable]:

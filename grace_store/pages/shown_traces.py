@@ -14,7 +14,7 @@ _STREAM = 0x7265706F7274
 
 @dataclass(frozen=True, slots=True)
 class ShownTraces:
-    """The samples that a page shows, by place in a table, ascending, and how many of them are there for which reason."""
+    """The samples that a page shows, by place in a table, ascending, and how many are there for which reason."""
 
     place: IntArray
     num_all: int
