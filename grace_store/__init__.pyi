@@ -1,7 +1,8 @@
 # Every public name, and the module it lives in. Listed here and nowhere else.
-from grace_store.artifacts.diversity_document import Diversity as Diversity
 from grace_store.artifacts.duplicate_table import DuplicateTable as DuplicateTable
 from grace_store.artifacts.duplicate_table import read_duplicates as read_duplicates
+from grace_store.artifacts.measures import Diversity as Diversity
+from grace_store.artifacts.measures import FidelityDocument as FidelityDocument
 from grace_store.artifacts.notes import DuplicatesNote as DuplicatesNote
 from grace_store.artifacts.notes import ScoresNote as ScoresNote
 from grace_store.artifacts.notes import SubsetNote as SubsetNote
@@ -13,6 +14,7 @@ from grace_store.base.settings import DataRequest as DataRequest
 from grace_store.base.settings import ExtractRequest as ExtractRequest
 from grace_store.base.settings import RunOptions as RunOptions
 from grace_store.curate.audit import audit as audit
+from grace_store.curate.compare import Change as Change
 from grace_store.curate.compare import Comparison as Comparison
 from grace_store.curate.compare import compare as compare
 from grace_store.curate.diversity import DiversityRequest as DiversityRequest
@@ -24,6 +26,7 @@ from grace_store.curate.evaluate import Evaluation as Evaluation
 from grace_store.curate.evaluate import evaluate as evaluate
 from grace_store.curate.export import ExportRequest as ExportRequest
 from grace_store.curate.export import export as export
+from grace_store.curate.exports.export_kind import Exported as Exported
 from grace_store.curate.fidelity import Fidelity as Fidelity
 from grace_store.curate.fidelity import FidelityRequest as FidelityRequest
 from grace_store.curate.fidelity import fidelity as fidelity
@@ -32,6 +35,7 @@ from grace_store.curate.neighbours import Neighbours as Neighbours
 from grace_store.curate.neighbours import NeighboursRequest as NeighboursRequest
 from grace_store.curate.neighbours import neighbours as neighbours
 from grace_store.curate.score import ScoreRequest as ScoreRequest
+from grace_store.curate.score import ScoreRun as ScoreRun
 from grace_store.curate.score import replay as replay
 from grace_store.curate.score import score as score
 from grace_store.curate.select import RankRequest as RankRequest
@@ -78,8 +82,8 @@ from grace_store.values.diversity_spec import DiversitySpec as DiversitySpec
 from grace_store.values.grid import Grid as Grid
 from grace_store.values.grid import SweepSpec as SweepSpec
 from grace_store.values.length_bias import LengthAudit as LengthAudit
-from grace_store.values.methods.heuristic_spec import HeuristicSpec as HeuristicSpec
-from grace_store.values.methods.influence_spec import InfluenceSpec as InfluenceSpec
+from grace_store.values.methods.method_spec import HeuristicSpec as HeuristicSpec
+from grace_store.values.methods.method_spec import InfluenceSpec as InfluenceSpec
 from grace_store.values.score_spec import ScoreSpec as ScoreSpec
 
 __version__: str

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 
-from grace_store.artifacts.diversity_document import (
+from grace_store.artifacts.measures import (
     ClusterShare,
     Diversity,
+    FidelityDocument,
+    FidelitySample,
     RandomSubsets,
+    SampleAlignments,
+    SpaceFidelity,
     SubsetDiversity,
     TradeCurve,
     TradePoint,
-)
-from grace_store.artifacts.fidelity_document import (
-    FidelityDocument,
-    FidelitySample,
-    SampleAlignments,
-    SpaceFidelity,
 )
 from grace_store.artifacts.notes import (
     ChosenDiversity,
@@ -47,12 +45,10 @@ from grace_store.model.lora.recipe import (
     WarmupSpec,
     WarmupSubset,
 )
-from grace_store.values.agreement import Agreement
+from grace_store.values.agreement import Agreement, Survival
 from grace_store.values.grid import Grid, SweepSpec
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
-from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec
 from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.survival import Survival
 
 MADE_FROM = {"store": "s.zarr", "plan_sha256": "0" * 64, "num_units": 2, "partial": False}
 SIGNAL = NamedSignal(name="base", sha256="1" * 64, num_units=2)

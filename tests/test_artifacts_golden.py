@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grace_store.artifacts.diversity_document import Diversity
 from grace_store.artifacts.duplicate_table import read_duplicates
+from grace_store.artifacts.measures import Diversity
 from grace_store.artifacts.notes import SubsetNote, SweepNote
 from grace_store.artifacts.score_table import read_scores, read_scores_note
 from grace_store.artifacts.subset_file import read_subset, selected_rows

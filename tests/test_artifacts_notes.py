@@ -12,8 +12,7 @@ import pytest
 from grace_store.artifacts.notes import ScoresNote, SubsetSpec
 from grace_store.base.documents import Document, parse_document
 from grace_store.base.errors import DataError
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
-from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec
 from grace_store.values.score_spec import ScoreSpec
 from tests.example_notes import DIVERSITY, EXAMPLES, INFLUENCE, SCORES, SUBSET
 
@@ -92,7 +91,7 @@ def test_the_settings_in_a_note_are_those_of_their_method(spec):
         ({"spec": {"method": "grace", "alpha": 2}}, "alpha 2 is not between 0"),
         ({"signals": {}}, "signals"),
         ({"signals": {"base": {"sha256": "1", "num_units": 1, "weight": 0}}}, r"signals\.base\.weight 0"),
-        ({"store": "a\0b"}, "no place that could be opened"),
+        ({"store": "a\0b"}, "not a place that can be opened"),
     ],
 )
 def test_scores_that_cannot_be_are_refused(changes, words):

@@ -30,7 +30,7 @@ from grace_store.base.documents import METADATA_KEY, document_metadata
 from grace_store.base.errors import DataError
 from grace_store.values.flags import Flag
 from grace_store.values.methods import METHODS
-from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.method_spec import InfluenceSpec
 from grace_store.values.score_spec import ScoreSpec
 
 SIGNAL = ScoredSignal(sha256="1", num_units=2, weight=1.0)

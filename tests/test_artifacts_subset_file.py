@@ -22,7 +22,7 @@ def store(tmp_path_factory) -> Store:
 
 def test_a_file_that_names_no_samples_is_refused(store, tmp_path):
     (tmp_path / "ids.txt").write_text("s60\nnobody\n")
-    with pytest.raises(DataError, match=r"1 lines are no id there \('nobody'\)"):
+    with pytest.raises(DataError, match=r"1 line without such an id \('nobody'\)"):
         duplicates(store, DuplicatesRequest(subset=tmp_path / "ids.txt"))
     with pytest.raises(DataError, match="cannot be read as a list of ids"):
         duplicates(store, DuplicatesRequest(subset=tmp_path / "missing.txt"))

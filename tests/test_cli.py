@@ -19,7 +19,7 @@ from grace_store.cli.main import COMMANDS, GROUPS
 from grace_store.cli.progress import ProgressDisplay
 from tests.commands import run
 
-HELPERS = {"__init__", "main", "console", "progress", "options", "shared", "config_files"}
+HELPERS = {"__init__", "main", "console", "progress", "options", "shared"}
 """Modules of the command line that are no command."""
 
 

@@ -22,7 +22,7 @@ from grace_store.curate.score import score
 from grace_store.curate.select import RankRequest, select
 from grace_store.data.dataset import Dataset
 from grace_store.run.extract import extract
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
+from grace_store.values.methods.method_spec import HeuristicSpec
 from tests.exported import PNG, chosen_lines, everything, mmathcot, scored_store, traces_with_image
 from tests.jobs import make_job
 
@@ -36,12 +36,8 @@ def scored(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", EXPORTS)
-def test_an_export_says_in_a_line_what_it_writes(name):
-    kind = EXPORTS[name]
-    assert isinstance(kind, Export)
-    assert kind.about
-    assert "\n" not in kind.about
-    assert not kind.about.endswith(".")
+def test_an_export_is_found_by_its_name(name):
+    assert isinstance(EXPORTS[name], Export)
 
 
 @pytest.mark.parametrize("name", EXPORTS)

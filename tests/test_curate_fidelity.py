@@ -36,7 +36,7 @@ def test_the_proxys_alignments_are_held_against_gradients(store: Store) -> None:
 
 
 def test_bad_wishes_get_a_sentence(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="3 samples are too few"):
+    with pytest.raises(SettingError, match="3 samples: too few to correlate"):
         fidelity(store, FidelityRequest(num_samples=3))
     with pytest.raises(SettingError, match="draws 0 is not at least 1"):
         fidelity(store, FidelityRequest(draws=0))

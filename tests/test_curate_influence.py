@@ -29,8 +29,7 @@ from grace_store.read import vectors as vector_blocks
 from grace_store.read.vectors import VectorReader
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
-from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec
 from tests.gradient_stores import (
     DIMENSION,
     add_gradients,
@@ -321,9 +320,9 @@ def test_a_replay_finds_moved_stores_and_refuses_others(tmp_path, folder):
     pool, targets = Store.open(tmp_path / "here/pool.zarr"), Targets(tmp_path / "here/targets.zarr")
     score(pool, ScoreRequest(spec=LESS, signals=CHECKPOINTS, targets=targets), out=tmp_path / "a.parquet")
     (tmp_path / "here").rename(tmp_path / "there")
-    with pytest.raises(NotAStore, match=r"pool\.zarr, where no store is any more\. .*new place with STORE"):
+    with pytest.raises(NotAStore, match=r"pool\.zarr, where there is no store any more\. .*new place with STORE"):
         replay(tmp_path / "a.parquet", tmp_path / "b.parquet")
-    with pytest.raises(NotAStore, match=r"targets\.zarr, where no store is any more\. .*new place with --targets"):
+    with pytest.raises(NotAStore, match=r"targets\.zarr, where there is no store any .*new place with --targets"):
         replay(tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "there/pool.zarr")
     moved = Targets(tmp_path / "there/targets.zarr")
     replay(tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "there/pool.zarr", targets=moved)

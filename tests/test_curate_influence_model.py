@@ -18,7 +18,7 @@ from grace_store.read.records import UnitLoader
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.warmup import warmup
 from grace_store.store.opened import Store
-from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.method_spec import InfluenceSpec
 from tests import warmups
 from tests.gradient_stores import brute_influence, stored_vectors
 from tests.gradients import TrueGradients, open_gradient

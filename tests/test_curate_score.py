@@ -15,8 +15,8 @@ from grace_store.read import blocks
 from grace_store.read.samples import iter_samples
 from grace_store.store.opened import Store
 from grace_store.values.history import history_weights
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
-from grace_store.values.random_values import random_values
+from grace_store.values.methods.method_spec import HeuristicSpec
+from grace_store.values.methods.random import random_values
 from grace_store.values.score_spec import ScoreSpec
 from tests.brute_force import HISTORIES, TARGETS, brute_force
 from tests.scored_stores import NUM_STEPS, fill_signal, known_store

@@ -9,7 +9,7 @@ import pytest
 
 from grace_store.base.errors import SettingError, UnknownName
 from grace_store.curate.stability import StabilityRequest, stability
-from grace_store.values.ranking import budget, top
+from grace_store.values.ranking import budget, rank
 from grace_store.values.score_spec import ScoreSpec
 from tests.scored_stores import known_store
 
@@ -32,7 +32,7 @@ def test_signals_are_compared_over_the_samples_that_both_have(tmp_path: Path) ->
     found = stability(known.store, StabilityRequest(signal="base", ratio="0.4", draws=10))
     both = [i for i in range(len(known.samples["base"])) if i not in (2, 5)]
     values = [np.array([brute_value(known.samples[name][i][0]) for i in both]) for name in ("base", "later")]
-    chosen = [set(top(value, budget("0.4", len(both))).tolist()) for value in values]
+    chosen = [set(rank(value)[: budget("0.4", len(both))].tolist()) for value in values]
     assert found.signals["later"].jaccard == len(chosen[0] & chosen[1]) / len(chosen[0] | chosen[1])
     assert found.signals["later"].num_samples == len(both)
     assert found.num_chosen == budget("0.4", len(known.samples["base"]))

@@ -23,7 +23,7 @@ from grace_store.curate.sweep_settings import resolve_settings
 from grace_store.read import blocks
 from grace_store.store.opened import Store
 from grace_store.values.grid import Grid, SweepSpec
-from grace_store.values.ranking import budget, top
+from grace_store.values.ranking import budget, rank
 from tests.scored_stores import fill_signal, known_store
 
 EVERYTHING = SweepSpec(
@@ -80,7 +80,7 @@ def test_overlap_is_that_of_sets_and_ranks_correlate_as_pandas_says(swept):
     values = swept.values()
     row = np.arange(values.shape[1])
     for r, ratio in enumerate(swept.ratios):
-        chosen = [set(top(value, budget(ratio, np.isfinite(value).sum()), row).tolist()) for value in values]
+        chosen = [set(rank(value, row)[: budget(ratio, np.isfinite(value).sum())].tolist()) for value in values]
         expected = [[len(a & b) / len(a | b) for b in chosen] for a in chosen]
         np.testing.assert_allclose(swept.jaccard[r], expected)
     usable = values[:, np.isfinite(values).all(axis=0)]

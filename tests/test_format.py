@@ -18,7 +18,6 @@ import pytest
 import xarray
 import zarr
 
-from grace_store.artifacts import schemas
 from grace_store.base.metadata import FORMAT_VERSION, Commit, Completion, Plan, Signal
 from grace_store.base.settings import DataSpec, ExtractSpec, GradientSpec, Per, Storage
 from grace_store.base.states import STATE_CODES, Reason
@@ -26,6 +25,7 @@ from grace_store.store import keys, layout
 from grace_store.store.opened import Store
 from grace_store.store.storages import Rotation
 from grace_store.store.unit_writer import UnitWriter, complete_signal
+from jobs import schemas
 from tests.format_page import SCHEMAS, TEXT, names_in, table, tables
 from tests.stores import (
     NUM_SAMPLES,
@@ -244,7 +244,7 @@ def test_schemas_are_written_by_the_module(tmp_path: Path, capsys: pytest.Captur
     written = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "out").iterdir()}
     assert written == schemas.schema_documents()
     assert schemas.main([]) == 2
-    assert "usage: python -m grace_store.artifacts.schemas FOLDER" in capsys.readouterr().err
+    assert "usage: python -m jobs.schemas FOLDER" in capsys.readouterr().err
 
 
 def schema_of(key: str) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ import torch
 
 from grace_store.base.errors import Corrupt, ResumeMismatch, SettingError
 from grace_store.curate.benchmark_results import Entry, Results
-from grace_store.curate.relative_average import relative_average
+from grace_store.curate.evaluate import relative_average
 from jobs.demo_traces.flaws import FILLERS as REAL_FILLERS
 from jobs.study import corruptions
 from jobs.study.answering import ask, generate, is_right

@@ -18,7 +18,7 @@ from grace_store.pages.report import report
 from grace_store.pages.report_inputs import ReportRequest
 from grace_store.store.opened import Store
 from grace_store.values.length_bias import rank_correlation
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
+from grace_store.values.methods.method_spec import HeuristicSpec
 from tests.reports import HOSTILE_ID, IMAGE, NUM_TRACES, chromium, make_store
 
 NUM_SHOWN = NUM_TRACES + 4

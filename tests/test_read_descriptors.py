@@ -13,7 +13,7 @@ from grace_store.likeness.points import DESCRIPTORS, Projection, describe, proje
 from grace_store.read.descriptors import DescriptionReader, DescriptorSpec, describe_samples
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
+from grace_store.values.methods.method_spec import HeuristicSpec
 from tests.gradient_stores import NO_SPANS
 from tests.stores import STORAGES, add_signal, random_vectors, write_plan
 from tests.vector_stores import traces, vector_store

@@ -27,7 +27,6 @@ from safetensors.torch import load_file
 
 import grace_store.model.lora.checkpoints as checkpoints
 import grace_store.model.lora.step_loop as warmup_loop
-from grace_store.artifacts.schemas import note_schema
 from grace_store.base.documents import FIRST_VERSION, read_document
 from grace_store.base.errors import (
     Corrupt,
@@ -53,7 +52,8 @@ from grace_store.run.plan import plan
 from grace_store.run.warmup import _held, warmup
 from grace_store.run.warmup_recipe import choose_samples, order_steps, read_recipe
 from grace_store.store.opened import Store
-from grace_store.values.random_values import random_values
+from grace_store.values.methods.random import random_values
+from jobs.schemas import note_schema
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import picture, tiny_vision_model
 from tests.warmups import NUM_SAMPLES, NUM_STEPS, OPTIONS, REQUEST, content, make_inputs, make_job, write_traces

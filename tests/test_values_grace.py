@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from grace_store.base.errors import SettingError
 from grace_store.values import gram_columns as columns_module
-from grace_store.values.alignment import answer_alignment, history_alignment
 from grace_store.values.combine import combine_signals
 from grace_store.values.flags import Flag, flag_names
 from grace_store.values.gram import pack, unpack
 from grace_store.values.history import history_weights
-from grace_store.values.methods.grace import alignment_means, score_block, score_ragged, values_for_alphas
+from grace_store.values.methods.grace import alignment_means, score_grams, score_ragged
 from grace_store.values.score_spec import ScoreSpec
 from tests.brute_force import AGGREGATIONS, HISTORIES, TARGETS, brute_force
 
@@ -159,8 +158,12 @@ def test_cosines_never_leave_minus_one_to_one():
     vector = rng.normal(size=(2000, 1, 7)).astype(np.float32)
     signs = rng.choice([-1.0, 1.0], size=(2000, 9, 1)) * rng.uniform(0.1, 10, size=(2000, 9, 1))
     grams = (vector * signs) @ (vector * signs).transpose(0, 2, 1)
-    scores = score_block(pack(grams).astype(np.float32), np.ones((2000, 9)), ScoreSpec())
-    for cosine in (scores.answer_alignment, scores.history_alignment[:, 1:], scores.step_score):
+    scores = score_grams(list(grams.astype(np.float32)), np.ones((2000, 9)), ScoreSpec())
+    for cosine in (
+        scores.answer_alignment,
+        np.delete(scores.history_alignment, scores.offsets[:-1]),
+        scores.step_score,
+    ):
         assert np.abs(cosine).max() <= 1.0
     # Parallel vectors differ from 1 by no more than float32 Grams do.
     np.testing.assert_allclose(np.abs(scores.answer_alignment), 1.0, atol=1e-6)
@@ -171,7 +174,7 @@ def test_cosines_never_leave_minus_one_to_one():
 
 def test_a_vector_too_short_for_float32_counts_as_zero():
     packed = np.array([[1e-39, 1e-39, 1e-39], [4e-38, 4e-38, 4e-38]], dtype=np.float32)
-    scores = score_block(packed, np.ones((2, 2)), ScoreSpec())
+    scores = score_ragged(np.array([1, 1]), packed.ravel(), np.ones(4), ScoreSpec())
     assert scores.value.tolist() == pytest.approx([0.0, 1.0])
     assert scores.flags.tolist() == [Flag.ZERO_VECTOR, 0]
 
@@ -191,7 +194,11 @@ def test_a_gram_that_is_not_finite_is_flagged_and_touches_no_neighbour(bad):
     np.testing.assert_array_equal(np.delete(scores.step_score, np.r_[mine]), np.delete(good.step_score, np.r_[mine]))
     means = alignment_means(num_steps, packed, counts, ["uniform", "ema:0.5"])
     assert means.flags.tolist() == [[0, Flag.NOT_FINITE, 0]] * 2
-    assert np.isnan(means.values([0.0, 1.0])).all(axis=(0, 1)).tolist() == [False, True, False]
+    assert np.isnan([means.value(h, alpha) for h in (0, 1) for alpha in (0.0, 1.0)]).all(axis=0).tolist() == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_one_step_without_the_answer_has_no_value():
@@ -212,21 +219,11 @@ def test_flags_have_names():
 def test_one_pass_gives_every_alpha_and_history_to_the_last_bit(target):
     block = flat(gaussian_samples(10, [9, 3, 1, 20, 9, 2]))
     alphas = [0.0, 0.1, 0.25, 0.7, 1.0]
-    values = alignment_means(*block, HISTORIES, target).values(alphas)
-    assert values.shape == (len(HISTORIES), len(alphas), 6)
+    means = alignment_means(*block, HISTORIES, target)
     for h, history in enumerate(HISTORIES):
-        for a, alpha in enumerate(alphas):
+        for alpha in alphas:
             spec = ScoreSpec(alpha=alpha, history=history, target=target)
-            np.testing.assert_array_equal(values[h, a], score_ragged(*block, spec).value)
-
-
-def test_values_for_alphas_are_those_of_score_block():
-    grams = np.stack([packed_gram(vectors) for vectors, _ in gaussian_samples(11, [5] * 7)])
-    counts = np.ones((7, 6), np.int32)
-    values = values_for_alphas(grams, counts, "window:2", "suffix", [0.2, 0.9])
-    for alpha, value in zip([0.2, 0.9], values, strict=True):
-        spec = ScoreSpec(alpha=alpha, history="window:2", target="suffix")
-        np.testing.assert_array_equal(value, score_block(grams, counts, spec).value)
+            np.testing.assert_array_equal(means.value(h, alpha), score_ragged(*block, spec).value)
 
 
 @pytest.mark.parametrize("custom", [None, history_weights("ema:0.3", 70)], ids=["named", "custom"])
@@ -252,21 +249,11 @@ def test_a_sample_has_the_same_bits_in_any_block_and_any_order(custom, seed, spe
                 assert part.flags[place] == whole.flags[i]
 
 
-def test_score_block_is_score_ragged_in_another_shape():
-    samples = gaussian_samples(12, [6] * 5)
-    num_steps, packed, counts = flat(samples)
-    ragged = score_ragged(num_steps, packed, counts, ScoreSpec())
-    block = score_block(packed.reshape(5, -1), counts.reshape(5, -1), ScoreSpec())
-    np.testing.assert_array_equal(block.step_score.ravel(), ragged.step_score)
-    np.testing.assert_array_equal(block.value, ragged.value)
-    assert block.history_alignment.shape == (5, 6)
-
-
 def test_no_samples_are_no_scores():
     scores = score_ragged(*flat([]), ScoreSpec())
     assert len(scores.value) == len(scores.step_score) == 0
-    assert alignment_means(*flat([]), ["uniform"]).values([0.5]).shape == (1, 1, 0)
-    assert alignment_means(*flat(gaussian_samples(1, [3])), []).values([0.5]).shape == (0, 1, 1)
+    assert alignment_means(*flat([]), ["uniform"]).value(0, 0.5).shape == (0,)
+    assert alignment_means(*flat(gaussian_samples(1, [3])), []).history.shape == (0, 1)
 
 
 def test_doubled_gram_and_scaled_vectors_change_nothing():
@@ -276,19 +263,26 @@ def test_doubled_gram_and_scaled_vectors_change_nothing():
     np.testing.assert_array_equal(once.value, scaled.value)
 
 
-# ---------------------------------------------------------------- matrices
+# ---------------------------------------------------------------- full Grams
 
 
-def test_matrices_give_the_same_alignments():
-    samples = gaussian_samples(14, [7] * 4)
+def test_full_grams_give_the_same_scores():
+    samples = gaussian_samples(14, [7, 3, 7])
     num_steps, packed, counts = flat(samples)
-    gram = unpack(packed.reshape(4, -1))
+    grams = [unpack(packed_gram(vectors)[None])[0] for vectors, _ in samples]
     for target in TARGETS:
-        scores = score_ragged(num_steps, packed, counts, ScoreSpec(target=target, history="window:3"))
-        found = answer_alignment(gram, counts.reshape(4, -1), target)
-        np.testing.assert_array_equal(found.ravel(), scores.answer_alignment)
-    found = history_alignment(gram, history_weights("window:3", 7))
-    np.testing.assert_array_equal(found.ravel(), scores.history_alignment)
+        spec = ScoreSpec(target=target, history="window:3")
+        ragged, found = score_ragged(num_steps, packed, counts, spec), score_grams(grams, [c for _, c in samples], spec)
+        for name in ("step_score", "answer_alignment", "history_alignment", "value"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(ragged, name))
+
+
+def test_scores_of_full_grams_are_grace():
+    vectors = np.random.default_rng(2).normal(size=(3, 5))
+    found = score_grams([vectors @ vectors.T], [np.array([1, 1, 1])], ScoreSpec(alpha=1))
+    cosines = [v @ vectors[2] / np.linalg.norm(v) / np.linalg.norm(vectors[2]) for v in vectors[:2]]
+    np.testing.assert_allclose(found.answer_alignment, cosines)
+    assert found.value[0] == pytest.approx(np.mean(cosines))
 
 
 # ---------------------------------------------------------------- refusals
@@ -299,14 +293,12 @@ def test_arrays_that_do_not_fit_are_refused():
         score_ragged(np.array([2]), np.zeros(5), np.zeros(3), ScoreSpec())
     with pytest.raises(ValueError, match="a sample without steps cannot be scored"):
         score_ragged(np.array([0]), np.zeros(1), np.zeros(1), ScoreSpec())
-    with pytest.raises(ValueError, match=r"Grams of shape \(1, 5\) do not fit token counts of shape \(1, 3\)"):
-        score_block(np.zeros((1, 5)), np.zeros((1, 3)), ScoreSpec())
 
 
 def test_a_sweep_refuses_an_alpha_that_is_no_balance():
     means = alignment_means(*flat(gaussian_samples(15, [3])), ["uniform"])
     with pytest.raises(SettingError, match=r"alpha 1\.5 is not between 0 .* and 1"):
-        means.values([0.5, 1.5])
+        means.value(0, 1.5)
 
 
 # ---------------------------------------------------------------- several signals

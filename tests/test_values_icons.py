@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_store.values.methods.icons import count_votes, icons_values, mean_rank_shares, vote_thresholds
+from grace_store.values.methods.icons import count_votes, mean_rank_shares, vote_thresholds
 from tests.gradient_stores import brute_mean_rank, brute_votes
 
 
@@ -20,7 +20,7 @@ def test_votes_and_their_ties_are_those_of_the_loops(values, percent):
     votes = count_votes(influence, vote_thresholds(influence, percent))
     assert votes.tolist() == brute_votes(influence, percent)
     np.testing.assert_allclose(mean_rank_shares(influence), list(map(float, brute_mean_rank(influence))), atol=1e-15)
-    value = icons_values(votes, mean_rank_shares(influence))
+    value = votes + mean_rank_shares(influence)
     assert np.floor(value).astype(int).tolist() == votes.tolist()
     by_two_keys = sorted(range(len(values)), key=lambda z: (-votes[z], -mean_rank_shares(influence)[z], z))
     assert np.argsort(-value, kind="stable").tolist() == by_two_keys

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grace_store.values.combine import combine_signals
 from grace_store.values.directions import (
     SubtaskMeans,
-    combine_checkpoints,
     products,
     unit_vectors,
 )
@@ -32,7 +32,7 @@ def test_less_is_the_triple_loop(seed, num, num_checkpoints):
     pool[0][0] = 0  # no direction
     weights = rng.random(num_checkpoints) + 0.1
     parts = [products(a, mean_directions(b, subtask))[0] for a, b in zip(pool, targets, strict=True)]
-    found = combine_checkpoints(parts, weights.tolist())
+    found = combine_signals(np.stack(parts), weights.tolist())
     expected = brute_influence(pool, targets, subtask, weights.tolist())
     np.testing.assert_allclose(found, expected, atol=1e-12)
     np.testing.assert_allclose(strongest(found), [max(line) for line in expected.tolist()], atol=1e-12)

@@ -9,15 +9,13 @@ from hypothesis import strategies as st
 
 from grace_store.artifacts.score_table import COLUMNS, METHOD_TYPES
 from grace_store.base.errors import SettingError
+from grace_store.values.gram import sum_by_sample
 from grace_store.values.methods import METHODS
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
-from grace_store.values.methods.influence_spec import InfluenceSpec
-from grace_store.values.methods.longest import longest_values
 from grace_store.values.methods.loss import loss_values
 from grace_store.values.methods.method import Heuristic, InfluenceMethod, Influences, Responses
-from grace_store.values.methods.method_spec import parse_spec
+from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec, parse_spec
 from grace_store.values.methods.perplexity import perplexity_values
-from grace_store.values.random_values import random_values
+from grace_store.values.methods.random import random_values
 from grace_store.values.score_spec import ScoreSpec
 
 NUM_STEPS = np.array([2, 1, 3])
@@ -151,7 +149,7 @@ def test_settings_that_mean_nothing_are_refused(given_settings, message):
 
 
 def test_longest_and_stepmax_count():
-    assert longest_values(NUM_STEPS + 1, NUM_TOKENS).tolist() == [10, 10, 10]
+    assert sum_by_sample(NUM_STEPS + 1, NUM_TOKENS).tolist() == [10, 10, 10]
     assert METHODS["stepmax"].values(HeuristicSpec(method="stepmax"), RESPONSES).tolist() == [2, 1, 3]
 
 
@@ -167,14 +165,14 @@ def test_a_loss_without_tokens_is_no_number_and_one_beyond_floats_is_infinite():
 
 
 def test_no_samples_are_no_values():
-    assert len(longest_values(np.zeros(0, np.int64), np.zeros(0))) == 0
+    assert len(sum_by_sample(np.zeros(0, np.int64), np.zeros(0))) == 0
 
 
 @pytest.mark.parametrize("name", [name for name, each in METHODS.items() if isinstance(each, Heuristic)])
 def test_every_heuristic_has_its_values(name):
     expected = {
         "random": random_values(0, np.arange(3)),
-        "longest": longest_values(NUM_STEPS + 1, NUM_TOKENS),
+        "longest": sum_by_sample(NUM_STEPS + 1, NUM_TOKENS),
         "stepmax": NUM_STEPS,
         "loss": loss_values(NUM_STEPS + 1, NUM_TOKENS, LOSS),
         "perplexity": perplexity_values(NUM_STEPS + 1, NUM_TOKENS, LOSS),
@@ -184,4 +182,4 @@ def test_every_heuristic_has_its_values(name):
 
 def test_segments_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"3 samples have 9 parts, not \(8,\)"):
-        longest_values(NUM_STEPS + 1, NUM_TOKENS[1:])
+        sum_by_sample(NUM_STEPS + 1, NUM_TOKENS[1:])

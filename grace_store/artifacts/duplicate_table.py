@@ -1,11 +1,9 @@
-"""The table of duplicates: Parquet, one row a sample, with what made it in the metadata; grouped anew at will."""
-
-from __future__ import annotations
+"""The table of duplicates: Parquet, one row a sample, with what made it in the metadata. It can be grouped again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -85,7 +83,7 @@ class DuplicateTable:
 
     @property
     def floor(self) -> float:
-        """The lowest threshold that the links can tell of."""
+        """The lowest threshold that the links cover."""
         return self.note.spec.floor
 
     @property
@@ -121,7 +119,7 @@ class DuplicateTable:
 
     def regrouped(
         self, threshold: float | None = None, keep: Keep | None = None, value: FloatArray | None = None
-    ) -> DuplicateTable:
+    ) -> Self:
         """Return the samples in groups by another threshold, policy or other values, without a new search."""
         threshold = self.threshold if threshold is None else threshold
         if 0 < threshold < self.floor:

@@ -1,28 +1,38 @@
-"""Is a store still what a file was made from? Holds notes against plans, signals and units."""
-
-from __future__ import annotations
+"""What a file was made from, for its note, and whether a store still is that: its plan, signals and units."""
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Protocol
+from typing import Any
 
-from grace_store.artifacts.notes import NamedSignal, ScoresNote, SignalNote, StoreNote
+from grace_store.artifacts.notes import NamedSignal, ScoredSignal, ScoresNote, SignalNote, StoreNote, TargetsNote
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.errors import NotAStore, ResumeMismatch
-from grace_store.store.opened import Store
+from grace_store.read.blocks import CommittedSignals
+from grace_store.read.signal_choice import SignalWeights
+from grace_store.store.opened import Store, StoreLike
+from grace_store.values.methods.method_spec import MethodSpec
 
 
-class MadeFrom(Protocol):
-    """What is known of the store that something was made from."""
-
-    @property
-    def store(self) -> str: ...
-
-    @property
-    def plan_sha256(self) -> str: ...
+def store_note(signals: CommittedSignals) -> dict[str, Any]:
+    """Return the fields of a StoreNote for what is made from some signals of a store."""
+    place, plan = signals.store.location, signals.store.plan
+    of_plan = {"plan_sha256": plan.digest(), "num_units": plan.num_units}
+    return {"store": place, "partial": signals.is_partial, **of_plan}
 
 
-def check_plan_of(note: MadeFrom, store: Store, what: str | None = None) -> None:
+def signal_notes(signals: CommittedSignals) -> dict[str, dict[str, Any]]:
+    """Return the fields of a SignalNote for each of some signals, by name."""
+    pairs = zip(signals.views, signals.committed, strict=True)
+    return {view.name: {"sha256": view.signal.identity(), "num_units": len(units)} for view, units in pairs}
+
+
+def scores_note(signals: CommittedSignals, spec: MethodSpec, weights: SignalWeights, **more: Any) -> ScoresNote:
+    """Return the note of a table of scores; more are fields that only some methods have."""
+    notes = signal_notes(signals).items()
+    scored = {name: ScoredSignal(weight=weights.weights[name], **note) for name, note in notes}
+    return ScoresNote(spec=spec, signals=scored, **store_note(signals), **more)
+
+
+def check_plan_of(note: StoreNote | TargetsNote, store: Store, what: str | None = None) -> None:
     """Raise ResumeMismatch unless a file was made from the store's present plan; what says its kind and name."""
     if note.plan_sha256 != store.plan.digest():
         what = what or (note.words.partition(" ")[2] if isinstance(note, StoreNote) else "file")
@@ -32,7 +42,7 @@ def check_plan_of(note: MadeFrom, store: Store, what: str | None = None) -> None
         raise ResumeMismatch(f"The {what} was made from another plan than the one now in {store.location}. {belongs}.")
 
 
-def open_made_from(note: MadeFrom, moved: Store | str | Path | None, what: str, option: str) -> Store:
+def open_made_from(note: StoreNote | TargetsNote, moved: StoreLike | None, what: str, option: str) -> Store:
     """Open the store that a file was made from, or where it is now; option is how a user says that."""
     if moved is not None:
         return moved if isinstance(moved, Store) else Store.open(moved)
@@ -40,7 +50,7 @@ def open_made_from(note: MadeFrom, moved: Store | str | Path | None, what: str, 
         return Store.open(note.store)
     except NotAStore:
         raise NotAStore(
-            f"The {what} was made from {note.store}, where no store is any more. If it moved, give its new place "
+            f"The {what} was made from {note.store}, where there is no store any more. If it moved, give its new place "
             f"with {option}."
         ) from None
 
@@ -64,7 +74,7 @@ def check_signals_of(signals: Mapping[str, SignalNote], store: Store) -> None:
         if num_units != then.num_units:
             raise ResumeMismatch(
                 f"Signal {name!r} of {store.location} had {then.num_units} units when it was scored and has "
-                f"{num_units} now, so the same table cannot be made. Score it anew."
+                f"{num_units} now, so the same table cannot be made. Score it again."
             )
 
 

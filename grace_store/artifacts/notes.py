@@ -1,10 +1,8 @@
 """The notes that results carry: which settings, store, plan and signals made them. schemas/ has them for programs."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from grace_store.base.documents import Count, Document, Number
 from grace_store.base.errors import SettingError
@@ -51,22 +49,21 @@ class NamedSignal(SignalNote):
     name: str
 
 
+def _openable(place: str) -> str:
+    if "\0" in place:
+        raise SettingError("store is not a place that can be opened")
+    return place
+
+
 class StoreNote(Document):
     """What everything that is made from a store says of it."""
 
-    store: str
+    store: Annotated[str, AfterValidator(_openable)]
     plan_sha256: str
     num_units: Count
     """Units of the plan."""
     partial: bool
     """Whether signals were unfinished."""
-
-    @field_validator("store")
-    @classmethod
-    def _is_place(cls, value: str) -> str:
-        if "\0" in value:
-            raise SettingError("store is no place that could be opened")
-        return value
 
 
 # ---------------------------------------------------------------- scores and sweeps

@@ -1,7 +1,5 @@
 """Where results may be written: never over what they are made from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

@@ -1,6 +1,4 @@
-"""Columns of Parquet files that commands wrote: perhaps an older release's, perhaps a stranger's."""
-
-from __future__ import annotations
+"""Columns of Parquet files that commands wrote; a file may come from an older release, or from another program."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -22,10 +20,7 @@ def read_header(path: Path, maker: str) -> pa.Schema:
 
 
 def read_columns(path: Path, kinds: Mapping[str, pa.DataType], needed: Collection[str], maker: str) -> pa.Table:
-    """Return columns of a file with their own types, or raise DataError.
-
-    One that is not needed and not there, because the file is older than it, has nulls.
-    """
+    """Return columns of a file with these types, or raise DataError; one that an older file lacks has nulls."""
     there = set(read_header(path, maker).names)
     if missing := [name for name in kinds if name in needed and name not in there]:
         raise not_made_by(path, maker, f"it has no column {', '.join(missing)}")

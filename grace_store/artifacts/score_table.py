@@ -23,8 +23,8 @@ from grace_store.base.text import counted
 from grace_store.read.records import columns_of_rows
 from grace_store.store.opened import Store
 from grace_store.values.flags import flag_names
-from grace_store.values.gram import offsets_of
-from grace_store.values.length_bias import Length, lengths_of, step_token_totals
+from grace_store.values.gram import offsets_of, sum_by_sample
+from grace_store.values.length_bias import Length, lengths_of
 from grace_store.values.ranking import balanced_order, rank
 
 COLUMNS = {
@@ -93,7 +93,7 @@ class ScoreTable:
         """The lengths that a value may follow: all three, or two where the tokens of steps are not known."""
         if self.table["step_num_tokens"].null_count:
             return lengths_of(self.num_steps, self.num_tokens, None)
-        totals = step_token_totals(self.flat("step_num_tokens"), self.num_steps)
+        totals = sum_by_sample(self.num_steps, self.flat("step_num_tokens"))
         return lengths_of(self.num_steps, self.num_tokens, totals)
 
     @property
@@ -150,14 +150,11 @@ class ScoreTable:
         return self if self.path is None or "step_score" in self.table.column_names else read_scores(self.path)
 
     def ranked(self, value: FloatArray | None = None) -> IntArray:
-        """Return the rows that have a value, the best first, by the table's values or others in their place.
-
-        A table with capabilities is ranked in turns, the best of each one, then the second best, and so on.
-        """
+        """Return the rows that have a value, the best first; with capabilities in turns, the best of each first."""
         order = rank(self.value if value is None else value, self.row)
         if self.capability is None:
             return order
-        # Numbered anew from 0: a stranger's table may have any number there.
+        # Numbered again from 0: a table from elsewhere may have any number there.
         return order[balanced_order(np.unique(self.capability[order], return_inverse=True)[1], "equal")]
 
     def signal_named(self, signal: str | None = None) -> str:
@@ -187,9 +184,8 @@ class ScoreTable:
         data says where the dataset is now, if it moved.
         """
         frame = self.table.to_pandas()
-        if not fields:
-            return frame
-        return frame.assign(**columns_of_rows(Store.open(self.note.store), self.row, fields, data))
+        more = columns_of_rows(Store.open(self.note.store), self.row, fields, data) if fields else {}
+        return frame.assign(**more)
 
 
 # ---------------------------------------------------------------- writing
@@ -269,7 +265,7 @@ def write_scores(path: Path, note: ScoresNote) -> Iterator[pq.ParquetWriter]:
         yield writer
 
 
-# ---------------------------------------------------------------- reading, perhaps a stranger's
+# ---------------------------------------------------------------- reading, also what others wrote
 
 
 def read_scores(path: str | Path, *, steps: bool = True) -> ScoreTable:
@@ -308,3 +304,7 @@ def _check_lists(table: pa.Table, note: ScoresNote, path: Path) -> None:
     for name, (length, thing) in lengths.items():
         if name in table.column_names and pc.any(pc.not_equal(pc.list_value_length(table[name]), length)).as_py():
             raise not_made_by(path, "score", f"{name} has lists without exactly one entry for each {thing}")
+
+
+ScoresLike = ScoreTable | str | Path
+"""A table of scores, or where it is."""

@@ -1,7 +1,5 @@
 """Subsets as files: one that ``select`` wrote with its note, the best of a scores table, or a list of ids."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError
 from grace_store.base.files import sidecar_of
+from grace_store.base.text import counted, first_few
 from grace_store.store.opened import Store
 from grace_store.values.ranking import Ratio, budget
 
@@ -108,11 +107,9 @@ def _with_ids(store: Store, path: Path) -> IntArray:
     found = [position for position, text in enumerate(ids) if text in wanted]
     if len(found) < len(wanted):
         unknown = sorted(wanted - set(ids))
-        shown = ", ".join(repr(name[:80]) for name in unknown[:NAMES_SHOWN]) + (
-            " ..." if len(unknown) > NAMES_SHOWN else ""
-        )
+        shown = first_few([repr(name[:80]) for name in unknown], NAMES_SHOWN)
         raise DataError(
             f"{path} is neither a subset with its {sidecar_of(path).name} beside it nor a list of ids of "
-            f"{store.location}: {len(unknown)} lines are no id there ({shown})."
+            f"{store.location}: {counted(len(unknown), 'line')} without such an id ({shown})."
         )
     return np.array(found, dtype=np.int64)

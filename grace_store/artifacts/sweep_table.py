@@ -3,12 +3,10 @@
 A row group holds one setting of a run of samples, so one setting is read without the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +19,7 @@ from grace_store.base.documents import document_metadata, find_document, metadat
 from grace_store.base.errors import DataError
 
 VALUES_SCHEMA = pa.schema(
-    [
-        ("setting", pa.dictionary(pa.int32(), pa.string())),
-        ("row", pa.int64()),
-        ("value", pa.float64()),
-    ]
+    [("setting", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64()), ("value", pa.float64())]
 )
 SAMPLES_SCHEMA = pa.schema(
     [("sample_id", pa.string()), ("row", pa.int64()), ("num_steps", pa.int32()), ("num_tokens", pa.int64())]
@@ -34,19 +28,10 @@ SUMMARY_SCHEMA = pa.schema(
     [
         ("setting", pa.string()),
         ("alpha", pa.float64()),
-        ("history", pa.string()),
-        ("target", pa.string()),
-        ("aggregation", pa.string()),
-        ("signals", pa.string()),
-        ("num_samples", pa.int64()),
-        ("num_with_value", pa.int64()),
-        ("mean", pa.float64()),
-        ("standard_deviation", pa.float64()),
-        ("quantile_05", pa.float64()),
-        ("median", pa.float64()),
-        ("quantile_95", pa.float64()),
-        ("correlation_with_length", pa.float64()),
-        ("correlation_with_num_steps", pa.float64()),
+        *((name, pa.string()) for name in ("history", "target", "aggregation", "signals")),
+        *((name, pa.int64()) for name in ("num_samples", "num_with_value")),
+        *((name, pa.float64()) for name in ("mean", "standard_deviation", "quantile_05", "median", "quantile_95")),
+        *((f"correlation_with_{name}", pa.float64()) for name in ("length", "num_steps")),
         ("command", pa.string()),
     ]
 )
@@ -57,13 +42,6 @@ SAMPLES = "samples.parquet"
 SUMMARY = "summary.parquet"
 OVERLAP = "overlap.parquet"
 SWEEP_NOTE = "sweep.json"
-
-
-class SweepSink(Protocol):
-    """Takes the values of a sweep, block by block."""
-
-    def add(self, samples: pa.Table, row: IntArray, values: FloatArray) -> None:
-        """Add a block: its samples, their rows (n,) and values (settings, n)."""
 
 
 class SweepWriter:
@@ -104,20 +82,18 @@ def _constant(text: str, length: int) -> pa.Array:
 @contextmanager
 def write_sweep(folder: Path, note: SweepNote) -> Iterator[SweepWriter]:
     """Open a sweep's two tables for writing in a folder."""
+    metadata = document_metadata(note)
     with (
         pq.ParquetWriter(
             folder / VALUES,
-            VALUES_SCHEMA.with_metadata(document_metadata(note)),
+            VALUES_SCHEMA.with_metadata(metadata),
             compression="none",  # hardly two values are equal, and rows are packed already
             use_dictionary=["setting"],
             column_encoding={"row": "DELTA_BINARY_PACKED", "value": "PLAIN"},
             write_statistics=["setting"],
         ) as values,
         pq.ParquetWriter(
-            folder / SAMPLES,
-            SAMPLES_SCHEMA.with_metadata(document_metadata(note)),
-            compression="zstd",
-            use_dictionary=False,
+            folder / SAMPLES, SAMPLES_SCHEMA.with_metadata(metadata), compression="zstd", use_dictionary=False
         ) as samples,
     ):
         writer = SweepWriter(values, samples, note.settings)
@@ -125,18 +101,8 @@ def write_sweep(folder: Path, note: SweepNote) -> Iterator[SweepWriter]:
         writer.flush()
 
 
-class SweepTables(Protocol):
-    """The values of a sweep and its samples. Threads may share it."""
-
-    def values(self, index: int) -> FloatArray:
-        """Return the values of one setting in the order of the samples."""
-
-    def samples(self) -> pa.Table:
-        """Return the samples: id, row, num_steps, num_tokens."""
-
-
 class HeldTables:
-    """A sweep's tables in memory."""
+    """A sweep's values and samples in memory. Threads may share it."""
 
     def __init__(self, note: SweepNote) -> None:
         self._samples = [SAMPLES_SCHEMA.empty_table()]
@@ -147,20 +113,22 @@ class HeldTables:
         self._samples.append(samples)
         self._values.append(values)
 
-    def joined(self) -> HeldTables:
+    def joined(self) -> Self:
         """Put the blocks together, once all are there."""
         self._samples, self._values = [pa.concat_tables(self._samples)], [np.concatenate(self._values, axis=1)]
         return self
 
     def values(self, index: int) -> FloatArray:
+        """Return the values of one setting in the order of the samples."""
         return np.asarray(self._values[0][index])
 
     def samples(self) -> pa.Table:
+        """Return the samples: id, row, num_steps, num_tokens."""
         return self._samples[0]
 
 
 class FolderTables:
-    """A sweep's tables in its folder, read one setting at a time."""
+    """A sweep's values and samples in its folder, read one setting at a time. Threads may share it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -183,6 +151,9 @@ class FolderTables:
 
     def samples(self) -> pa.Table:
         return read_sweep_table(self._folder, SAMPLES, SAMPLES_SCHEMA)
+
+
+SweepTables = HeldTables | FolderTables
 
 
 def read_sweep_table(folder: Path, name: str, schema: pa.Schema, later: Sequence[str] = ()) -> pa.Table:

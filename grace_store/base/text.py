@@ -46,6 +46,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def first_few(texts: Sequence[str], most: int) -> str:
+    """Return texts as a list in a sentence: those that fit, and how many more there are.
+
+    >>> first_few(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most:,} more" if len(texts) > most else "")
+
+
 def ranges(numbers: Sequence[int]) -> str:
     """Return ascending numbers with runs drawn together, the first few of them.
 

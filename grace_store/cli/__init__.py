@@ -1,7 +1,5 @@
 """The command line: parse, call one function, print. Errors become messages here and only here."""
 
-from __future__ import annotations
-
 from grace_store.cli.main import main
 
 __all__ = ["main"]

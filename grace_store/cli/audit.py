@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli.console import number, print_result
 from grace_store.cli.options import FILE, TEXT, command, option
-
-if TYPE_CHECKING:
-    from grace_store.values.length_bias import LengthAudit
 
 
 @command("grace-store audit scores.parquet --ratio 0.2")
@@ -25,14 +22,12 @@ def audit(scores: Path, ratio: str, *, as_json: bool) -> None:
     Lengths are those of steps and of the response in tokens, and the number of steps. `select --control length` ranks
     by what is left of the values when length is taken out.
     """
-    from grace_store.curate.audit import audit as run
-
-    found = run(scores, ratio=ratio)
+    found = gs.audit(scores, ratio=ratio)
     result = {"scores": str(scores), "enough_samples": found.has_enough_samples, **asdict(found)}
     print_result(result, _print, scores, found, ratio, as_json=as_json)
 
 
-def _print(scores: Path, found: LengthAudit, ratio: str) -> None:
+def _print(scores: Path, found: gs.LengthAudit, ratio: str) -> None:
     from grace_store.values.length_bias import MIN_AUDITED
 
     click.echo(f"{scores}: {counted(found.num_samples, 'sample')} with a value")

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.markup import escape
 from rich.table import Table
 
+import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli import console
 from grace_store.cli.console import fields_of, harmless, print_result
 from grace_store.cli.options import NATURAL, OUT_FILE, TEXT, command, option
-
-if TYPE_CHECKING:
-    from grace_store.curate.compare import Change, Comparison
 
 
 @command(
@@ -36,19 +33,19 @@ def compare(a: Path, b: Path, ratio: str | None, show: int, out: Path | None, *,
     is in A alone.
     """
     from grace_store.artifacts.outputs import check_results
-    from grace_store.curate import compare as job
+    from grace_store.curate.compare import write_changes
 
     check_results(None, [out], [a, b])
-    found = job.compare(a, b, ratio=ratio)
+    found = gs.compare(a, b, ratio=ratio)
     if out is not None:
-        job.write_changes(found, out)
+        write_changes(found, out)
     counts = {"num_entered": len(found.entered), "num_left": len(found.left)}
     counts |= fields_of(found, "num_a", "num_b", "num_both", "jaccard", "notes")
     listed = {word: [asdict(change) for change in getattr(found, word)[:show]] for word in ("entered", "left")}
     print_result({"a": str(a), "b": str(b), **counts, **listed}, _print, a, b, found, show, as_json=as_json)
 
 
-def _print(a: Path, b: Path, found: Comparison, show: int) -> None:
+def _print(a: Path, b: Path, found: gs.Comparison, show: int) -> None:
     of_a = counted(found.num_a, "sample")
     click.echo(f"{a}: {of_a}, {b}: {found.num_b}, both: {found.num_both}, Jaccard {found.jaccard:.3f}")
     for note in found.notes:
@@ -58,7 +55,7 @@ def _print(a: Path, b: Path, found: Comparison, show: int) -> None:
             console.out.print(_changes(f"{len(changes)} {word}", changes[:show]))
 
 
-def _changes(title: str, changes: Sequence[Change]) -> Table:
+def _changes(title: str, changes: Sequence[gs.Change]) -> Table:
     table = Table(title=title, title_justify="left")
     for name in ("sample", "K", "value in A", "rank in A", "value in B", "rank in B", "why"):
         table.add_column(name, justify="left" if name in ("sample", "why") else "right", overflow="fold")

@@ -1,7 +1,5 @@
 """What every command prints with: results on stdout, logs on stderr, errors as messages, exit codes."""
 
-from __future__ import annotations
-
 import errno
 import json
 import signal

@@ -1,7 +1,5 @@
 """grace-store demo"""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Sequence

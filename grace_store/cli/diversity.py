@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
+import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
 from grace_store.cli import shared
@@ -19,10 +19,6 @@ from grace_store.cli.options import COUNT, FILE, NATURAL, OUT_FILE, PATH, TEXT, 
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.diversity_spec import Traded
 
-if TYPE_CHECKING:
-    from grace_store.artifacts.diversity_document import ClusterShare, Diversity, SubsetDiversity, TradeCurve
-    from grace_store.likeness.coverage import RandomInterval
-
 
 @command(
     "grace-store diversity traces.zarr --subset plain.jsonl --subset diverse.jsonl",
@@ -30,20 +26,13 @@ if TYPE_CHECKING:
     "grace-store diversity traces.zarr --scores scores.parquet --ratio 0.2 --curve curve.svg",
 )
 @shared.store
-@option(
-    "--subset", PATH, "Subset that `select` wrote, or scores for their best 0.2. [default: none]", "subsets", many=True
-)
+@option("--subset", PATH, "Subset by `select`, or scores for their best 0.2. [default: none]", "subsets", many=True)
 @shared.scores("Table of scores: its best samples are measured, too, and its values are the pool's. [default: none]")
 @option("--ratio", TEXT, "Share of the samples that are the best of --scores. [default: 0.2]", many=True)
 @shared.clusters
 @option("--random", COUNT, "Number of random subsets to compare with.", "num_random", default=200)
 @option("--seed", NATURAL, "Seed of the clusters and of the random subsets.", default=0)
-@option(
-    "--curve",
-    FILE,
-    "Draw and list what coverage costs in value, at the first --ratio. [default: not drawn]",
-    metavar="FILE.svg",
-)
+@option("--curve", FILE, "SVG file: draw and list what coverage costs, at the first --ratio. [default: not drawn]")
 @option("--method", choice(Traded), "Method of diverse selection in --curve. [default: all]", "methods", many=True)
 @option("--weight", float, "Weight of diversity in --curve, 0 to 1. [default: seven from 0 to 1]", "weights", many=True)
 @option("--show", NATURAL, "Number of clusters to list that a subset has too much of, and too little of.", default=3)
@@ -59,35 +48,36 @@ def diversity(
     clusters of the samples' vectors.
     """
     from grace_store.artifacts.outputs import check_results
-    from grace_store.curate import diversity as job
-    from grace_store.curate.trade_curve import TradeSpec
+    from grace_store.curate.diversity import write_diversity
 
     asked = said({name: settings.pop(name) for name in ("methods", "weights")})
     if asked and curve is None:
         raise SettingError("--method and --weight are for the curve: give --curve, too")
-    spec = None if curve is None else TradeSpec.parse(seed=settings["seed"], **asked)
+    spec = None if curve is None else gs.TradeSpec.parse(seed=settings["seed"], **asked)
     check_results(store, [out, curve], [scores, *settings["subsets"]])
     with ProgressDisplay(quiet=as_json) as display:
         threads = settings.pop("threads")
-        request = job.DiversityRequest(scores=scores, curve=spec, **settings)
-        found = job.diversity(store, request, threads=threads, listener=display)
-    job.write_diversity(found, out, curve)
+        request = gs.DiversityRequest(scores=scores, curve=spec, **settings)
+        found = gs.diversity(store, request, threads=threads, listener=display)
+    write_diversity(found, out, curve)
     written = [path for path in (out, curve) if path is not None]
     print_result(found.to_json(), _print, found, show, written, as_json=as_json)
 
 
-def _print(found: Diversity, show: int, written: list[Path]) -> None:
+def _print(found: gs.Diversity, show: int, written: list[Path]) -> None:
     title = f"{counted(found.pool.num_samples, 'sample')} in {counted(len(found.clusters), 'cluster')}"
     table = Table(title=title, title_justify="left", box=SIMPLE, padding=0)
     table.add_column("subset", overflow="fold")
     for name in ("samples", "value", "touched", "evenness", "Vendi", "nearest"):
         table.add_column(name, justify="right")
     for each in (found.pool, *found.subsets):
-        _add_row(table, each)
+        numbers = (each.mean_value, each.share_touched, each.entropy, each.vendi, each.nearest_distance)
+        table.add_row(escape(harmless(each.name)), str(each.num_samples), *(_number(number) for number in numbers))
     by_size = {each.num_samples: each.random for each in found.subsets if each.random is not None}
     for num_samples, random in by_size.items():
         intervals = (random.share_touched, random.entropy, random.vendi, random.nearest_distance)
-        table.add_row("at random", str(num_samples), "", *map(_interval, intervals), style="dim")
+        cells = ("" if x.mean != x.mean else f"{_number(x.low)}-{_number(x.high)}" for x in intervals)
+        table.add_row("at random", str(num_samples), "", *cells, style="dim")
     console.print(table)
     console.print(
         "value: the mean. touched: share of clusters with a sample. evenness: entropy over clusters, 1 if even. "
@@ -98,40 +88,35 @@ def _print(found: Diversity, show: int, written: list[Path]) -> None:
     if most < max(each.num_samples - each.num_without_direction for each in (found.pool, *found.subsets)):
         console.print(f"Vendi scores of more than {most} samples are over {most} of them, drawn at random.")
     for i, each in enumerate(found.subsets if show else ()):
-        over, under = found.represented(i, show)
-        said = f"too much of {_clusters(over, i)}; too little of {_clusters(under, i)}"
-        console.print(f"{harmless(each.name)}: {said}.", markup=False)
-    if found.curve is not None:
-        _print_curve(found.curve)
+        console.print(f"{harmless(each.name)}: {_represented(found, i, show)}.", markup=False)
+    _print_curve(found)
     if found.partial:
         console.print("partial: the store is not finished.")
     for path in written:
         console.print(f"{path} written", markup=False)
 
 
-def _add_row(table: Table, each: SubsetDiversity) -> None:
-    numbers = (each.mean_value, each.share_touched, each.entropy, each.vendi, each.nearest_distance)
-    table.add_row(escape(harmless(each.name)), str(each.num_samples), *(_number(number) for number in numbers))
-
-
 def _number(number: float) -> str:
     return "" if number != number else f"{number:.1f}" if abs(number) >= 10 else f"{number:.3f}"
 
 
-def _interval(found: RandomInterval) -> str:
-    return "" if found.mean != found.mean else f"{_number(found.low)}-{_number(found.high)}"
+def _represented(found: gs.Diversity, subset: int, show: int) -> str:
+    """Say of which clusters a subset has the most samples beyond its share, and of which it lacks the most."""
+    said = []
+    for clusters in found.represented(subset, show):
+        shown = []
+        for each in clusters:
+            value = "" if each.mean_value != each.mean_value else f", mean value {each.mean_value:.3f}"
+            amount = f"{each.num_chosen[subset]} of {each.num_samples}"
+            shown.append(f"#{each.cluster} ({amount}{value}, like {harmless(each.example)})")
+        said.append(", ".join(shown) or "no cluster")
+    return f"too much of {said[0]}; too little of {said[1]}"
 
 
-def _clusters(clusters: Sequence[ClusterShare], subset: int) -> str:
-    return ", ".join(_cluster(each, each.num_chosen[subset]) for each in clusters) or "no cluster"
-
-
-def _cluster(each: ClusterShare, num_chosen: int) -> str:
-    value = "" if each.mean_value != each.mean_value else f", mean value {each.mean_value:.3f}"
-    return f"#{each.cluster} ({num_chosen} of {each.num_samples}{value}, like {harmless(each.example)})"
-
-
-def _print_curve(curve: TradeCurve) -> None:
+def _print_curve(found: gs.Diversity) -> None:
+    curve = found.curve
+    if curve is None:
+        return
     title = f"What diversity costs, for {counted(curve.num_samples, 'sample')}"
     table = Table(title=title, title_justify="left", box=SIMPLE, padding=0)
     for name in ("method", "weight", "value", "value lost", "touched", "evenness"):

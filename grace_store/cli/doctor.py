@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
+import grace_store as gs
 from grace_store.cli import shared
-from grace_store.cli.config_files import config_option
 from grace_store.cli.console import harmless, out, print_json
-from grace_store.cli.options import COUNT, PLACE, command, option, pick
+from grace_store.cli.options import COUNT, PLACE, command, config_option, option, pick
 from grace_store.cli.progress import ProgressDisplay
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -38,21 +38,19 @@ def doctor(*, as_json: bool, **wishes: Any) -> None:
     what trainers would make of them, the file system of the store is tried, time and disk space are estimated. Takes
     the options of extract. Writes no plan and no store.
     """
-    from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions
-    from grace_store.run.doctor import doctor as run
-    from grace_store.run.doctor.findings import DoctorJob, finding_lines
+    from grace_store.run.doctor.findings import finding_lines
     from grace_store.run.engines.choice import choose_engine
 
-    chosen = choose_engine(RunOptions(**pick(wishes, RunOptions)), wishes["workers"], None)
-    job = DoctorJob(
+    chosen = choose_engine(gs.RunOptions(**pick(wishes, gs.RunOptions)), wishes["workers"], None)
+    job = gs.DoctorJob(
         **{name: wishes[name] for name in ("model", "data", "adapter", "store", "images")},
-        data_request=DataRequest(**pick(wishes, DataRequest)),
-        request=ExtractRequest(**pick(wishes, ExtractRequest)),
+        data_request=gs.DataRequest(**pick(wishes, gs.DataRequest)),
+        request=gs.ExtractRequest(**pick(wishes, gs.ExtractRequest)),
         options=chosen.options,
         num_workers=max(len(chosen.engine.devices), chosen.shard[1], 1),
     )
     with ProgressDisplay(quiet=as_json) as display:
-        found = run(job, display)
+        found = gs.doctor(job, display)
     if as_json:
         print_json({"go": found.is_go, "findings": [asdict(finding) for finding in found.findings]})
     else:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
 from grace_store.cli import shared
@@ -15,11 +16,6 @@ from grace_store.cli.console import print_result
 from grace_store.cli.options import FILE, NATURAL, OUT_FILE, PATH, PLACE, command, given, option, said
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS
-
-if TYPE_CHECKING:
-    from grace_store.artifacts.duplicate_table import DuplicateTable
-    from grace_store.artifacts.notes import RecallNote
-
 
 BESIDE_FROM = ("source", "out", "threshold", "keep", "scores", "as_json")
 """What --from has a use for."""
@@ -44,9 +40,7 @@ KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"
     "--scores, else earliest]",
 )
 @shared.scores("Table of scores, for --keep value and for --descriptor weighted. [default: none]")
-@option(
-    "--subset", PATH, "Search only among these: a subset, a table of scores, or a file of ids. [default: all samples]"
-)
+@option("--subset", PATH, "Search only among these: a subset, a table of scores, or a file of ids. [default: all]")
 @shared.search
 @option("--seed", NATURAL, "Seed of the search and of a projection. [default: 0]")
 @shared.engine
@@ -64,24 +58,23 @@ def duplicates(
     With --engine ray the cluster reads and decodes the vectors; they are searched where the command runs.
     """
     from grace_store.artifacts.outputs import check_results
-    from grace_store.curate import duplicates as job
 
     check_results(store, [out], [scores, source, settings["subset"]])
     if source is not None:
         if ignored := given(but=BESIDE_FROM):
             raise SettingError(f"--from does not search again and has no use for {', '.join(ignored)}")
-        found = job.regroup(source, threshold=settings["threshold"], keep=settings["keep"], scores=scores)
+        found = gs.regroup(source, threshold=settings["threshold"], keep=settings["keep"], scores=scores)
     elif store is None:
         raise click.UsageError("Missing argument 'STORE' (only --from works without it).")
     else:
         with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
-            request = job.DuplicatesRequest(scores=scores, **said(settings))
-            found = job.duplicates(store, request, threads=pool, listener=display)
+            request = gs.DuplicatesRequest(scores=scores, **said(settings))
+            found = gs.duplicates(store, request, threads=pool, listener=display)
     found.write(out)
     print_result(_result(found, out), _print, found, out, as_json=as_json)
 
 
-def _result(found: DuplicateTable, out: Path) -> dict[str, Any]:
+def _result(found: gs.DuplicateTable, out: Path) -> dict[str, Any]:
     return {
         "out": str(out),
         "num_samples": len(found),
@@ -95,7 +88,7 @@ def _result(found: DuplicateTable, out: Path) -> dict[str, Any]:
     }
 
 
-def _print(found: DuplicateTable, out: Path) -> None:
+def _print(found: gs.DuplicateTable, out: Path) -> None:
     kept = KEPT[found.note.spec.keep]
     click.echo(
         f"{out}: {counted(len(found), 'sample')}, {int((found.group >= 0).sum())} of them in "
@@ -106,7 +99,7 @@ def _print(found: DuplicateTable, out: Path) -> None:
     click.echo(f"  {int(found.exact.sum())} with the same {same} as another")
     if found.note.num_zero:
         click.echo(f"  {found.note.num_zero} with a vector of zeros, which is like no other")
-    click.echo(f"  {_search_in_words(found.note.search.recall)}")
+    click.echo(f"  {_search_in_words(found.note)}")
     if found.note.partial:
         signal = found.note.signal
         click.echo(f"  partial: {signal.num_units} of {found.note.num_units} units of {signal.name}")
@@ -116,7 +109,8 @@ def _print(found: DuplicateTable, out: Path) -> None:
         click.echo(f"  {count.threshold:>9g}{count.num_groups:>9}{count.num_in_groups:>11}{count.num_dropped:>9}{mark}")
 
 
-def _search_in_words(recall: RecallNote | None) -> str:
+def _search_in_words(note: gs.DuplicatesNote) -> str:
+    recall = note.search.recall
     if recall is None:
         return "every sample was compared with every other"
     if recall.share is None:

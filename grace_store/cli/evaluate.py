@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
+import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.cli.console import harmless, print_result
 from grace_store.cli.options import NATURAL, TEXT, command, option
-
-if TYPE_CHECKING:
-    from grace_store.curate.evaluate import Evaluation
 
 
 @command(
@@ -20,12 +17,8 @@ if TYPE_CHECKING:
     "grace-store evaluate outputs/random outputs/grace --full outputs/full --items MathVision-MINI=304",
 )
 @click.argument("results", nargs=-1, required=True, type=click.Path())
-@option(
-    "--full", TEXT, "Run that was trained on the full data: its folder, or its row's name in a table.", required=True
-)
-@option(
-    "--items", TEXT, "Number of questions of a benchmark. [default: as the results say]", many=True, metavar="ENTRY=N"
-)
+@option("--full", TEXT, "Run that was trained on the full data: its folder, or its name in a table.", required=True)
+@option("--items", "ENTRY=N", "Number of questions of a benchmark. [default: as the results say]", many=True)
 @option("--seed", NATURAL, "Seed of the draws behind the intervals.", default=0)
 def evaluate(results: tuple[str, ...], full: str, items: tuple[str, ...], seed: int, *, as_json: bool) -> None:
     """Compare trained models with the one trained on the full data.
@@ -34,9 +27,7 @@ def evaluate(results: tuple[str, ...], full: str, items: tuple[str, ...], seed: 
     with one row for each run and, in a row named "items", the numbers of questions. The relative average is the mean
     over benchmarks of 100 score / score of the full data.
     """
-    from grace_store.curate.evaluate import evaluate as compare_with_full
-
-    found = compare_with_full(results, full, num_items=_counts(items), seed=seed)
+    found = gs.evaluate(results, full, num_items=_counts(items), seed=seed)
     result = {"full": asdict(found.full), "runs": [asdict(each) for each in found.averages]}
     print_result(result, _print, found, as_json=as_json)
 
@@ -51,7 +42,7 @@ def _counts(items: tuple[str, ...]) -> dict[str, int]:
     return counts
 
 
-def _print(found: Evaluation) -> None:
+def _print(found: gs.Evaluation) -> None:
     """Print a row for each entry and a column for each run: its score, and that relative to the full data's."""
     full, averages = found.full, found.averages
     columns = [harmless(run.name) for run in (full, *found.runs)]
@@ -77,7 +68,7 @@ def _print(found: Evaluation) -> None:
     _print_remarks(found)
 
 
-def _print_remarks(found: Evaluation) -> None:
+def _print_remarks(found: gs.Evaluation) -> None:
     from grace_store.curate.evaluate import implausible_entries
 
     if fixed := found.averages[0].fixed:

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import grace_store as gs
 from grace_store.base.text import counted, size
 from grace_store.cli import shared
-from grace_store.cli.config_files import config_option
 from grace_store.cli.console import print_json, stoppable
-from grace_store.cli.options import COUNT, PLACE, TEXT, command, flag, option, pick, stacked
+from grace_store.cli.options import COUNT, PLACE, command, config_option, flag, option, pick, stacked
 from grace_store.cli.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from grace_store.run.extract import EngineRequest
-    from grace_store.store.opened import SignalView
 
 
 class ShardType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -33,15 +32,8 @@ class ShardType(click.ParamType):  # type: ignore[type-arg]  # generic from clic
 worker_options = stacked(
     shared.engine,
     option("--workers", COUNT, "Number of worker processes. [default: one for each GPU here or in the Ray cluster]"),
-    option(
-        "--wait-minutes",
-        click.FloatRange(0),
-        "Minutes that --engine ray waits for a node. [default: no limit]",
-        metavar="M",
-    ),
-    option(
-        "--shard", ShardType(), "Do only every n-th unit, from unit i on. [default: from torchrun or srun, else all]"
-    ),
+    option("--wait-minutes", click.FloatRange(0), "Minutes that --engine ray waits for a node. [default: no limit]"),
+    option("--shard", ShardType(), "Only every n-th unit, from unit i on. [default: from torchrun or srun, else all]"),
     flag("--break-lock", "Take the store from a run that you know to be dead."),
 )
 
@@ -60,16 +52,8 @@ worker_options = stacked(
 @shared.model
 @option("--data", PLACE, "Dataset file or folder. [default: the files that were planned]", many=True)
 @shared.images
-@option(
-    "--adapter", PLACE, "LoRA adapter to merge, or a folder of checkpoints, each a signal. [default: none]", many=True
-)
-@option(
-    "--signal",
-    TEXT,
-    "Name of each adapter's signal. [default: the adapter's folder, or base]",
-    many=True,
-    metavar="NAME",
-)
+@option("--adapter", PLACE, "LoRA adapter to merge, or a folder of them, each a signal. [default: none]", many=True)
+@option("--signal", "NAME", "Name of each adapter's signal. [default: the adapter's folder, or base]", many=True)
 @shared.data_spec
 @shared.extract_spec
 @shared.gradient_spec
@@ -93,22 +77,24 @@ def extract(
     With --engine ray this process hands out units to workers on the nodes of a Ray cluster, one for each GPU (with
     --device cpu, each CPU). Nodes may come and go. Every node must see store, data and model under the same paths.
     """
-    from grace_store.base.settings import DataRequest, ExtractRequest, GradientRequest, RunOptions, wishes_in
-    from grace_store.run.extract import ExtractJob, extract_signals
+    from grace_store.base.settings import GradientRequest, wishes_in
+    from grace_store.run.extract import extract_signals
 
     gradient = GradientRequest(**pick(wishes, GradientRequest))
-    job = ExtractJob(
+    wanted = gradient if wishes_in(gradient) else None
+    job = gs.ExtractJob(
         store=store,
         **{name: wishes[name] for name in ("model", "data", "images")},
-        data_request=DataRequest(**pick(wishes, DataRequest)),
-        request=ExtractRequest(**pick(wishes, ExtractRequest), gradient=gradient if wishes_in(gradient) else None),
-        options=RunOptions(**pick(wishes, RunOptions)),
+        data_request=gs.DataRequest(**pick(wishes, gs.DataRequest)),
+        request=gs.ExtractRequest(**pick(wishes, gs.ExtractRequest), gradient=wanted),
+        options=gs.RunOptions(**pick(wishes, gs.RunOptions)),
         samples_per_unit=wishes["unit_samples"],
         break_lock=break_lock,
     )
     with ProgressDisplay() as display, stoppable() as stop:
         views = extract_signals(job, signal, adapter, _engine(wishes), display, stop)
-    _print(store, views, as_json=as_json)
+    # As it is after the last signal.
+    _print(store, views[-1].store, [view.name for view in views], as_json=as_json)
 
 
 def _engine(wishes: dict[str, Any]) -> EngineRequest:
@@ -116,29 +102,24 @@ def _engine(wishes: dict[str, Any]) -> EngineRequest:
     from grace_store.run.extract import EngineRequest
 
     engine, address, workers, shard = (wishes[name] for name in ("engine", "address", "workers", "shard"))
-    wait_minutes = wishes["wait_minutes"]
-    if wait_minutes is not None and engine != "ray":
+    minutes = wishes["wait_minutes"]
+    if minutes is not None and engine != "ray":
         raise click.UsageError("--wait-minutes is for --engine ray.")
-    wait_seconds = None if wait_minutes is None else 60 * wait_minutes
+    wait_seconds = None if minutes is None else 60 * minutes
     if shared.is_local(engine, address):
         return EngineRequest(workers, shard)
     elsewhere = EngineOptions(engine, address=address, workers=workers, wait_seconds=wait_seconds)
     return EngineRequest(workers, shard, elsewhere)
 
 
-def _print(store: str, views: list[SignalView], *, as_json: bool) -> None:
-    from grace_store.run.status import status
-
-    opened = views[-1].store  # as it is after the last signal
+def _print(store: str, opened: gs.Store, signals: list[str], *, as_json: bool) -> None:
     if as_json:
-        print_json(status(opened, views[0].name if len(views) == 1 else None).model_dump(mode="json"))
+        print_json(gs.status(opened, signals[0] if len(signals) == 1 else None).model_dump(mode="json"))
         return
-    for view in views:
-        counts = status(opened, view.name)
-        click.echo(
-            f"{store}: {counted(counts.num_done, 'sample')} done in signal {view.name}, "
-            f"{counted(counts.num_set_aside, 'record')} set aside, "
-            f"{counts.num_planned} to do, {size(counts.signals[view.name].num_bytes)}."
-        )
+    for name in signals:
+        counts = gs.status(opened, name)
+        done = f"{counted(counts.num_done, 'sample')} done in signal {name}"
+        aside, written = counted(counts.num_set_aside, "record"), size(counts.signals[name].num_bytes)
+        click.echo(f"{store}: {done}, {aside} set aside, {counts.num_planned} to do, {written}.")
         for reason, count in counts.set_aside.items():
             click.echo(f"  {count} set aside: {reason}")

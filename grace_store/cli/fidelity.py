@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import print_result
 from grace_store.cli.options import COUNT, FILE, NATURAL, OUT_FILE, PLACE, TEXT, command, option
 from grace_store.cli.progress import ProgressDisplay
-
-if TYPE_CHECKING:
-    from grace_store.artifacts.fidelity_document import FidelityDocument
 
 
 @command(
@@ -45,23 +43,21 @@ def fidelity(store: str, out: Path | None, figure: Path | None, *, as_json: bool
     compared with the proxy's.
     """
     from grace_store.artifacts.outputs import check_results
-    from grace_store.base.settings import RunOptions
-    from grace_store.curate import fidelity as job
-    from grace_store.pages.fidelity_picture import write_fidelity
+    from grace_store.curate.fidelity import write_fidelity
 
     spec = shared.take_score_spec(settings)
     check_results(store, [out, figure])
     with ProgressDisplay(quiet=as_json) as display:
-        options = RunOptions(device=settings.pop("device"), threads=settings.pop("threads"))
+        options = gs.RunOptions(device=settings.pop("device"), threads=settings.pop("threads"))
         layers, data = settings.pop("layers") or 0, settings.pop("data") or None
-        request = job.FidelityRequest(spec=spec, num_layer_groups=layers, data=data, options=options, **settings)
-        found = job.fidelity(store, request, listener=display)
+        request = gs.FidelityRequest(spec=spec, num_layer_groups=layers, data=data, options=options, **settings)
+        found = gs.fidelity(store, request, listener=display)
     write_fidelity(found, out, figure)
     written = [path for path in (out, figure) if path is not None]
     print_result(found.document.to_json(), _print, store, found.document, written, as_json=as_json)
 
 
-def _print(store: str, found: FidelityDocument, written: list[Path]) -> None:
+def _print(store: str, found: gs.FidelityDocument, written: list[Path]) -> None:
     amount = f"{counted(found.num_samples, 'sample')}, {counted(found.num_steps, 'step')}"
     click.echo(f"{store}: the proxy of signal {found.signal} against gradients, {amount}")
     width = max(len("over parameters"), *map(len, found.spaces)) + 2

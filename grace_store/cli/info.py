@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
+import grace_store as gs
+from grace_store.base.settings import short
 from grace_store.base.text import counted, size
 from grace_store.cli import shared
 from grace_store.cli.console import print_result
 from grace_store.cli.options import command
-
-if TYPE_CHECKING:
-    from grace_store.base.metadata import Plan, Signal
 
 
 @command("grace-store info traces.zarr", "grace-store info traces.zarr --json")
 @shared.store
 def info(store: str, *, as_json: bool) -> None:
     """Show what a store was made from: files, settings, models, sizes."""
-    from grace_store.run.info import info as run
-
-    found = run(store)
-    print_result(found.model_dump(mode="json"), _print, store, found.plan, found.signals, as_json=as_json)
+    found = gs.info(store)
+    print_result(found.model_dump(mode="json"), _print, store, found, as_json=as_json)
 
 
-def _print(store: str, plan: Plan, signals: dict[str, Signal]) -> None:
+def _print(store: str, found: gs.StoreInfo) -> None:
+    plan = found.plan
     click.echo(f"{store}: format {plan.format_version}, made by {plan.created_by}")
     for file in plan.files:
         amount = f"{counted(file.num_records, 'record')}, {size(file.num_bytes)}"
@@ -33,20 +29,14 @@ def _print(store: str, plan: Plan, signals: dict[str, Signal]) -> None:
     click.echo("  " + ", ".join(f"{name} {value}" for name, value in plan.spec.model_dump().items()))
     units = f"{counted(plan.num_units, 'unit')} of {plan.samples_per_unit}"
     click.echo(f"  {counted(plan.num_samples, 'sample')} in {units}")
-    for name, signal in signals.items():
-        _print_signal(name, signal)
-
-
-def _print_signal(name: str, signal: Signal) -> None:
-    from grace_store.base.settings import short
-
-    spec = signal.spec
-    per = "sample" if spec.is_per_sample else "segment"
-    click.echo(f"  signal {name}: {spec.kind}, {spec.model.architecture}, a vector of {spec.vector_size} per {per}")
-    click.echo(f"    model {signal.origin.get('model', '?')}, weights {short(spec.model.weights)}")
-    if spec.model.adapter is not None:
-        click.echo(f"    adapter {signal.origin.get('adapter', '?')}, {short(spec.model.adapter)}")
-    settings = spec.model_dump(exclude={"model", "kind", "gradient"}, exclude_none=True)
-    if spec.gradient is not None:
-        settings |= spec.gradient.model_dump(exclude_none=True)
-    click.echo("    " + ", ".join(f"{key} {short(value)}" for key, value in settings.items()))
+    for name, signal in found.signals.items():
+        spec = signal.spec
+        per = "sample" if spec.is_per_sample else "segment"
+        click.echo(f"  signal {name}: {spec.kind}, {spec.model.architecture}, a vector of {spec.vector_size} per {per}")
+        click.echo(f"    model {signal.origin.get('model', '?')}, weights {short(spec.model.weights)}")
+        if spec.model.adapter is not None:
+            click.echo(f"    adapter {signal.origin.get('adapter', '?')}, {short(spec.model.adapter)}")
+        settings = spec.model_dump(exclude={"model", "kind", "gradient"}, exclude_none=True)
+        if spec.gradient is not None:
+            settings |= spec.gradient.model_dump(exclude_none=True)
+        click.echo("    " + ", ".join(f"{key} {short(value)}" for key, value in settings.items()))

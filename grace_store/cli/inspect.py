@@ -8,6 +8,7 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
+import grace_store as gs
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, number, out, print_json
 from grace_store.cli.options import TEXT, command, option
@@ -40,9 +41,7 @@ def inspect(store: str, sample: str, signal: str | None, data: tuple[str, ...], 
     tokens that the model had right (hits), the norm of its vector, its alignment with answer and history, and its
     score.
     """
-    from grace_store.curate.inspect import inspect as run
-
-    shown = run(store, sample, signal=signal, data=data or None)
+    shown = gs.inspect(store, sample, signal=signal, data=data or None)
     if as_json:
         print_json(shown)
         return

@@ -1,7 +1,5 @@
 """The group of all commands. A command's module is imported only when the command is run or asked for help."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

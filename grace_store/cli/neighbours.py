@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import grace_store as gs
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_result
 from grace_store.cli.options import COUNT, FILE, NATURAL, command, flag, option, said
 from grace_store.cli.progress import ProgressDisplay
-
-if TYPE_CHECKING:
-    from grace_store.curate.neighbours import Neighbours
 
 
 @command(
@@ -38,21 +36,20 @@ def neighbours(
     SAMPLE is an id, or #ROW for a row of the dataset. Near means that the vectors point the same way: neighbours are
     listed by cosine.
     """
-    from grace_store.artifacts.score_table import read_scores
-    from grace_store.curate import neighbours as job
+    from grace_store.curate.neighbours import read_vectors
 
     if (sample is None) == (vectors is None):
         raise click.UsageError("Give a SAMPLE or --vectors, and not both.")
-    query = sample if sample is not None else job.read_vectors(str(vectors))
-    weights = None if scores is None else read_scores(scores)
+    query = sample if sample is not None else read_vectors(str(vectors))
+    weights = None if scores is None else gs.read_scores(scores)
     with ProgressDisplay(quiet=as_json) as display:
         threads = settings.pop("threads")
-        request = job.NeighboursRequest(scores=weights, **said(settings))
-        found = job.neighbours(store, query, request, threads=threads, listener=display)
+        request = gs.NeighboursRequest(scores=weights, **said(settings))
+        found = gs.neighbours(store, query, request, threads=threads, listener=display)
     print_result(asdict(found), _print, found, vectors, settings["least"], as_json=as_json)
 
 
-def _print(found: Neighbours, vectors: Path | None, least: bool) -> None:
+def _print(found: gs.Neighbours, vectors: Path | None, least: bool) -> None:
     of = vectors if found.sample_id is None else harmless(found.sample_id)
     click.echo(f"{'Least aligned with' if least else 'Nearest to'} {of}, by {found.descriptor} of {found.signal}:")
     for each in found.neighbours:

@@ -1,7 +1,6 @@
-"""How a command and its options are made, each in a line or two, and what of them was given."""
+"""How a command and its options are made, each in a line or two, and what of them was given, also in a file."""
 
-from __future__ import annotations
-
+import tomllib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType, NoneType
@@ -66,8 +65,11 @@ def command(*examples: str, about: str = "") -> Callable[[Callable[..., None]], 
 def option(name: str, kind: Any, help: str, field: str | None = None, *, many: bool = False, **rest: Any) -> Decorator:
     """Return an option whose help says its default and whether it may be repeated.
 
-    field is the parameter's name, if it is not the option's.
+    kind is a type of click, or what stands for a text in the help. field is the parameter's name, if it is not the
+    option's.
     """
+    if isinstance(kind, str):
+        kind, rest["metavar"] = TEXT, kind
     names = (name,) if field is None else (name, field)
     shown = rest.get("default") is not None
     if many and "callback" not in rest:
@@ -191,3 +193,62 @@ def said(settings: dict[str, Any]) -> dict[str, Any]:
 def pick(values: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
     """Return the part of a command's parameters that belongs to one model."""
     return {name: values[name] for name in model.model_fields if name in values}
+
+
+# ---------------------------------------------------------------- --config: options from a file
+
+
+def _read_config(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
+    if path is None:
+        return
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise click.BadParameter(f"{path} is not TOML: {error}", ctx, param) from None
+    known = _options(ctx.command)
+    unknown = sorted(key for key in content if key.replace("_", "-") not in known)
+    if unknown:
+        knows = f"It knows: {', '.join(sorted(known))}."
+        text = f"{path} has {', '.join(unknown)}, which {ctx.command.name} does not know. {knows}"
+        raise click.BadParameter(text, ctx, param)
+    chosen = {}
+    for key, value in content.items():
+        option = known[key.replace("_", "-")]
+        if option.name in chosen:
+            raise click.BadParameter(f"{path} has {key} twice.", ctx, param)
+        chosen[str(option.name)] = _as_written(option, value, f"{path}: {key}", ctx, param)
+    ctx.default_map = chosen | dict(ctx.default_map or {})
+
+
+def _as_written(option: click.Option, value: Any, where: str, ctx: click.Context, param: click.Parameter) -> Any:
+    """Return a value as the command line would have given it, so that both are checked in the same way."""
+    if option.is_flag:
+        if not isinstance(value, bool):
+            raise click.BadParameter(f"{where} is {value!r}; true or false is wanted.", ctx, param)
+        return value
+    values = value if option.multiple and isinstance(value, list) else [value]
+    if wrong := [each for each in values if isinstance(each, bool) or not isinstance(each, str | int | float)]:
+        raise click.BadParameter(f"{where} is {str(wrong[0])[:80]!r}; a text or a number is wanted.", ctx, param)
+    texts = [str(each) for each in values]
+    return texts if option.multiple else texts[0]
+
+
+def _options(command: click.Command) -> dict[str, click.Option]:
+    """Return {name as it is written: option} for all options that a file may set."""
+    return {
+        name.removeprefix("--"): parameter
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and parameter.name not in (None, "config", "help")
+        for name in parameter.opts
+        if name.startswith("--") and parameter.name is not None
+    }
+
+
+config_option = click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    callback=_read_config,
+    is_eager=True,
+    expose_value=False,
+    help="TOML file with options, named as here without the dashes; the command line wins over it. [default: none]",
+)

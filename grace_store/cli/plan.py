@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.config_files import config_option
 from grace_store.cli.console import log, print_result
-from grace_store.cli.options import COUNT, PLACE, command, option, pick
+from grace_store.cli.options import COUNT, PLACE, command, config_option, option, pick
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.data.formats import FORMATS
-
-if TYPE_CHECKING:
-    from grace_store.base.metadata import Plan
 
 FORMAT_LIST = "\n".join(["\b\nFormats:", *(f"  {name}: {known.description}" for name, known in FORMATS.items())])
 
@@ -37,18 +34,15 @@ def plan(data: tuple[str, ...], store: str, *, as_json: bool, **wishes: Any) -> 
     DATA are files or folders. This command is optional: extract plans by itself. Records that cannot be used are set
     aside with a reason; `status` counts them.
     """
-    from grace_store.base.settings import DataRequest
-    from grace_store.run.plan import plan as make_plan
-    from grace_store.run.status import status
-
     with ProgressDisplay() as display:
-        request = DataRequest(**pick(wishes, DataRequest))
+        request = gs.DataRequest(**pick(wishes, gs.DataRequest))
         sizes = {"workers": wishes["workers"], "samples_per_unit": wishes["unit_samples"]}
-        planned = make_plan(data, store, request, images=wishes["images"], **sizes, listener=display)
-    print_result(status(planned).model_dump(mode="json"), _print, store, planned.plan, as_json=as_json)
+        planned = gs.plan(data, store, request, images=wishes["images"], **sizes, listener=display)
+    print_result(gs.status(planned).model_dump(mode="json"), _print, store, planned, as_json=as_json)
 
 
-def _print(store: str, frozen: Plan) -> None:
+def _print(store: str, planned: gs.Store) -> None:
+    frozen = planned.plan
     log.print(f"Read as {frozen.spec.format}.", markup=False)
     units = counted(frozen.num_units, "unit")
     click.echo(f"{store}: {frozen.num_samples} of {counted(frozen.num_records, 'record')} planned in {units}.")

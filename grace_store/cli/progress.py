@@ -1,9 +1,8 @@
-"""A job's progress on stderr: a live bar on a terminal, a line now and then elsewhere."""
-
-from __future__ import annotations
+"""A job's progress on stderr."""
 
 import threading
 import time
+from typing import Self
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -29,7 +28,7 @@ class ProgressDisplay:
         self._last_line = time.monotonic()
         self._samples = self._tokens = self._bytes = 0
 
-    def __enter__(self) -> ProgressDisplay:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -107,12 +106,12 @@ class ProgressDisplay:
             f"{self._samples / seconds:.1f} samples/s  {self._tokens / seconds:.0f} tokens/s  "
             f"{size(self._bytes)} written"
         )
+        total = self._started.num_samples
         if console.log.is_terminal:
-            self._draw(self._started.num_samples, speed)
-        elif time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
-            self._last_line = time.monotonic()
-            left = seconds * (self._started.num_samples - self._samples) / self._samples
-            console.log.print(f"{self._samples}/{self._started.num_samples} samples  {speed}  {duration(left)} left")
+            self._draw(total, speed)
+        else:
+            left = seconds * (total - self._samples) / max(self._samples, 1)
+            self._say_now_and_then(f"{self._samples}/{total} samples  {speed}  {duration(left)} left")
 
     def _step_taken(self, event: StepTaken) -> None:
         if self._began == 0.0:
@@ -121,13 +120,11 @@ class ProgressDisplay:
         self._samples += 1
         self._tokens += event.num_tokens
         seconds = max(time.monotonic() - self._began, 1e-9)
-        if time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
-            self._last_line = time.monotonic()
-            left = seconds * (event.num_steps - event.step) / self._samples
-            console.log.print(
-                f"Step {event.step}/{event.num_steps}  loss {event.loss:.4f}  rate {event.learning_rate:.1e}  "
-                f"{self._tokens / seconds:.0f} trained tokens/s  {duration(left)} left"
-            )
+        left = seconds * (event.num_steps - event.step) / self._samples
+        self._say_now_and_then(
+            f"Step {event.step}/{event.num_steps}  loss {event.loss:.4f}  rate {event.learning_rate:.1e}  "
+            f"{self._tokens / seconds:.0f} trained tokens/s  {duration(left)} left"
+        )
 
     def _draw(self, total: int, speed: str) -> None:
         if self._bar is None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import print_json, stoppable
@@ -24,14 +25,10 @@ def repair(store: str, model: str | None, data: tuple[str, ...], *, as_json: boo
 
     Broken units are extracted again, damaged metadata is written again, and files that killed runs left are deleted.
     """
-    from grace_store.base.settings import RunOptions
-    from grace_store.run.extract import ExtractJob
-    from grace_store.run.repair import repair as mend
-
-    options = RunOptions(**pick(speed, RunOptions))
-    job = ExtractJob(store, model=model, data=data, options=options, images=speed["images"])
+    options = gs.RunOptions(**pick(speed, gs.RunOptions))
+    job = gs.ExtractJob(store, model=model, data=data, options=options, images=speed["images"])
     with ProgressDisplay() as display, stoppable() as stop:
-        mended = mend(job, display, stop)
+        mended = gs.repair(job, display, stop)
     if as_json:
         print_json({"store": store, "mended": [problem.to_json() for problem in mended]})
     else:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import grace_store as gs
 from grace_store.base.text import counted, size
 from grace_store.cli import shared
 from grace_store.cli.console import fields_of, print_result
 from grace_store.cli.options import COUNT, FILE, FOLDER, OUT_FILE, PATH, TEXT, command, option
 from grace_store.cli.progress import ProgressDisplay
-
-if TYPE_CHECKING:
-    from grace_store.pages.report import Report
 
 
 @command(
@@ -26,16 +24,14 @@ if TYPE_CHECKING:
 )
 @shared.store
 @option("--out", OUT_FILE, "HTML file to write.", required=True)
-@option("--signal", TEXT, "Signal to report on. [default: the only one]", "signals", many=True, metavar="NAME[=WEIGHT]")
+@option("--signal", "NAME[=WEIGHT]", "Signal to report on. [default: the only one]", "signals", many=True)
 @option("--scores", FILE, "Table of scores, to compare methods. [default: scored now, by GRACE's defaults]", many=True)
 @option("--sweep", FOLDER, "Folder that `sweep` wrote. [default: a small sweep is made now]")
 @option("--duplicates", FILE, "Table that `duplicates` wrote. [default: searched for now, among the traces shown]")
 @option("--diversity", FILE, "File that `diversity --out` wrote. [default: measured now, unless STORE is too large]")
 @option("--subset", PATH, "Subset that `select` wrote. [default: the best by --ratio]", "subsets", many=True)
 @option("--ratio", TEXT, "Share of the samples that counts as chosen without a --subset.", default="0.2")
-@option(
-    "--by", TEXT, "Field of the records whose groups are compared by value. [default: none]", many=True, metavar="FIELD"
-)
+@option("--by", "FIELD", "Field of the records whose groups are compared by value. [default: none]", many=True)
 @shared.images
 @shared.moved_data
 @option("--max-traces", COUNT, "Most traces to show: both ends of the ranking, chosen ones, random ones.", default=5000)
@@ -47,18 +43,15 @@ def report(store: str, out: Path, data: tuple[str, ...], figures: Path | None, *
     The page needs no network: it loads nothing and runs nothing but its own scripts. Texts and images come from the
     dataset, if it can be read; whatever they contain is shown as text.
     """
-    from grace_store.pages.report import report as run
-    from grace_store.pages.report_inputs import ReportRequest
-
     with ProgressDisplay(quiet=as_json) as display:
-        request = ReportRequest(**wishes, data=data or None)
-        written = run(store, out, request, figures=figures, listener=display)
+        request = gs.ReportRequest(**wishes, data=data or None)
+        written = gs.report(store, out, request, figures=figures, listener=display)
     result = {"out": str(out), "figures": [str(path) for path in written.figures]}
     result |= fields_of(written, "num_bytes", "num_samples", "num_traces", "sections", "notes")
     print_result(result, _print, out, figures, written, as_json=as_json)
 
 
-def _print(out: Path, figures: Path | None, written: Report) -> None:
+def _print(out: Path, figures: Path | None, written: gs.Report) -> None:
     traces = counted(written.num_samples, "trace")
     click.echo(f"{out}: {written.num_traces} of {traces}, {size(written.num_bytes)}.")
     for note in written.notes:

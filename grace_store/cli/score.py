@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import grace_store as gs
 from grace_store.base.errors import SettingError
-from grace_store.base.text import counted, one_line
+from grace_store.base.text import counted, first_few, one_line
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_result
-from grace_store.cli.options import FILE, OUT_FILE, PLACE, TEXT, command, given, option, options_of, said, stacked
+from grace_store.cli.options import FILE, OUT_FILE, PLACE, command, given, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.methods import METHODS
-from grace_store.values.methods.influence_spec import InfluenceSpec
-from grace_store.values.methods.method_spec import parse_spec
-
-if TYPE_CHECKING:
-    from grace_store.artifacts.notes import ScoresNote
-    from grace_store.curate.score import ScoreRun
-    from grace_store.curate.targets import Targets
-
+from grace_store.values.methods.method_spec import InfluenceSpec, parse_spec
 
 NAMED_AT_MOST = 10
 """Subtasks and capabilities that are named; a target set may have hundreds."""
 BESIDE_REPLAY = ("store", "out", "replay", "targets", "target_data", "threads", "engine", "address", "as_json")
 """What --replay has a use for; all other settings are the table's."""
 
+METHOD_LIST = "\n".join(
+    ["\b\nMethods, by what they keep:", *(f"  {name}: {each.about}" for name, each in METHODS.items())]
+)
+
 method_options = stacked(
     option(
         "--method",
         click.Choice(list(METHODS)),
-        "Scoring method. less, icons and cadc (a reconstruction) score by the influence on --targets; the others but "
-        "grace are simple baselines.",
+        "Scoring method, as listed below. less, icons and cadc score by the influence on --targets.",
         default="grace",
     ),
     shared.grace,
@@ -44,17 +41,11 @@ target_options = stacked(
     option("--targets", PLACE, "Store of the targets of less, icons and cadc, extracted as STORE was. [default: none]"),
     option(
         "--target-signal",
-        TEXT,
-        "Signal of the targets for each --signal. [default: of the same name, or the only that fits]",
+        "NAME",
+        "Signal of the targets for each --signal. [default: that of the same name, or the only one that fits]",
         many=True,
-        metavar="NAME",
     ),
-    option(
-        "--subtasks",
-        TEXT,
-        "Field of the target records that names the subtask. [default: a file is one]",
-        metavar="FIELD",
-    ),
+    option("--subtasks", "FIELD", "Field of the target records that names the subtask. [default: each file is one]"),
     option("--target-data", PLACE, "Files of the target set, if they have moved. [default: those planned]", many=True),
 )
 
@@ -69,17 +60,14 @@ target_options = stacked(
     "grace-store score traces.zarr --out icons.parquet --method icons --targets bench.zarr --subtasks subject",
     "grace-store score --replay scores.parquet --out again.parquet",
     "grace-store score s3://bucket/traces.zarr --out scores.parquet --engine ray --address auto    # on a Ray cluster",
+    about=METHOD_LIST + "\n\n",
 )
 @click.argument("store", type=click.Path(), required=False)
 @option("--out", OUT_FILE, "Parquet file to write.", required=True)
-@option(
-    "--signal", TEXT, "Signal to score by, and its weight. [default: the only one]", many=True, metavar="NAME[=WEIGHT]"
-)
+@option("--signal", "NAME[=WEIGHT]", "Signal to score by, and its weight. [default: the only one]", many=True)
 @method_options
 @target_options
-@option(
-    "--replay", FILE, "Table of scores to make again with the settings it was made with. [default: as the options say]"
-)
+@option("--replay", FILE, "Table of scores to make again, with its own settings. [default: as the options say]")
 @shared.partial
 @shared.threads
 @shared.engine
@@ -90,8 +78,6 @@ def score(store: str | None, out: Path, replay: Path | None, *, as_json: bool, *
     --replay. With --method less, icons or cadc, signals are checkpoints with one gradient a sample (`extract --kind
     gradient`), and their weights are learning rates: as given, else as recorded by all of them, else equal.
     """
-    from grace_store.curate import score as job
-
     if replay is not None and (ignored := given(but=BESIDE_REPLAY)):
         raise SettingError(
             f"--replay scores exactly as the table was scored: leave the other settings out ({', '.join(ignored)})"
@@ -102,30 +88,28 @@ def score(store: str | None, out: Path, replay: Path | None, *, as_json: bool, *
     targets = _take_targets(settings)
     with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
         if replay is not None:
-            done = job.replay(replay, out, store, targets=targets, threads=pool, listener=display)
+            done = gs.replay(replay, out, store, targets=targets, threads=pool, listener=display)
         else:
             spec = parse_spec(said(settings))
-            request = job.ScoreRequest(spec=spec, signals=signals or None, targets=targets, partial=partial)
-            done = job.score(str(store), request, out=out, threads=pool, listener=display)
+            request = gs.ScoreRequest(spec=spec, signals=signals or None, targets=targets, partial=partial)
+            done = gs.score(str(store), request, out=out, threads=pool, listener=display)
     counts = {"num_samples": done.num_samples, "num_with_value": done.num_with_value, "flags": done.flags}
     print_result({"out": str(out), **counts, **done.note.to_json()}, _print, done, as_json=as_json)
 
 
-def _take_targets(settings: dict[str, Any]) -> Targets | None:
+def _take_targets(settings: dict[str, Any]) -> gs.Targets | None:
     """Return the target set of the options given, taking them out of the settings; with --replay, where it is now."""
-    from grace_store.curate.targets import Targets
-
     names = ("targets", "target_signal", "subtasks", "target_data")
     store, signals, subtasks, data = (settings.pop(name) for name in names)
     if store is not None:
-        return Targets(store, signals, subtasks, data)
+        return gs.Targets(store, signals, subtasks, data)
     options = {"--target-signal": signals, "--subtasks": subtasks, "--target-data": data}
     if lonely := [name for name, value in options.items() if value]:
         raise SettingError(f"{', '.join(lonely)} needs --targets, the store of the target set")
     return None
 
 
-def _print(run: ScoreRun) -> None:
+def _print(run: gs.ScoreRun) -> None:
     without = run.num_samples - run.num_with_value
     lacking = f", {without} of them without a value" if without else ""
     click.echo(f"{run.out}: {counted(run.num_samples, 'sample')} scored{lacking}.")
@@ -139,7 +123,7 @@ def _print(run: ScoreRun) -> None:
         click.echo(f"  partial: {units} of {counted(note.num_units, 'unit')}")
 
 
-def _print_influence(note: ScoresNote) -> None:
+def _print_influence(note: gs.ScoresNote) -> None:
     """Say how an influence method counted checkpoints and subtasks."""
     assert note.targets is not None
     total = sum(each.weight for each in note.signals.values())
@@ -148,10 +132,11 @@ def _print_influence(note: ScoresNote) -> None:
     click.echo(f"  method: {note.method.title}")
     click.echo(f"  checkpoints: {shares} (weights {source})")
     sizes = [f"{one_line(each.name)} ({each.num_samples})" for each in note.targets.subtasks]
-    click.echo(harmless(f"  subtasks: {_first_few(sizes)}"))
+    click.echo(harmless(f"  subtasks: {first_few(sizes, NAMED_AT_MOST)}"))
     capabilities = note.capabilities or ()
     for number, members in enumerate(capabilities[:NAMED_AT_MOST]):
-        click.echo(harmless(f"  capability {number}: {_first_few([one_line(each) for each in members])}"))
+        named = first_few([one_line(each) for each in members], NAMED_AT_MOST)
+        click.echo(harmless(f"  capability {number}: {named}"))
     if len(capabilities) > NAMED_AT_MOST:
         click.echo(f"  and {len(capabilities) - NAMED_AT_MOST} more capabilities")
     cosines = [each for i, line in enumerate(note.subtask_cosine or ()) for each in line[:i]]
@@ -160,8 +145,3 @@ def _print_influence(note: ScoresNote) -> None:
             f"  cosines between subtasks: {min(cosines):.3f} to {max(cosines):.3f}, joined from "
             f"{note.spec.join_cosine:g} on"
         )
-
-
-def _first_few(texts: list[str]) -> str:
-    more = f" and {len(texts) - NAMED_AT_MOST} more" if len(texts) > NAMED_AT_MOST else ""
-    return ", ".join(texts[:NAMED_AT_MOST]) + more

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
 from grace_store.cli import shared
@@ -17,10 +18,7 @@ from grace_store.curate.exports import EXPORTS
 from grace_store.values.diversity_spec import METHODS, DiversitySpec
 from grace_store.values.length_bias import LENGTHS
 
-if TYPE_CHECKING:
-    from grace_store.curate.exports.export_kind import Exported
-    from grace_store.curate.select import Subset
-
+CONTROLS = click.Choice(["length", *LENGTHS])
 
 size_options = stacked(
     option("--ratio", TEXT, "Share of the samples to keep, each in a file of its own. [default: 0.2]", many=True),
@@ -64,15 +62,8 @@ diversity_options = stacked(
     "as_format",
     default="source",
 )
-@option(
-    "--by", TEXT, "Field, or num_steps, whose values keep their shares of all samples. [default: none]", metavar="FIELD"
-)
-@option(
-    "--control",
-    click.Choice(["length", *LENGTHS]),
-    "Length to take out of values, or all (length). [default: none]",
-    many=True,
-)
+@option("--by", "FIELD", "Field, or num_steps, whose values keep their shares of all samples. [default: none]")
+@option("--control", CONTROLS, "Length to take out of values, or all (length). [default: none]", many=True)
 @diversity_options
 @option("--store", PLACE, "Store that was scored, if it has moved. [default: where it was]")
 @shared.moved_data
@@ -89,9 +80,7 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     unlike those chosen before (mmr).
     """
     from grace_store.artifacts.outputs import check_outputs
-    from grace_store.curate.export import ExportRequest, export
-    from grace_store.curate.select import RankRequest, rank_samples
-    from grace_store.curate.subset_sizes import SubsetSizes, subset_paths
+    from grace_store.curate.select import SubsetSizes, subset_paths
 
     sizes = SubsetSizes(*(settings.pop(name) for name in ("ratio", "count", "threshold")))
     by, control, duplicates = (settings.pop(name) for name in ("by", "control", "duplicates"))
@@ -99,15 +88,15 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     places = {"store": settings.pop("store"), "data": settings.pop("data") or None}
     spec = _diversity_spec(settings, duplicates)
     with ProgressDisplay(quiet=as_json) as display:
-        wanted = RankRequest(by=by, control=control, diversity=spec, duplicates=duplicates, **places)
-        ranking = rank_samples(scores, wanted, threads=threads, listener=display)
+        wanted = gs.RankRequest(by=by, control=control, diversity=spec, duplicates=duplicates, **places)
+        ranking = gs.rank_samples(scores, wanted, threads=threads, listener=display)
     subsets = sizes.take(ranking)
     paths = subset_paths(out, list(subsets))
     if duplicates is not None:
         check_outputs(paths, [(duplicates, "the table of duplicates")])
-    request = ExportRequest(as_format=as_format, images=images, **places)
+    request = gs.ExportRequest(as_format=as_format, images=images, **places)
     results = [
-        _result(size, subset, export(subset, path, request))
+        _result(size, subset, gs.export(subset, path, request))
         for path, (size, subset) in zip(paths, subsets.items(), strict=True)
     ]
     print_result(results[0] if len(results) == 1 else results, _print, results, bool(control), as_json=as_json)
@@ -123,7 +112,7 @@ def _diversity_spec(settings: dict[str, Any], duplicates: Path | None) -> Divers
     return None
 
 
-def _result(size: str, subset: Subset, exported: Exported) -> dict[str, Any]:
+def _result(size: str, subset: gs.Subset, exported: gs.Exported) -> dict[str, Any]:
     return {
         "out": str(exported.out),
         "kept": size,

@@ -1,13 +1,12 @@
 """Options that several commands share, each written once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from grace_store.base.events import Listener
 from grace_store.base.settings import (
     MAX_DEFAULT_THREADS,
     DataRequest,
@@ -34,33 +33,24 @@ from grace_store.cli.options import (
 )
 from grace_store.data.formats import FORMATS
 from grace_store.likeness.points import DEFAULT_DESCRIPTOR, DESCRIPTORS, PROJECTED_SIZE
+from grace_store.read.parallel import Threads
 from grace_store.run.engines import ENGINES, LOCAL_ENGINES
 from grace_store.values.score_spec import ScoreSpec
-
-if TYPE_CHECKING:
-    from grace_store.base.events import Listener
-    from grace_store.read.parallel import Threads
 
 # ---------------------------------------------------------------- stores, data, models, results
 
 store = click.argument("store", type=PLACE)
 
-moved_data = option(
-    "--data", PLACE, "Dataset file or folder, if it has moved. [default: the files that were planned]", many=True
-)
+moved_data = option("--data", PLACE, "Dataset file or folder, if it has moved. [default: the files planned]", many=True)
 images = option(
     "--images",
     click.Path(file_okay=False),
     "Folder that relative image paths start from; no image outside of it is opened. [default: the folder that the "
     "signal was begun with, or else the one that holds all files of the dataset]",
 )
-model = option(
-    "--model", PLACE, "Model: a folder with safetensors, or a .gguf file. [default: the one that was begun with]"
-)
+model = option("--model", PLACE, "Model: a folder with safetensors, or a .gguf file. [default: that of the first run]")
 partial = flag("--partial", "Accept an unfinished signal and use the units that are done.")
-threads = option(
-    "--threads", COUNT, f"Threads that read the store. [default: one a core, at most {MAX_DEFAULT_THREADS}]"
-)
+threads = option("--threads", COUNT, f"Threads that read STORE. [default: one a core, at most {MAX_DEFAULT_THREADS}]")
 ratio = option("--ratio", TEXT, "Share of the samples that is chosen.", default="0.2")
 
 
@@ -169,12 +159,7 @@ engine = stacked(
         "Where to work: on this machine or a Ray cluster (grace-store[ray]).",
         default=LOCAL,
     ),
-    option(
-        "--address",
-        TEXT,
-        "Address of the Ray cluster. [default: one is started for the command]",
-        metavar="auto|HOST:PORT",
-    ),
+    option("--address", "auto|HOST:PORT", "Address of the Ray cluster. [default: one is started for the command]"),
 )
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import print_result
 from grace_store.cli.options import COUNT, NATURAL, TEXT, command, option
-
-if TYPE_CHECKING:
-    from grace_store.curate.stability import Stability
-    from grace_store.values.survival import Survival
 
 
 @command(
@@ -37,17 +34,16 @@ def stability(store: str, against: tuple[str, ...], *, as_json: bool, **settings
     vectors stored with less precision, and with each trace's steps drawn at random with replacement. The share that
     stays is the Jaccard index: 1 is the same subset.
     """
-    from grace_store.curate import stability as job
-
     spec, threads = shared.take_score_spec(settings), settings.pop("threads")
-    found = job.stability(store, job.StabilityRequest(spec=spec, against=against or None, **settings), threads=threads)
+    request = gs.StabilityRequest(spec=spec, against=against or None, **settings)
+    found = gs.stability(store, request, threads=threads)
     print_result({"store": store, **asdict(found)}, _print, store, found, as_json=as_json)
 
 
-def _print(store: str, found: Stability) -> None:
+def _print(store: str, found: gs.Stability) -> None:
     of = counted(found.num_samples, "sample")
     click.echo(f"{store}: the best {found.num_chosen} of {of} by signal {found.signal}")
-    rows: list[tuple[str, Survival]] = [(f"signal {name}", each) for name, each in found.signals.items()]
+    rows = [(f"signal {name}", each) for name, each in found.signals.items()]
     rows += [(f"from vectors as {name}", each) for name, each in found.storages.items()]
     rows += [("steps drawn anew", found.steps)] if found.steps is not None else []
     width = max([len("two random subsets"), *(len(name) for name, _ in rows)]) + 2

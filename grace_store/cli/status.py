@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+import grace_store as gs
 from grace_store.base.text import counted, size
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_json
@@ -20,11 +21,9 @@ from grace_store.cli.options import TEXT, command, flag, option
 def status(store: str, signal: str | None, *, list_all: bool, as_json: bool) -> None:
     """Count the records that are planned, done and set aside."""
     from grace_store.run.status import set_aside_rows
-    from grace_store.run.status import status as count
-    from grace_store.store.opened import Store
 
-    opened = Store.open(store)
-    counts = count(opened, signal)
+    opened = gs.open_store(store)
+    counts = gs.status(opened, signal)
     if as_json:
         listed = {"set_aside_records": list(set_aside_rows(opened, counts.signal))} if list_all else {}
         print_json(counts.model_dump(mode="json") | listed)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
+import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import fields_of, number, out, print_result
 from grace_store.cli.options import FILE, OUT_FOLDER, TEXT, command, option, said
 from grace_store.cli.progress import ProgressDisplay
-
-if TYPE_CHECKING:
-    from grace_store.curate.sweep import Sweep
 
 
 @command(
@@ -32,11 +30,10 @@ if TYPE_CHECKING:
 @option("--aggregation", TEXT, "List of aggregations: mean, min, last, length_weighted, quantile:Q. [default: mean]")
 @option(
     "--signal",
-    TEXT,
-    "Signals to score by: one, several together (a,b=2), each one by itself (each), or all together (all). [default: "
-    "the only one]",
+    "NAME[=WEIGHT][,...]",
+    "Signals to score by: one, several together (a,b=2), each by itself (each), or all together (all). [default: the "
+    "only one]",
     many=True,
-    metavar="NAME[=WEIGHT][,...]",
 )
 @option("--ratio", TEXT, "Share of the samples whose overlap between settings is measured. [default: 0.2]", many=True)
 @shared.partial
@@ -48,20 +45,19 @@ def sweep(store: str, folder: Path, grid: Path | None, partial: bool, *, as_json
     Every combination of the settings is scored in one pass. The folder gets values.parquet (setting, row, value),
     samples.parquet, summary.parquet, overlap.parquet, and overlap and rank correlation as pictures.
     """
-    from grace_store.curate.sweep import sweep as run
     from grace_store.curate.sweep_settings import sweep_of
 
     axes = {name: settings[name] for name in ("alpha", "history", "target", "aggregation")}
     spec = sweep_of(said(axes), settings["signal"], settings["ratio"], grid)
     is_replaced = folder.is_dir() and any(folder.iterdir())
     with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
-        found = run(store, spec, out=folder, partial=partial, threads=pool, listener=display)
+        found = gs.sweep(store, spec, out=folder, partial=partial, threads=pool, listener=display)
     result = {"out": str(folder), "replaced": is_replaced, "partial": found.note.partial}
     result |= fields_of(found, "num_samples", "num_ranked", "ratios", "summary")
     print_result(result, _print, found, folder, is_replaced, as_json=as_json)
 
 
-def _print(found: Sweep, folder: Path, is_replaced: bool) -> None:
+def _print(found: gs.Sweep, folder: Path, is_replaced: bool) -> None:
     title = f"{counted(len(found.settings), 'setting')} over {counted(found.num_samples, 'sample')}"
     table = Table(title=title, title_justify="left")
     table.add_column("setting", no_wrap=True)

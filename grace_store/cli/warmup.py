@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
+import grace_store as gs
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.text import counted, sparkline
 from grace_store.cli import shared
-from grace_store.cli.config_files import config_option
 from grace_store.cli.console import print_json, stoppable
-from grace_store.cli.options import OUT_FOLDER, PLACE, As, command, option, options_of, pick
+from grace_store.cli.options import OUT_FOLDER, PLACE, As, command, config_option, option, options_of, pick
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest, WarmupSpec, check_fraction
 
@@ -76,24 +76,22 @@ def warmup(out: Path, *, as_json: bool, **wishes: Any) -> None:
     the way are signals to extract later. After an interruption the same command goes on, and ends with the same
     adapter.
     """
-    from grace_store.base.settings import DataRequest
     from grace_store.model.lora.loss_log import read_losses
     from grace_store.run.engines.choice import current_ranks
-    from grace_store.run.warmup import WarmupJob, draw_losses
-    from grace_store.run.warmup import warmup as run
+    from grace_store.run.warmup import draw_losses
 
     ranks = current_ranks()
-    job = WarmupJob(
+    job = gs.WarmupJob(
         out=out,
         **{name: wishes[name] for name in ("model", "store", "data", "images")},
-        data_request=DataRequest(**pick(wishes, DataRequest)),
+        data_request=gs.DataRequest(**pick(wishes, gs.DataRequest)),
         request=WarmupRequest(**pick(wishes, WarmupRequest)),
         options=WarmupOptions(**pick(wishes, WarmupOptions)),
         samples_per_unit=wishes["unit_samples"],
         ranks=ranks,
     )
     with ProgressDisplay(quiet=not ranks.is_first) as display, stoppable() as stop:
-        done = run(job, display, stop)
+        done = gs.warmup(job, display, stop)
     if not ranks.is_first:
         return
     picture = draw_losses(out)

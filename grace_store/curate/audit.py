@@ -1,7 +1,5 @@
 """The length audit of a scores table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from grace_store.artifacts.score_table import ScoreTable, read_scores

@@ -4,8 +4,6 @@ folder   every *_score.csv and *_acc.csv in it, read by row label; the folder is
 .csv     a run a row, its name first; a column for each entry; a row named "items" gives the numbers of questions
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import re
@@ -94,7 +92,7 @@ def _folder(folder: Path) -> Results:
         if len(mine) > 1:
             names = ", ".join(str(path.relative_to(folder)) for path in mine)
             raise DataError(
-                f"{folder} has several results of {benchmark.name}: {names}. Leave one, the one that counts."
+                f"{folder} has several results of {benchmark.name}: {names}. Keep only the one that counts."
             )
         if mine:
             found[benchmark.name] = _entry(benchmark, mine[0])
@@ -173,12 +171,8 @@ def _count(text: str, path: Path, column: str) -> int:
 
 def with_items(results: Iterable[Results], items: Mapping[str, int]) -> list[Results]:
     """Return the results with numbers of questions put in for entries by name."""
-    return [
-        replace(
-            each,
-            entries={
-                name: Entry(entry.score, items.get(name, entry.num_items)) for name, entry in each.entries.items()
-            },
-        )
-        for each in results
-    ]
+
+    def known(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+        return {name: replace(each, num_items=items.get(name, each.num_items)) for name, each in entries.items()}
+
+    return [replace(each, entries=known(each.entries)) for each in results]

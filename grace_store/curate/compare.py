@@ -1,7 +1,5 @@
 """Two subsets side by side: what they share, what entered, what left, and why."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ from grace_store.artifacts.subset_file import WrittenSubset, read_subset
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.files import write_lines
 from grace_store.curate.select import RankRequest, rank_samples
-from grace_store.values.overlap import jaccard
+from grace_store.values.agreement import jaccard
 from grace_store.values.ranking import Ratio
 
 
@@ -125,18 +123,10 @@ def _by_rank(side: _Side) -> list[int]:
 def _change(first: _Side, in_a: int | None, second: _Side, in_b: int | None, *, entered: bool) -> Change:
     side, place = (second, in_b) if entered else (first, in_a)
     assert place is not None
-    value_a, rank_a = _value_and_rank(first, in_a)
-    value_b, rank_b = _value_and_rank(second, in_b)
-    return Change(
-        sample_id=side.scores.table["sample_id"][place].as_py(),
-        row=int(side.scores.table["row"][place].as_py()),
-        num_steps=int(side.scores.table["num_steps"][place].as_py()),
-        value_a=value_a,
-        rank_a=rank_a,
-        value_b=value_b,
-        rank_b=rank_b,
-        why=_why(first if entered else second, in_a if entered else in_b, rank_a, rank_b),
-    )
+    a, b = _value_and_rank(first, in_a), _value_and_rank(second, in_b)
+    why = _why(first if entered else second, in_a if entered else in_b, a[1], b[1])
+    sample_id, row, num_steps = (side.scores.table[name][place].as_py() for name in ("sample_id", "row", "num_steps"))
+    return Change(sample_id, row, num_steps, *a, *b, why)
 
 
 def _value_and_rank(side: _Side, place: int | None) -> tuple[float | None, int | None]:

@@ -1,7 +1,5 @@
 """Rankings made diverse: value traded against redundancy, by the vectors of the samples that have a value."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,24 +11,20 @@ from grace_store.artifacts.notes import ChosenDiversity
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, ignore
+from grace_store.base.text import counted
 from grace_store.curate.duplicates import DuplicatesRequest, duplicates
-from grace_store.curate.pool import open_pool
-from grace_store.curate.pool_orders import pool_orders
+from grace_store.curate.pool import open_pool, pool_orders
 from grace_store.curate.select import Diversified, Ranking, RankRequest
 from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
 from grace_store.likeness.points import descriptor_named
+from grace_store.read.descriptors import DescriptorSpec
 from grace_store.store.opened import Store
 from grace_store.values.diverse_orders import distinct_first
 from grace_store.values.diversity_spec import DiversitySpec
 
 
 def diversify(
-    ranking: Ranking,
-    spec: DiversitySpec,
-    request: RankRequest,
-    *,
-    threads: int | None = None,
-    listener: Listener = ignore,
+    ranking: Ranking, spec: DiversitySpec, request: RankRequest, *, threads: int | None, listener: Listener = ignore
 ) -> Ranking:
     """Return a ranking of the same samples in a diverse order; every subset of it has the budget it always had."""
     if ranking.by is not None:
@@ -44,9 +38,9 @@ def diversify(
         return _without_duplicates(ranking, table, row, str(request.duplicates))
     spec = spec.model_copy(update={"signal": ranking.scores.signal_named(spec.signal)})
     samples = np.sort(opened.positions_of(row))
+    descriptor = None if spec.descriptor is None else descriptor_named(spec.descriptor)
     if spec.method == "dedup":
         similarity = spec.similarity or DEFAULT_THRESHOLD
-        descriptor = None if spec.descriptor is None else descriptor_named(spec.descriptor)
         wanted = DuplicatesRequest(
             signal=spec.signal,
             descriptor=descriptor,
@@ -59,13 +53,11 @@ def diversify(
         )
         table = duplicates(opened, wanted, threads=threads, listener=listener)
         return _without_duplicates(ranking, table, row, "the search")
-    pool = open_pool(
-        opened, signal=spec.signal, descriptor=spec.descriptor, scores=ranking.scores, samples=samples, partial=True,
-        threads=threads, listener=listener,
-    )  # fmt: skip
+    points = DescriptorSpec(spec.signal, descriptor)
+    pool = open_pool(opened, points, ranking.scores, samples=samples, partial=True, threads=threads, listener=listener)
     at = pool.places_of(row, "the table")
     choice = ChosenDiversity(**spec.model_dump() | {"descriptor": pool.note.descriptor})
-    listener(Note(f"Ordering {len(at)} samples by {spec.method}."))
+    listener(Note(f"Ordering {counted(len(at), 'sample')} by {spec.method}."))
     return _ranked(ranking, pool_orders(pool.vector, at, [spec], threads=threads)[0], choice)
 
 

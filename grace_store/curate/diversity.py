@@ -1,7 +1,5 @@
 """How diverse subsets are, side by side: clusters covered, Vendi score, distance to the nearest, and random subsets."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,15 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from grace_store.artifacts.diversity_document import (
+from grace_store.artifacts.made_from import check_plan_of
+from grace_store.artifacts.measures import (
     ClusterShare,
     Diversity,
     RandomSubsets,
     SubsetDiversity,
-    TradeCurve,
 )
-from grace_store.artifacts.made_from import check_plan_of
-from grace_store.artifacts.score_table import ScoreTable, read_scores
+from grace_store.artifacts.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.artifacts.subset_file import read_subset
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.documents import write_document
@@ -36,14 +33,16 @@ from grace_store.likeness.coverage import (
     random_counts,
     share_touched,
 )
+from grace_store.likeness.points import descriptor_named
 from grace_store.likeness.spread import MAX_VENDI, drawn, nearest_distance, vendi_score
-from grace_store.store.opened import Store
+from grace_store.read.descriptors import DescriptorSpec
+from grace_store.store.opened import Store, StoreLike
 from grace_store.values.ranking import Ratio
 
 NUM_RANDOM = 200
-"""Random subsets that coverage and entropy are held against, unless told."""
+"""Random subsets that coverage and entropy are compared with, by default."""
 NUM_RANDOM_SPREAD = 10
-"""Random subsets that the costlier Vendi score and nearest distance are held against, at most."""
+"""Random subsets that the costlier Vendi score and nearest distance are compared with, at most."""
 _MEASURE_STREAM = 0x636F766572
 """Added to the seed, so that coverage is not measured by the very clusters that a selection was balanced by."""
 
@@ -54,7 +53,7 @@ class DiversityRequest:
 
     subsets: Sequence[str | Path | Subset] = ()
     """Files that ``select`` wrote, scores tables (their best), or subsets in memory."""
-    scores: ScoreTable | str | Path | None = None
+    scores: ScoresLike | None = None
     """A table whose best are measured too, and whose values are those of the pool."""
     ratio: Sequence[Ratio] = ()
     """Shares of that table's best."""
@@ -63,23 +62,20 @@ class DiversityRequest:
     num_clusters: int | None = None
     seed: int = 0
     num_random: int = NUM_RANDOM
-    """Random subsets that each subset is held against."""
+    """Random subsets that each subset is compared with."""
     curve: TradeSpec | None = None
-    """Asks for what value every bit of coverage costs, at the first ratio."""
+    """Asks how much value each gain in coverage costs, at the first ratio."""
     partial: bool = False
 
 
 def diversity(
-    store: Store | str | Path,
+    store: StoreLike,
     request: DiversityRequest | None = None,
     *,
     threads: int | None = None,
     listener: Listener = ignore,
 ) -> Diversity:
-    """Say how diverse subsets of a store's samples are, against the pool and against random subsets of their size.
-
-    The pool is every done sample of the signal.
-    """
+    """Say how diverse subsets are, against all done samples of the signal and against random subsets of their size."""
     request = request or DiversityRequest()
     opened = store if isinstance(store, Store) else Store.open(store)
     if request.num_random < 1:
@@ -97,15 +93,8 @@ def diversity(
         check_plan_of(each.scores.note, opened, each.what)
     with_values = table if table is not None else chosen[0].scores if chosen else None
     signal = request.signal if with_values is None else with_values.signal_named(request.signal)
-    pool = open_pool(
-        opened,
-        signal=signal,
-        descriptor=request.descriptor,
-        scores=with_values,
-        partial=request.partial,
-        threads=threads,
-        listener=listener,
-    )
+    spec = DescriptorSpec(signal, None if request.descriptor is None else descriptor_named(request.descriptor))
+    pool = open_pool(opened, spec, with_values, partial=request.partial, threads=threads, listener=listener)
     listener(Note("Looking for clusters."))
     clusters = cluster_vectors(pool.vector, request.num_clusters, seed=seed + _MEASURE_STREAM, threads=threads)
     inside = counted(clusters.num_clusters, "cluster")
@@ -113,6 +102,10 @@ def diversity(
     measure = _Measure(pool, clusters, request.num_random, seed)
     places = [pool.places_of(each.scores.row[each.chosen], each.name) for each in chosen]
     value = np.full(len(pool), np.nan) if with_values is None else with_values.values_of(pool.described.row)
+    drawn_curve = None
+    if curve is not None and ranking is not None:
+        listener(Note(f"Drawing a curve of {counted(len(curve.specs()), 'choice')}."))
+        drawn_curve = trade_curve(pool, clusters, ranking, shares[0], curve, threads=threads)
     return Diversity(
         **pool.described.made_by
         | {
@@ -128,7 +121,7 @@ def diversity(
                 for each, mine in zip(chosen, places, strict=True)
             ),
             "clusters": _cluster_shares(pool, clusters, value, places),
-            "curve": _curve(pool, clusters, ranking, shares, curve, threads, listener),
+            "curve": drawn_curve,
         }
     )
 
@@ -156,24 +149,9 @@ def _best(ranking: Ranking, share: Ratio) -> _Chosen:
     return _Chosen(f"best {share}", ranking.scores, ranking.take(ratio=share).ranked, ranking.scores.what)
 
 
-def _curve(
-    pool: Pool,
-    clusters: Clusters,
-    ranking: Ranking | None,
-    shares: Sequence[Ratio],
-    curve: TradeSpec | None,
-    threads: int | None,
-    listener: Listener,
-) -> TradeCurve | None:
-    if curve is None or ranking is None:
-        return None
-    listener(Note(f"Drawing a curve of {len(curve.specs())} choices."))
-    return trade_curve(pool, clusters, ranking, shares[0], curve, threads=threads)
-
-
 @dataclass(slots=True)
 class _Measure:
-    """Measures subsets of one pool; subsets of one size are held against the same random ones."""
+    """Measures subsets of one pool; subsets of one size are compared with the same random ones."""
 
     pool: Pool
     clusters: Clusters
@@ -220,8 +198,8 @@ class _Measure:
     def _measure_random(self, count: int) -> RandomSubsets:
         rng = np.random.default_rng([self.seed, count, 1])
         counts = random_counts(self.clusters.size, count, self.num_random, rng)
-        some = [self._alive[np.sort(rng.choice(len(self._alive), count, replace=False))]
-                for _ in range(min(self.num_random, NUM_RANDOM_SPREAD))]  # fmt: skip
+        num_spread = range(min(self.num_random, NUM_RANDOM_SPREAD))
+        some = [self._alive[np.sort(rng.choice(len(self._alive), count, replace=False))] for _ in num_spread]
         return RandomSubsets(
             share_touched=RandomInterval.of([share_touched(each) for each in counts]),
             expected_share_touched=expected_share_touched(self.clusters.size, count),

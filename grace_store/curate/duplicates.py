@@ -12,7 +12,7 @@ import numpy as np
 from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicates
 from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.notes import DuplicatesNote, GroupSpec, RecallNote, SearchNote
-from grace_store.artifacts.score_table import ScoreTable, read_scores
+from grace_store.artifacts.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.artifacts.subset_file import samples_named
 from grace_store.base.arrays import BoolArray, Float32Array, IntArray
 from grace_store.base.errors import DataError, SettingError
@@ -25,7 +25,7 @@ from grace_store.likeness.points import Descriptor
 from grace_store.read.blocks import BlockReader
 from grace_store.read.descriptors import DescriptionReader, DescriptorSpec, tell_oddities
 from grace_store.read.parallel import Mapper, Threads, map_ordered
-from grace_store.store.opened import SignalView, Store
+from grace_store.store.opened import SignalView, Store, StoreLike
 
 if TYPE_CHECKING:
     from grace_store.likeness.search import Found
@@ -45,7 +45,7 @@ class DuplicatesRequest:
     floor: float | None = None
     """Pairs are looked for down to here (0.9, or the threshold if that is lower), so that the table can be regrouped
     by any threshold from there up."""
-    scores: ScoreTable | str | Path | None = None
+    scores: ScoresLike | None = None
     """Values to keep the best of a group by, and step scores for the descriptor weighted."""
     subset: str | Path | IntArray | None = None
     """Only these: a file that names samples, or their positions in the plan."""
@@ -57,11 +57,7 @@ class DuplicatesRequest:
 
 
 def duplicates(
-    store: Store | str | Path,
-    request: DuplicatesRequest | None = None,
-    *,
-    threads: Threads = None,
-    listener: Listener = ignore,
+    store: StoreLike, request: DuplicatesRequest | None = None, *, threads: Threads = None, listener: Listener = ignore
 ) -> DuplicateTable:
     """Return the done samples of a signal in groups: those with the same text, or with a cosine from a threshold up."""
     request = request or DuplicatesRequest()
@@ -114,11 +110,7 @@ def duplicates(
 
 
 def regroup(
-    table: str | Path,
-    *,
-    threshold: float | None = None,
-    keep: Keep | None = None,
-    scores: ScoreTable | str | Path | None = None,
+    table: str | Path, *, threshold: float | None = None, keep: Keep | None = None, scores: ScoresLike | None = None
 ) -> DuplicateTable:
     """Return the samples of a table of duplicates in groups by another threshold or policy, without store or search."""
     found = read_duplicates(table)
@@ -184,19 +176,13 @@ def _search(
     listener(Note(f"Comparing {counted(source.reader.max_samples, 'sample')}, {source.size} numbers each, {how}."))
     found = similar_pairs(source, floor, plan=plan, threads=threads, seed=seed, listener=listener)
     tell_oddities(source.num_zero, source.num_unweighted, listener)
-    recall = found.recall
-    if recall is None:
-        return found, SearchNote(index=plan.kind, seed=seed, num_distinct=found.num_distinct)
-    if recall.share is not None and recall.share < 0.99:
-        listener(Warned(f"The search found {recall.share:.3f} of the similar pairs of samples at random."))
-    return found, SearchNote(
-        index=plan.kind,
-        seed=seed,
-        num_distinct=found.num_distinct,
-        recall=RecallNote(**asdict(recall), share=recall.share),
-        num_cells=plan.num_cells,
-        num_probed=plan.num_probed,
-    )
+    recall, more = found.recall, {}
+    if recall is not None:
+        if recall.share is not None and recall.share < 0.99:
+            listener(Warned(f"The search found {recall.share:.3f} of the similar pairs of samples drawn at random."))
+        about = RecallNote(**asdict(recall), share=recall.share)
+        more = {"recall": about, "num_cells": plan.num_cells, "num_probed": plan.num_probed}
+    return found, SearchNote(index=plan.kind, seed=seed, num_distinct=found.num_distinct, **more)
 
 
 def _same_text(samples: IntArray, digests: Sequence[bytes]) -> tuple[Pairs, BoolArray]:
@@ -213,7 +199,7 @@ def _likeness(found: IntArray, forest: Pairs, search: Found) -> dict[str, Any]:
     """Return a table's columns of nearest samples and links, by places among the samples found instead of the plan."""
     forest = Pairs(np.searchsorted(found, forest.first), np.searchsorted(found, forest.second), forest.similarity)
     nearest, similarity = nearest_in(len(found), forest)
-    # Whoever is like nobody still has a nearest one.
+    # A sample that is like no other still has a nearest one.
     alone = np.flatnonzero((nearest < 0) & (search.nearest[found] >= 0))
     nearest[alone] = np.searchsorted(found, search.nearest[found[alone]])
     similarity[alone] = search.nearest_similarity[found[alone]]
@@ -240,7 +226,7 @@ def _num_tokens(view: SignalView, threads: Threads) -> IntArray:
     return out
 
 
-def _scores(store: Store, scores: ScoreTable | str | Path | None, *, steps: bool) -> ScoreTable | None:
+def _scores(store: Store, scores: ScoresLike | None, *, steps: bool) -> ScoreTable | None:
     if scores is None:
         return None
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=steps)

@@ -1,17 +1,43 @@
 """Compare models trained on subsets with the one trained on the full data, by their benchmark results."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grace_store.base.errors import SettingError
-from grace_store.curate.benchmark_results import Results, read_results, with_items
-from grace_store.curate.relative_average import RelativeAverage, relative_average
+import numpy as np
+
+from grace_store.base.arrays import FloatArray
+from grace_store.base.errors import DataError, SettingError
+from grace_store.curate.benchmark_results import Entry, Results, read_results, with_items
+from grace_store.values.agreement import middle_of
 
 PLAUSIBLE_PERCENT = (5.0, 2000.0)
 """A result relative to the full data's outside of this was probably a fraction compared with a percentage."""
+NUM_DRAWS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Where 95 % of the draws lie."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeAverage:
+    """One run against the full data: the mean over entries of 100 m(subset) / m(full)."""
+
+    name: str
+    value: float
+    relative: dict[str, float]
+    """For each entry, 100 m(subset) / m(full)."""
+    interval: Interval | None
+    """From the questions' chance alone, over the entries whose numbers of questions are known; None if none is."""
+    fixed: tuple[str, ...]
+    """Entries whose numbers of questions are unknown: the interval takes their scores as they are."""
+    one_question: dict[str, float]
+    """By how much one more right answer to an entry moves the average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +83,54 @@ def implausible_entries(average: RelativeAverage) -> list[str]:
     """Return the entries of a run whose scores are probably on another scale than the full data's."""
     low, high = PLAUSIBLE_PERCENT
     return [name for name, percent in average.relative.items() if percent > 0 and not low < percent < high]
+
+
+def relative_average(subset: Results, full: Results, *, seed: int = 0) -> RelativeAverage:
+    """Compare a run with the full data's, entry by entry.
+
+    The interval is what the numbers of questions leave open, not what another training would give: both runs' rates
+    are drawn independently for every entry, as far as the right answers seen allow.
+    """
+    if list(subset.entries) != list(full.entries):
+        missing = sorted(set(full.entries) - set(subset.entries))
+        extra = sorted(set(subset.entries) - set(full.entries))
+        if missing or extra:
+            raise DataError(
+                f"{subset.name} and {full.name} have different entries"
+                + (f"; {subset.name} lacks {', '.join(missing)}" if missing else "")
+                + (f"; {full.name} lacks {', '.join(extra)}" if extra else "")
+                + ". An average over different benchmarks compares nothing."
+            )
+    if zero := [name for name, entry in full.entries.items() if entry.score == 0]:
+        raise DataError(f"{full.name} has 0 in {', '.join(zero)}, so nothing can be relative to it.")
+    relative = {name: 100 * subset.entries[name].score / entry.score for name, entry in full.entries.items()}
+    counts = {name: subset.entries[name].num_items or entry.num_items for name, entry in full.entries.items()}
+    if differ := [name for name, entry in full.entries.items() if (entry.num_items or counts[name]) != counts[name]]:
+        raise DataError(
+            f"{subset.name} and {full.name} have different numbers of questions in {', '.join(differ)}: they were not "
+            "asked the same. Evaluate both on the same questions."
+        )
+    known = {name: count for name, count in counts.items() if count is not None}
+    one = {name: 100 * (100 / count) / full.entries[name].score / len(relative) for name, count in known.items()}
+    interval = _interval(subset, full, relative, known, seed) if known else None
+    fixed = tuple(name for name in relative if name not in known)
+    mean = float(np.mean(list(relative.values())))
+    return RelativeAverage(subset.name, mean, relative, interval, fixed, one)
+
+
+def _interval(subset: Results, full: Results, relative: dict[str, float], known: dict[str, int], seed: int) -> Interval:
+    generator = np.random.Generator(np.random.Philox(seed))
+    fixed = sum(value for name, value in relative.items() if name not in known)
+    total = np.full(NUM_DRAWS, fixed, dtype=np.float64)
+    for name, count in known.items():
+        ours, theirs = (_draws(run.entries[name], count, name, generator) for run in (subset, full))
+        total += 100 * ours / theirs
+    return Interval(*middle_of(total / len(relative)))
+
+
+def _draws(entry: Entry, count: int, name: str, generator: np.random.Generator) -> FloatArray:
+    """Return rates that would give the score seen: draws of Jeffreys' posterior, which has a width at 0 and 1 too."""
+    if entry.score > 100:
+        raise DataError(f"{name} is {entry.score:g}, no percentage, so its number of questions gives no interval.")
+    right = entry.score / 100 * count
+    return generator.beta(right + 0.5, count - right + 0.5, NUM_DRAWS)

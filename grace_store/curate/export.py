@@ -1,7 +1,5 @@
 """Write a subset as a file that a trainer reads, with a note of what made it. The dataset must still be the same."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -34,10 +32,7 @@ class ExportRequest:
 
 
 def export(subset: Subset, out: str | Path, request: ExportRequest | None = None) -> Exported:
-    """Write a subset in the order of its records, and beside it, in OUT.spec.json, what made it.
-
-    What the subset is made from is never written over.
-    """
+    """Write a subset in the order of its records, and its note to OUT.spec.json; never over what it is made from."""
     out, request = Path(out), request or ExportRequest()
     if not out.name:
         raise SettingError(f"--out {out} has no name of its own; give the name of a new file or folder.")
@@ -54,7 +49,18 @@ def export(subset: Subset, out: str | Path, request: ExportRequest | None = None
         opened = store if isinstance(store, Store) else None
         kind.write(ChosenRecords(subset, opened, dataset, request.images), exported)
     exported.notes += _notes(subset)
-    write_document(sidecar_of(out), _note(subset, request.as_format))
+    note = SubsetNote(
+        spec=subset.spec,
+        as_format=request.as_format,
+        num_samples=len(subset),
+        num_with_value=subset.num_with_value,
+        threshold=subset.threshold if subset.spec.is_by_value else None,
+        smallest_value=subset.threshold,
+        scores=subset.scores.note,
+        scores_path=None if subset.scores.path is None else str(subset.scores.path.absolute()),
+        rows=tuple(subset.row.tolist()),
+    )
+    write_document(sidecar_of(out), note)
     exported.files.append(sidecar_of(out))
     return exported
 
@@ -87,17 +93,3 @@ def _notes(subset: Subset) -> list[str]:
     if subset.scores.note.partial:
         notes.append("the scores are of an unfinished store; what is not extracted yet could not be chosen")
     return notes
-
-
-def _note(subset: Subset, as_format: str) -> SubsetNote:
-    return SubsetNote(
-        spec=subset.spec,
-        as_format=as_format,
-        num_samples=len(subset),
-        num_with_value=subset.num_with_value,
-        threshold=subset.threshold if subset.spec.is_by_value else None,
-        smallest_value=subset.threshold,
-        scores=subset.scores.note,
-        scores_path=None if subset.scores.path is None else str(subset.scores.path.absolute()),
-        rows=tuple(subset.row.tolist()),
-    )

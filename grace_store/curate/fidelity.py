@@ -1,7 +1,5 @@
 """Does the proxy follow the gradient, on the user's own data? Whole parameter gradients against stored proxies."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,32 +7,35 @@ from pathlib import Path
 
 import numpy as np
 
-from grace_store.artifacts.fidelity_document import (
+from grace_store.artifacts.measures import (
     FidelityDocument,
     FidelitySample,
     SampleAlignments,
     SpaceFidelity,
 )
+from grace_store.artifacts.pictures.panels import Axis, Panel, Point, Series, draw_panels
 from grace_store.base.arrays import FloatArray
+from grace_store.base.documents import write_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, ignore
+from grace_store.base.files import write_text
 from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.base.text import counted
 from grace_store.read.blocks import BlockReader
 from grace_store.read.records import UnitLoader, image_folder, open_dataset
 from grace_store.read.samples import samples_at
 from grace_store.run.model_door import PROXY, model_door
 from grace_store.run.open_signal import check_same
-from grace_store.store.opened import SignalView, Store
-from grace_store.values.agreement import agreement, scores_of
-from grace_store.values.methods.grace import RaggedScores
-from grace_store.values.overlap import jaccard_by_chance
-from grace_store.values.random_values import random_values
+from grace_store.store.opened import SignalView, Store, StoreLike
+from grace_store.values.agreement import Agreement, agreement, jaccard_by_chance, survival
+from grace_store.values.methods.grace import RaggedScores, score_grams
+from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import Ratio, budget, rank
 from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.survival import survival
 
 MIN_SAMPLES = 8
 NOTE_SECONDS = 10.0
+PANEL_SIDE = 260
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +88,25 @@ class FidelityRequest:
     options: RunOptions = field(default_factory=RunOptions)
 
 
-def fidelity(
-    store: Store | str | Path, request: FidelityRequest | None = None, *, listener: Listener = ignore
-) -> Fidelity:
+def fidelity(store: StoreLike, request: FidelityRequest | None = None, *, listener: Listener = ignore) -> Fidelity:
     """Take whole gradients of a seeded sample of the done ones, and compare their alignments with the stored ones."""
     request = request or FidelityRequest()
     opened = store if isinstance(store, Store) else Store.open(store)
     view = opened.signal(request.signal)
     if view.signal.spec.kind != "proxy":
-        raise SettingError(f"signal {view.name!r} holds gradients itself: fidelity is asked of a proxy signal")
+        raise SettingError(f"signal {view.name!r} holds gradients itself: fidelity is measured for a proxy signal")
     if request.num_samples < MIN_SAMPLES:
-        raise SettingError(
-            f"{request.num_samples} samples are too few to correlate anything: take at least {MIN_SAMPLES}"
-        )
+        asked = counted(request.num_samples, "sample")
+        raise SettingError(f"{asked}: too few to correlate anything; take at least {MIN_SAMPLES}")
     if request.draws < 1:
         raise SettingError(f"draws {request.draws} is not at least 1")
     ratio = request.ratio
     budget(ratio, 0)  # says so if it is no ratio
-    found = _gradients(view, _choose(view, request.num_samples, request.seed), request, listener)
-    samples = samples_at(view, found.positions)
+    positions, true = _gradients(view, _choose(view, request.num_samples, request.seed), request, listener)
+    samples = samples_at(view, positions)
     proxy, tokens = [each.gram for each in samples], [each.num_tokens for each in samples]
-    scores = {"proxy": scores_of(proxy, tokens, request.spec)}
-    scores |= {space: scores_of(grams, tokens, request.spec) for space, grams in found.grams.items()}
+    scores = {"proxy": score_grams(proxy, tokens, request.spec)}
+    scores |= {space: score_grams(grams, tokens, request.spec) for space, grams in true.items()}
     document = FidelityDocument(
         store=opened.location,
         plan_sha256=opened.plan.digest(),
@@ -117,7 +115,7 @@ def fidelity(
         num_steps=int(scores["proxy"].offsets[-1]),
         ratio=str(ratio),
         by_chance=jaccard_by_chance(len(proxy), budget(ratio, len(proxy))),
-        spaces={space: _compare(scores["proxy"], scores[space], request) for space in found.grams},
+        spaces={space: _compare(scores["proxy"], scores[space], request) for space in true},
     )
     return Fidelity(document, [each.sample_id for each in samples], scores)
 
@@ -129,20 +127,16 @@ def _choose(view: SignalView, num_samples: int, seed: int) -> list[int]:
     sample = np.concatenate([each for each, _ in blocks]) if blocks else np.zeros(0, np.int64)
     row = np.concatenate([each for _, each in blocks]) if blocks else np.zeros(0, np.int64)
     if len(sample) < MIN_SAMPLES:
-        raise SettingError(
-            f"signal {view.name!r} has {len(sample)} done samples: to correlate anything takes at least {MIN_SAMPLES}"
-        )
+        done = counted(len(sample), "done sample")
+        raise SettingError(f"signal {view.name!r} has {done}: at least {MIN_SAMPLES} are needed to correlate anything")
     order = rank(random_values(seed, row), row)
     return sorted(int(position) for position in sample[order[:num_samples]])
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    positions: list[int]
-    grams: dict[str, list[FloatArray]]
-
-
-def _gradients(view: SignalView, chosen: Sequence[int], request: FidelityRequest, listener: Listener) -> _Found:
+def _gradients(
+    view: SignalView, chosen: Sequence[int], request: FidelityRequest, listener: Listener
+) -> tuple[list[int], dict[str, list[FloatArray]]]:
+    """Return the positions of the samples that can still be used, and their Grams for each set of parameters."""
     from grace_store.model.gradients.true_gradients import open_gradients
 
     model = request.model or view.signal.origin["model"]
@@ -178,10 +172,10 @@ def _gradients(view: SignalView, chosen: Sequence[int], request: FidelityRequest
                 listener(Note(f"{number + 1}/{len(chosen)} samples' gradients; about {left:.0f} s left."))
     if len(positions) < MIN_SAMPLES:
         raise DataError(
-            f"{len(positions)} of {len(chosen)} samples can still be used; to correlate anything takes at least "
-            f"{MIN_SAMPLES}. Is the dataset, with its images, the one that the store was planned from?"
+            f"{len(positions)} of {len(chosen)} samples can still be used; at least {MIN_SAMPLES} are needed to "
+            f"correlate anything. Is the dataset, with its images, the one that the store was planned from?"
         )
-    return _Found(positions, grams)
+    return positions, grams
 
 
 def _compare(proxy: RaggedScores, true: RaggedScores, request: FidelityRequest) -> SpaceFidelity:
@@ -192,4 +186,38 @@ def _compare(proxy: RaggedScores, true: RaggedScores, request: FidelityRequest) 
         history_alignment=agreement(proxy.history_alignment, true.history_alignment, proxy.offsets, **drawn),
         value=agreement(proxy.value, true.value, each, **drawn),
         chosen=survival(proxy.value, true.value, request.ratio, **drawn),
+    )
+
+
+def write_fidelity(found: Fidelity, out: Path | None = None, figure: Path | None = None) -> None:
+    """Write every number behind the audit as JSON, and a picture of it as SVG."""
+    if out is not None:
+        write_document(out, found.with_samples())
+    if figure is not None:
+        write_text(figure, fidelity_svg(found))
+
+
+def fidelity_svg(found: Fidelity) -> str:
+    """Return an SVG: alignment with the answer, with history, and values, the proxy's against the gradients'."""
+    panels = [
+        _panel(found, "answer_alignment", "Answer alignment of steps", "steps"),
+        _panel(found, "history_alignment", "History alignment of steps", "steps"),
+        _panel(found, "value", "Value of samples", "samples"),
+    ]
+    amount = f"{counted(found.document.num_samples, 'sample')}, signal {found.document.signal}"
+    return draw_panels(panels, f"The proxy against parameter gradients ({amount})", "Dashed: where both are equal.")
+
+
+def _panel(found: Fidelity, name: str, title: str, what: str) -> Panel:
+    proxy, gradient = (getattr(found.scores[space], name).tolist() for space in ("proxy", "representation"))
+    each: Agreement = getattr(found.document.spaces["representation"], name)
+    return Panel(
+        Axis("proxy"),
+        Axis("whole gradient"),
+        [Series("", [Point(*pair) for pair in zip(proxy, gradient, strict=True)], "dots")],
+        title=title,
+        note=f"rank correlation {each.correlation:.2f}, {each.num_pairs} {what}",
+        width=PANEL_SIDE,
+        height=PANEL_SIDE,
+        equal_axes=True,
     )

@@ -4,8 +4,6 @@ Memory is that of a unit of vectors for each thread and of the subtasks' mean gr
 on the whole pool also holds its influences, 4 bytes for each sample and subtask.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from grace_store.artifacts.made_from import scores_note
 from grace_store.artifacts.notes import ScoresNote
 from grace_store.artifacts.outputs import Source, sources_of
 from grace_store.artifacts.score_table import ScoreRows
@@ -20,7 +19,6 @@ from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, F
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, Note, SamplesScored, Warned, ignore
 from grace_store.base.text import counted
-from grace_store.curate.scores_note import scores_note
 from grace_store.curate.signal_pairs import pair_signals
 from grace_store.curate.targets import Targets, TargetSet, find_subtasks, read_targets
 from grace_store.likeness.communities import find_communities
@@ -29,12 +27,13 @@ from grace_store.read.signal_choice import Signals
 from grace_store.read.vectors import UnitVectors, VectorReader
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
-from grace_store.values.directions import combine_checkpoints, products
+from grace_store.values.combine import combine_signals
+from grace_store.values.directions import products
 from grace_store.values.flags import Flag
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.cadc import capability_directions, joined_pairs, self_influence_slopes, trajectories
-from grace_store.values.methods.influence_spec import InfluenceSpec
 from grace_store.values.methods.method import InfluenceMethod, Influences, Valued
+from grace_store.values.methods.method_spec import InfluenceSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,8 @@ class PoolProducts:
 
     def block(self, start: int) -> InfluenceBlock:
         """Return the influences of the samples of one block."""
-        plan, store = self.reader.store.plan, self.reader.store
-        stop = min(start + SAMPLES_PER_CHUNK, plan.num_samples)
+        store = self.reader.store
+        stop = self.reader.stop(start)
         found = [self._unit(unit) for unit in self.reader.units(start)]
         kept, tokens, influence, slope, flags = (np.concatenate(each) for each in zip(*found, strict=True))
         return InfluenceBlock(
@@ -103,7 +102,7 @@ class PoolProducts:
             squared[number, done] = found.length[done].astype(np.float64) ** 2
             tokens = np.where(tokens == 0, found.num_tokens, tokens)
         flags[has.any(axis=0) & ~np.asarray(has.all(axis=0))] |= np.uint8(Flag.MISSING_SIGNAL)
-        influence = combine_checkpoints(list(parts), self.shares).astype(np.float32)
+        influence = combine_signals(parts, self.shares).astype(np.float32)
         anywhere: BoolArray = np.asarray(has.any(axis=0))
         return anywhere, tokens, influence, self_influence_slopes(squared), flags
 
@@ -188,10 +187,9 @@ def prepare_influence(
     pool: Store,
     spec: InfluenceSpec,
     targets: Targets | None,
-    signals: Signals = None,
-    *,
-    partial: bool = False,
-    threads: Threads = None,
+    signals: Signals,
+    partial: bool,
+    threads: Threads,
     listener: Listener = ignore,
 ) -> InfluenceScoring:
     """Read the targets, refuse what cannot be compared, and return a scoring whose note is complete."""
@@ -226,7 +224,8 @@ def prepare_influence(
         listener(Warned(text))
     listener(Note(_about_work(found, pairs.weights.names)))
     compared = PoolProducts(reader, method.restores_length, pairs.shares, directions)
-    scoring = InfluenceScoring(compared, note, [*sources_of(pool), *_sources(store)], listener)
+    others = [(path, what.replace("the store", "the target store")) for path, what in sources_of(store)]
+    scoring = InfluenceScoring(compared, note, [*sources_of(pool), *others], listener)
     if method.needs_whole_pool:
         scoring.hold_all(threads)
     return scoring
@@ -264,7 +263,3 @@ def _about_work(found: TargetSet, checkpoints: Sequence[str]) -> str:
     num_samples, num_subtasks = int(found.sizes.sum()), len(found.subtasks.names)
     what = f"{counted(num_samples, 'target sample')} in {counted(num_subtasks, 'subtask')}"
     return f"Comparing with {what} at {', '.join(checkpoints)}."
-
-
-def _sources(targets: Store) -> list[Source]:
-    return [(path, what.replace("the store", "the target store")) for path, what in sources_of(targets)]

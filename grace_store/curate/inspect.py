@@ -1,7 +1,5 @@
 """One sample for a person: its text segment by segment, with everything the store knows of each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +7,7 @@ from grace_store.base.errors import DataError
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.status import check_planned, why_set_aside
 from grace_store.store.opened import SignalView, Store
-from grace_store.values.gram import pack
-from grace_store.values.methods.grace import score_block
+from grace_store.values.methods.grace import score_grams
 from grace_store.values.score_spec import ScoreSpec
 
 
@@ -47,27 +44,19 @@ def sample_view(view: SignalView, sample: int, spec: ScoreSpec, data: Sequence[s
         result["prompt"] = "\n".join(turn.text for turn in found.turns)
     except (DataError, OSError) as error:
         result["missing_text"] = str(error)
-    if result["state"] != "done":
-        result["segments"] = [{"name": _name(i, texts), "text": text} for i, text in enumerate(texts or [])]
-        return result
-    return result | (_of_sample(view, sample, texts) if view.per_sample else _signals(view, sample, spec, texts))
-
-
-def _of_sample(view: SignalView, sample: int, texts: list[str] | None) -> dict[str, Any]:
-    """Return what a signal with one vector a sample knows; there are no steps to score."""
-    return {
-        "value": None,
-        "num_tokens": int(view.sample_value("sample_num_tokens", sample)),
-        "loss": float(view.sample_value("sample_loss", sample)),
-        "norm": float(view.sample_value("sample_norm", sample)),
-        "segments": [{"name": _name(i, texts), "text": text} for i, text in enumerate(texts or [])],
-    }
+    if result["state"] == "done" and not view.per_sample:
+        return result | _signals(view, sample, spec, texts)
+    result["segments"] = [{"name": _name(i, texts), "text": text} for i, text in enumerate(texts or [])]
+    if result["state"] == "done":  # one vector for the sample: there are no steps to score
+        numbers = {name: float(view.sample_value(f"sample_{name}", sample)) for name in ("loss", "norm")}
+        result |= {"value": None, "num_tokens": int(view.sample_value("sample_num_tokens", sample)), **numbers}
+    return result
 
 
 def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str] | None) -> dict[str, Any]:
     gram = view.gram(sample)
     num_tokens = view.segments("segment_num_tokens", sample)
-    scores = score_block(pack(gram[None]), num_tokens[None], spec)
+    scores = score_grams([gram], [num_tokens], spec)
     columns = {name: view.segments(f"segment_{name}", sample) for name in ("span", "loss", "entropy", "hit_rate")}
     num_segments = len(num_tokens)
     segments = []
@@ -79,13 +68,11 @@ def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str] | 
                 "text": texts[i] if texts else None,
                 "span": columns["span"][i].tolist(),
                 "num_tokens": int(num_tokens[i]),
-                "loss": float(columns["loss"][i]),
-                "entropy": float(columns["entropy"][i]),
-                "hit_rate": float(columns["hit_rate"][i]),
+                **{name: float(columns[name][i]) for name in ("loss", "entropy", "hit_rate")},
                 "norm": float(gram[i, i] ** 0.5),
-                "answer_alignment": float(scores.answer_alignment[0, i]) if is_step else None,
-                "history_alignment": float(scores.history_alignment[0, i]) if is_step and i > 0 else None,
-                "step_score": float(scores.step_score[0, i]) if is_step else None,
+                "answer_alignment": float(scores.answer_alignment[i]) if is_step else None,
+                "history_alignment": float(scores.history_alignment[i]) if is_step and i > 0 else None,
+                "step_score": float(scores.step_score[i]) if is_step else None,
             }
         )
     return {"value": float(scores.value[0]), "segments": segments, "gram": gram.tolist()}

@@ -1,7 +1,5 @@
 """The samples of a store nearest to one of them, or to a trace that is not in it; or those least aligned with it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from grace_store.base.text import counted
 from grace_store.likeness.nearest import Nearest
 from grace_store.likeness.points import Descriptor
 from grace_store.read.descriptors import DescriptionReader, DescriptorSpec
-from grace_store.store.opened import Store
+from grace_store.store.opened import Store, StoreLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class NeighboursRequest:
 
 
 def neighbours(
-    store: Store | str | Path,
+    store: StoreLike,
     sample: str | Float32Array,
     request: NeighboursRequest | None = None,
     *,
@@ -113,7 +111,7 @@ def read_vectors(path: str | Path) -> Float32Array:
     except FileNotFoundError:
         raise DataError(f"{path} is not there; --vectors takes an array in the .npy format.") from None
     except (OSError, ValueError, EOFError) as error:
-        # What numpy says of a file that is none of its own is how to read pickles, which nobody should.
+        # For a file that is not its own, numpy says how to read pickles, which nobody should.
         why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
         raise DataError(
             f"{path} cannot be read as an array of numbers in the .npy format{why}; `numpy.save` writes one."

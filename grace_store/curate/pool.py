@@ -1,7 +1,6 @@
-"""A pool of samples as points: their descriptors, and where the samples of a ranking or subset stand among them."""
+"""A pool of samples as points: their descriptors, and orders that trade value against redundancy among them."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -13,9 +12,13 @@ from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.text import counted
-from grace_store.likeness.points import descriptor_named
+from grace_store.likeness.clusters import cluster_vectors, make_cells
+from grace_store.likeness.greedy import Trade, greedy_orders
 from grace_store.read.descriptors import Descriptions, DescriptorSpec, describe_samples
 from grace_store.store.opened import Store
+from grace_store.values.diverse_orders import blended_order
+from grace_store.values.diversity_spec import DiversitySpec
+from grace_store.values.ranking import balanced_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +53,51 @@ class Pool:
 
 
 def open_pool(
-    store: Store, *, signal: str | None = None, descriptor: str | None = None, scores: ScoreTable | None = None,
-    samples: IntArray | None = None, partial: bool = False, threads: int | None = None, listener: Listener = ignore,
-) -> Pool:  # fmt: skip
+    store: Store,
+    spec: DescriptorSpec,
+    scores: ScoreTable | None = None,
+    *,
+    samples: IntArray | None = None,
+    partial: bool = False,
+    threads: int | None = None,
+    listener: Listener = ignore,
+) -> Pool:
     """Describe all done samples of a signal, or some (positions in the plan). The descriptor weighted needs scores."""
-    view = store.signal(signal)
-    chosen = None if descriptor is None else descriptor_named(descriptor)
-    weights = scores.with_steps() if chosen == "weighted" and scores is not None else None
+    weights = scores.with_steps() if spec.descriptor == "weighted" and scores is not None else None
     num_samples = store.plan.num_samples if samples is None else len(samples)
-    listener(Note(f"Reading the vectors of {counted(num_samples, 'sample')}, signal {view.name}."))
-    spec = DescriptorSpec(view.name, chosen)
+    listener(Note(f"Reading the vectors of {counted(num_samples, 'sample')}, signal {store.signal(spec.signal).name}."))
     found = describe_samples(
         store, spec, scores=weights, samples=samples, partial=partial, threads=threads, listener=listener
     )
     return Pool(store, found)
+
+
+def pool_orders(
+    vector: Float32Array, at: IntArray, specs: Sequence[DiversitySpec], *, threads: int | None = None
+) -> list[IntArray]:
+    """Return an order by each spec over samples given the best first, at being their places among the vectors.
+
+    Specs of the methods clusters, facility and mmr that share a seed share clusters and similarities.
+    """
+    orders: dict[int, IntArray] = {}
+    for seed in dict.fromkeys(spec.seed or 0 for spec in specs):
+        mine = [i for i, spec in enumerate(specs) if (spec.seed or 0) == seed]
+        greedy = [i for i in mine if specs[i].method != "clusters"]
+        if greedy:
+            cell = make_cells(vector, seed=seed, threads=threads)[at]
+            trades = [Trade(specs[i].method, _weight(specs[i])) for i in greedy]  # type: ignore[arg-type]
+            orders |= dict(zip(greedy, greedy_orders(vector, at, cell, trades), strict=True))
+        for num_clusters in dict.fromkeys(specs[i].num_clusters for i in mine if i not in greedy):
+            label = cluster_vectors(vector, num_clusters, seed=seed, threads=threads).label[at]
+            # Samples that point nowhere are a cluster of their own.
+            stratum = np.unique(label, return_inverse=True)[1].astype(np.int64)
+            for i in mine:
+                if specs[i].method == "clusters" and specs[i].num_clusters == num_clusters:
+                    order = balanced_order(stratum, specs[i].balance or "equal")
+                    orders[i] = blended_order(order, _weight(specs[i]))
+    return [orders[i] for i in range(len(specs))]
+
+
+def _weight(spec: DiversitySpec) -> float:
+    assert spec.weight is not None
+    return spec.weight

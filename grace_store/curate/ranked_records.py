@@ -1,7 +1,5 @@
 """The samples of a table of scores from best to worst, with fields of their records beside the values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

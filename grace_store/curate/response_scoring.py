@@ -1,23 +1,21 @@
 """Score signals with one vector a sample by heuristics, from the tokens and losses of whole responses; no vector."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
+from grace_store.artifacts.made_from import scores_note
 from grace_store.artifacts.notes import ScoresNote
 from grace_store.artifacts.outputs import Source, sources_of
 from grace_store.artifacts.score_table import ScoreRows
 from grace_store.base.arrays import BoolArray, FlagArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
-from grace_store.curate.scores_note import scores_note
 from grace_store.read.parallel import Threads, map_ordered
 from grace_store.read.signal_choice import SignalWeights
 from grace_store.read.vectors import VectorReader
-from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.combine import combine_signals
 from grace_store.values.flags import Flag
@@ -56,7 +54,7 @@ class ResponseScoring:
         return sources_of(self.reader.store)
 
     @classmethod
-    def of(cls, store: Store, spec: MethodSpec, weights: SignalWeights, *, partial: bool) -> ResponseScoring:
+    def of(cls, store: Store, spec: MethodSpec, weights: SignalWeights, *, partial: bool) -> Self:
         reader = VectorReader(store, weights.names)
         reader.check_complete(partial=partial)
         return cls(reader, weights, scores_note(reader, spec, weights))
@@ -67,7 +65,7 @@ class ResponseScoring:
 
     def _table(self, start: int) -> tuple[pa.Table, FlagArray]:
         store = self.reader.store
-        stop = min(start + SAMPLES_PER_CHUNK, store.plan.num_samples)
+        stop = self.reader.stop(start)
         row, num_steps = (
             store.column(name, start, stop).astype(np.int64) for name in ("sample_row", "sample_num_steps")
         )

@@ -6,34 +6,38 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, cast, overload
+from typing import TypeAlias, cast, overload
 
 import numpy as np
 import pyarrow as pa
 
-from grace_store.artifacts.made_from import check_made_from, check_plan_of, check_signals_of, open_made_from
+from grace_store.artifacts.made_from import (
+    check_made_from,
+    check_plan_of,
+    check_signals_of,
+    open_made_from,
+    scores_note,
+)
 from grace_store.artifacts.notes import CustomHistory, ScoresNote
 from grace_store.artifacts.outputs import Source, check_outputs, sources_of
 from grace_store.artifacts.score_table import ScoreRows, ScoreTable, read_scores_note, scores_schema, write_scores
 from grace_store.base.arrays import FlagArray, FloatArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, ignore
-from grace_store.curate.influence import prepare_influence
+from grace_store.curate.influence import InfluenceScoring, prepare_influence
 from grace_store.curate.response_scoring import ResponseScoring, are_whole_responses, heuristic_flags
-from grace_store.curate.scores_note import scores_note
 from grace_store.curate.targets import Targets
 from grace_store.read.blocks import BlockReader, SampleBlock
 from grace_store.read.parallel import Threads
 from grace_store.read.signal_choice import Signals, SignalWeights, resolve_signals
-from grace_store.store.opened import Store
+from grace_store.store.opened import Store, StoreLike
 from grace_store.values.combine import combine_scores, combine_signals, placed
 from grace_store.values.flags import Flag, flag_names
 from grace_store.values.history import History
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.grace import RaggedScores, score_ragged
-from grace_store.values.methods.influence_spec import InfluenceSpec
 from grace_store.values.methods.method import Heuristic, InfluenceMethod, Responses
-from grace_store.values.methods.method_spec import MethodSpec
+from grace_store.values.methods.method_spec import InfluenceSpec, MethodSpec
 from grace_store.values.score_spec import ScoreSpec
 
 
@@ -64,54 +68,30 @@ class ScoreRun:
     note: ScoresNote
 
 
-class Scoring(Protocol):
-    """One scoring: rows of a table in their order, and what the table says of its making."""
-
-    @property
-    def note(self) -> ScoresNote: ...
-
-    @property
-    def sources(self) -> list[Source]:
-        """What a table must not be written over."""
-
-    def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, FlagArray]]:
-        """Yield rows of the table in order, with the samples' flags as numbers."""
+Wanted = ScoreRequest | MethodSpec | None
 
 
 @overload
 def score(
-    store: Store | str | Path,
-    request: ScoreRequest | MethodSpec | None = None,
-    *,
-    out: None = None,
-    threads: Threads = None,
-    listener: Listener = ignore,
+    store: StoreLike, request: Wanted = None, *, out: None = None, threads: Threads = None, listener: Listener = ignore
 ) -> ScoreTable: ...
 
 
 @overload
 def score(
-    store: Store | str | Path,
-    request: ScoreRequest | MethodSpec | None = None,
-    *,
-    out: str | Path,
-    threads: Threads = None,
-    listener: Listener = ignore,
+    store: StoreLike, request: Wanted = None, *, out: str | Path, threads: Threads = None, listener: Listener = ignore
 ) -> ScoreRun: ...
 
 
 def score(
-    store: Store | str | Path,
-    request: ScoreRequest | MethodSpec | None = None,
+    store: StoreLike,
+    request: Wanted = None,
     *,
     out: str | Path | None = None,
     threads: Threads = None,
     listener: Listener = ignore,
 ) -> ScoreTable | ScoreRun:
-    """Score every done sample: return the table, or write it to out block by block and say what was written.
-
-    A spec alone asks for its method on the only signal.
-    """
+    """Return the scores of all done samples, or write them to out; a spec alone is its method on the only signal."""
     if not isinstance(request, ScoreRequest):
         request = ScoreRequest() if request is None else ScoreRequest(spec=request)
     opened = store if isinstance(store, Store) else Store.open(store)
@@ -123,7 +103,7 @@ def score(
     return ScoreTable(pa.concat_tables([schema.empty_table(), *tables]), scoring.note)
 
 
-def _write(scoring: Scoring, out: Path, threads: Threads) -> ScoreRun:
+def _write(scoring: _Scoring, out: Path, threads: Threads) -> ScoreRun:
     check_outputs([out], scoring.sources)
     num_samples = num_with_value = 0
     counts = np.zeros(256, dtype=np.int64)
@@ -138,21 +118,14 @@ def _write(scoring: Scoring, out: Path, threads: Threads) -> ScoreRun:
     return ScoreRun(out, num_samples, num_with_value, flagged, scoring.note)
 
 
-def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Listener) -> Scoring:
+def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Listener) -> _Scoring:
     """Return the scoring that a method needs, or say why it cannot be."""
     spec, method = request.spec, METHODS[request.spec.method]
     if request.custom_history is not None and (not isinstance(spec, ScoreSpec) or spec.history != "uniform"):
         raise SettingError("custom_history takes the place of GRACE's history: leave that out of the spec")
     if isinstance(method, InfluenceMethod):
-        return prepare_influence(
-            store,
-            cast(InfluenceSpec, spec),
-            request.targets,
-            request.signals,
-            partial=request.partial,
-            threads=threads,
-            listener=listener,
-        )
+        influence, partial = cast(InfluenceSpec, spec), request.partial
+        return prepare_influence(store, influence, request.targets, request.signals, partial, threads, listener)
     if request.targets is not None:
         takers = [name for name, each in METHODS.items() if isinstance(each, InfluenceMethod)]
         raise SettingError(f"a target set is for the methods {', '.join(takers)}: leave it out")
@@ -162,13 +135,10 @@ def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Li
     return _BlockScoring.of(store, weights, request)
 
 
-# ---------------------------------------------------------------- again, as before
-
-
 def replay(
     table: Path,
     out: Path,
-    store: Store | str | Path | None = None,
+    store: StoreLike | None = None,
     *,
     targets: Targets | None = None,
     threads: Threads = None,
@@ -195,7 +165,7 @@ def request_of(note: ScoresNote, moved: Targets | None = None) -> ScoreRequest:
     custom = None if note.custom_history is None else note.custom_history.weights
     return ScoreRequest(
         spec=note.spec,
-        # Weights that were not given are found anew, so that the table says the same of where they come from.
+        # Weights that were not given are found again, so that the table says the same of where they come from.
         signals=weights if note.weights_from in (None, "given") else list(weights),
         targets=None if note.targets is None else targets_of(note, moved),
         custom_history=None if custom is None else np.array(custom),
@@ -214,9 +184,6 @@ def targets_of(note: ScoresNote, moved: Targets | None = None) -> Targets:
     names = tuple(then.signals[name].name for name in note.checkpoints)
     data = moved.data if moved is not None and moved.data else then.data
     return Targets(store, names, then.subtasks_by, data)
-
-
-# ---------------------------------------------------------------- from Grams and token counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +233,10 @@ class _BlockScoring:
             step_tokens=block.segment_tokens[~is_answer],
         )
         return rows.to_table(self.note), flags
+
+
+_Scoring: TypeAlias = _BlockScoring | ResponseScoring | InfluenceScoring
+"""What yields the rows of a table in their order, knows its note, and what it must not be written over."""
 
 
 def score_signals(

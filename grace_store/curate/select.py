@@ -1,7 +1,5 @@
 """From a scores table to subsets: rank, then keep the beginning of the ranking."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +9,7 @@ import numpy as np
 
 from grace_store.artifacts.made_from import open_store_of
 from grace_store.artifacts.notes import ChosenDiversity, SubsetSpec
-from grace_store.artifacts.score_table import ScoreTable, read_scores
+from grace_store.artifacts.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned, ignore
@@ -22,6 +20,7 @@ from grace_store.values.length_bias import LENGTHS, Length, residuals
 from grace_store.values.ranking import Ratio, at_least, budget, stratified_rank
 
 DiversityChoice = DiversityMethod | DiversitySpec
+DEFAULT_RATIO = "0.2"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -94,8 +93,8 @@ class Ranking:
 
     def take(self, *, ratio: Ratio | None = None, count: int | None = None, threshold: float | None = None) -> Subset:
         """Return the best ceil(ratio N), the best count, or those that reach a threshold: one of the three."""
-        said = {"ratio": ratio, "count": count, "threshold": threshold}
-        if sum(each is not None for each in said.values()) > 1:
+        said = (ratio, count, threshold)
+        if sum(each is not None for each in said) != 1:
             raise SettingError("give one of ratio, count and threshold")
         if ratio is not None:
             kept = self.ranked[: budget(ratio, len(self.ranked))]
@@ -105,10 +104,9 @@ class Ranking:
                     f"count {count} is not between 1 and {len(self.ranked)}, the number of samples that have a value"
                 )
             kept = self.ranked[:count]
-        elif threshold is not None:
-            kept = self._reaching(threshold)
         else:
-            raise SettingError("give one of ratio, count and threshold")
+            assert threshold is not None  # since one of the three is given
+            kept = self._reaching(threshold)
         spec = SubsetSpec(
             ratio=None if ratio is None else str(ratio),
             count=count,
@@ -154,6 +152,42 @@ class Ranking:
         return tuple(notes)
 
 
+@dataclass(frozen=True, slots=True)
+class SubsetSizes:
+    """Shares, numbers of samples, or a least value: one of the three. With none of them, a share of 0.2."""
+
+    ratios: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.ratios, self.counts, self.threshold is not None))) > 1:
+            raise SettingError("give one of --ratio, --count and --threshold")
+        if any(len(set(each)) < len(each) for each in (self.ratios, self.counts)):
+            raise SettingError("the same ratio or count is given twice")
+
+    def take(self, ranking: Ranking) -> dict[str, Subset]:
+        """Return the subset of each size, by the size as it is written."""
+        if self.threshold is not None:
+            return {str(self.threshold): ranking.take(threshold=self.threshold)}
+        if self.counts:
+            return {str(count): ranking.take(count=count) for count in self.counts}
+        return {ratio: ranking.take(ratio=ratio) for ratio in self.ratios or (DEFAULT_RATIO,)}
+
+
+def subset_paths(out: Path, sizes: Sequence[str]) -> list[Path]:
+    """Return one file name for each size: {ratio} in the name stands for it, or else it is added if there are several.
+
+    >>> [path.name for path in subset_paths(Path("subset.jsonl"), ["0.1", "0.2"])]
+    ['subset-0.1.jsonl', 'subset-0.2.jsonl']
+    """
+    if "{ratio}" in out.name:
+        return [out.with_name(out.name.replace("{ratio}", size)) for size in sizes]
+    if len(sizes) == 1:
+        return [out]
+    return [out.with_name(f"{out.stem}-{size}{out.suffix}") for size in sizes]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRequest:
     """In which order samples are chosen."""
@@ -173,11 +207,7 @@ class RankRequest:
 
 
 def rank_samples(
-    scores: ScoreTable | str | Path,
-    request: RankRequest | None = None,
-    *,
-    threads: int | None = None,
-    listener: Listener = ignore,
+    scores: ScoresLike, request: RankRequest | None = None, *, threads: int | None = None, listener: Listener = ignore
 ) -> Ranking:
     """Rank the samples of a table by value, ties to the earlier record; never one whose value is not finite.
 
@@ -208,7 +238,7 @@ def rank_samples(
 
 
 def select(
-    scores: ScoreTable | str | Path,
+    scores: ScoresLike,
     request: RankRequest | None = None,
     *,
     ratio: Ratio | None = None,
@@ -219,7 +249,7 @@ def select(
 ) -> Subset:
     """Choose the best samples of a table: a share (0.2 unless said otherwise), a number, or all that reach a value."""
     if ratio is None and count is None and threshold is None:
-        ratio = "0.2"
+        ratio = DEFAULT_RATIO
     ranking = rank_samples(scores, request, threads=threads, listener=listener)
     return ranking.take(ratio=ratio, count=count, threshold=threshold)
 

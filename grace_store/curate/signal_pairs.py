@@ -4,8 +4,6 @@ Two projected gradients have a meaningful product only if one model, one adapter
 projection made both. What differs is said all at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,9 +51,8 @@ class SignalPairs:
 
 
 def pair_signals(
-    pool: Store, targets: Store, method: InfluenceMethod, signals: Signals = None,
-    target_signals: Sequence[str] | None = None,
-) -> SignalPairs:  # fmt: skip
+    pool: Store, targets: Store, method: InfluenceMethod, signals: Signals = None, target_signals: Sequence[str] = ()
+) -> SignalPairs:
     """Return the checkpoints meant, or raise TargetMismatch with all that keeps them from being compared.
 
     Without names, the only signal of the pool with one gradient a sample. Its target, unless named, has the same name
@@ -93,11 +90,11 @@ def _named(pool: Store, signals: Signals) -> tuple[list[str], list[float | None]
         found = [name for name in pool.signal_names if pool.signal(name).signal.spec.is_per_sample]
         if len(found) == 1:
             return found, [None]
-        what = f"several signals with one gradient a sample ({', '.join(found)})" if found else (
-            f"no signal with one gradient a sample (there are: {', '.join(pool.signal_names) or 'none yet'})"
-        )  # fmt: skip
-        remedy = "Say which with --signal." if found else "`grace-store extract --kind gradient` writes one."
-        raise UnknownName(f"{pool.location} has {what}. {remedy}")
+        what, named, remedy = "several signals", ", ".join(found), "Say which with --signal."
+        if not found:
+            what, remedy = "no signal", "`grace-store extract --kind gradient` writes one."
+            named = f"there are: {', '.join(pool.signal_names) or 'none yet'}"
+        raise UnknownName(f"{pool.location} has {what} with one gradient a sample ({named}). {remedy}")
     if isinstance(signals, Mapping):
         return list(signals), list(signals.values())
     both = [name_and_weight(pool, text) for text in ([signals] if isinstance(signals, str) else signals)]
@@ -118,7 +115,7 @@ def _counterpart(ours: SignalView, targets: Store, method: InfluenceMethod) -> s
             "--target-signal, one for each --signal."
         )
     if not fitting:
-        # Those nearest to fitting: what keeps a stranger's checkpoint away helps nobody.
+        # Only those that nearly fit: what is wrong with an unrelated checkpoint helps nobody.
         fewest = min(len(_obstacles(ours, theirs, method)) for theirs in others)
         nearest = [theirs for theirs in others if len(_obstacles(ours, theirs, method)) == fewest]
         _check_comparable([(ours, theirs) for theirs in nearest], method)
@@ -160,11 +157,10 @@ def _check_suitable(signals: Sequence[SignalView], method: InfluenceMethod) -> N
     pool = signals[0].store
     others = [name for name in pool.signal_names if not _unsuitable(pool.signal(name), method, is_target=False)]
     known = f"it has {', '.join(others)}" if others else "it has none yet"
+    listed = "\n  ".join(lines)
     raise TargetMismatch(
-        f"{method.name.upper()} cannot score {pool.location} by these signals:\n  "
-        + "\n  ".join(lines)
-        + "\nName others "
-        f"that do with --signal ({known}), or extract such a signal of the pool."
+        f"{method.name.upper()} cannot score {pool.location} by these signals:\n  {listed}\nName others that do with "
+        f"--signal ({known}), or extract such a signal of the pool."
     )
 
 
@@ -207,8 +203,8 @@ def _unsuitable(view: SignalView, method: InfluenceMethod, *, is_target: bool) -
 
 
 def _differences(ours: ExtractSpec, theirs: ExtractSpec) -> list[str]:
-    pairs = [(f"model {name}", getattr(ours.model, name), getattr(theirs.model, name))
-             for name in ModelIdentity.model_fields]  # fmt: skip
+    fields = ModelIdentity.model_fields
+    pairs = [(f"model {name}", getattr(ours.model, name), getattr(theirs.model, name)) for name in fields]
     pairs += [(name, getattr(ours.gradient, name), getattr(theirs.gradient, name)) for name in PROJECTION]
     return [f"{name}: pool {short(a)}, targets {short(b)}" for name, a, b in pairs if a != b]
 

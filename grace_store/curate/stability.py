@@ -1,10 +1,7 @@
 """Audit a choice from stored signals: what of the subset survives another checkpoint, less precision, other steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -15,16 +12,15 @@ from grace_store.base.settings import Storage
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.read.parallel import map_ordered
 from grace_store.read.vectors import VectorReader
-from grace_store.store.opened import SignalView, Store
+from grace_store.store.opened import SignalView, Store, StoreLike
 from grace_store.store.storages import STORAGES, packed_grams, stored_form
+from grace_store.values.agreement import Survival, jaccard_by_chance, step_survival, survival
 from grace_store.values.methods.grace import score_ragged
-from grace_store.values.overlap import jaccard_by_chance
 from grace_store.values.ranking import Ratio, budget
 from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.survival import Survival, step_survival, survival
 
 MAX_DECODED = 20_000
-"""Precision is tried on at most so many samples, in units spread evenly: their vectors have to be read."""
+"""Precision is tried on at most this many samples, in units spread evenly: their vectors have to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +40,12 @@ class Stability:
     skipped: list[str]
     """Other signals that were not named and have no steps: one vector a sample."""
     steps: Survival | None
-    """Each sample's steps drawn anew from its own; None where a value is no mean of steps."""
+    """Each sample's steps drawn again from its own; None where a value is no mean of steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StabilityRequest:
-    """Which choice is looked at, and what it is held against."""
+    """Which choice is examined, and what it is compared with."""
 
     spec: ScoreSpec = field(default_factory=ScoreSpec)
     signal: str | None = None
@@ -66,9 +62,7 @@ class StabilityRequest:
         return {"draws": self.draws, "seed": self.seed}
 
 
-def stability(
-    store: Store | str | Path, request: StabilityRequest | None = None, *, threads: int | None = None
-) -> Stability:
+def stability(store: StoreLike, request: StabilityRequest | None = None, *, threads: int | None = None) -> Stability:
     """Choose by one signal, then again with what might have come out otherwise, and compare the subsets."""
     request = request or StabilityRequest()
     opened = store if isinstance(store, Store) else Store.open(store)
@@ -86,17 +80,21 @@ def stability(
     num_with_value = int(np.isfinite(table.value).sum())
     if not num_with_value:
         raise SettingError(f"no sample of signal {view.name!r} has a value by these settings")
-    count = budget(request.ratio, num_with_value)
+    tables = {name: scored(name) for name in others}
+    count, steps = budget(request.ratio, num_with_value), None
+    if request.spec.aggregation == "mean":
+        flat = table.flat("step_score")
+        steps = step_survival(table.value, flat, table.offsets, request.ratio, **request.drawn)
     return Stability(
         signal=view.name,
         ratio=str(request.ratio),
         num_samples=num_with_value,
         num_chosen=count,
         by_chance=jaccard_by_chance(num_with_value, count),
-        signals={name: _against(table, scored(name), request) for name in others},
+        signals={name: _against(table, each.row, each.value, request) for name, each in tables.items()},
         skipped=skipped,
         storages=_by_storage(view, table, request, threads),
-        steps=_by_steps(table, request) if request.spec.aggregation == "mean" else None,
+        steps=steps,
     )
 
 
@@ -112,13 +110,10 @@ def _others(store: Store, view: SignalView, against: Sequence[str] | None) -> tu
     return list(against), []
 
 
-def _against(table: ScoreTable, other: ScoreTable, request: StabilityRequest) -> Survival:
-    _, mine, theirs = np.intersect1d(table.row, other.row, assume_unique=True, return_indices=True)
-    return survival(table.value[mine], other.value[theirs], request.ratio, **request.drawn)
-
-
-def _by_steps(table: ScoreTable, request: StabilityRequest) -> Survival:
-    return step_survival(table.value, table.flat("step_score"), table.offsets, request.ratio, **request.drawn)
+def _against(table: ScoreTable, row: IntArray, value: FloatArray, request: StabilityRequest) -> Survival:
+    """Return what of the choice by a table survives other values of the samples in some rows."""
+    _, mine, theirs = np.intersect1d(table.row, row, assume_unique=True, return_indices=True)
+    return survival(table.value[mine], value[theirs], request.ratio, **request.drawn)
 
 
 def _by_storage(
@@ -133,11 +128,7 @@ def _by_storage(
     )
     rows = np.concatenate([row for row, _ in found])
     values = np.concatenate([value for _, value in found], axis=1)
-    _, mine, theirs = np.intersect1d(table.row, rows, assume_unique=True, return_indices=True)
-    return {
-        storage: survival(table.value[mine], value[theirs], request.ratio, **request.drawn)
-        for storage, value in zip(storages, values, strict=True)
-    }
+    return {name: _against(table, rows, value, request) for name, value in zip(storages, values, strict=True)}
 
 
 def _spread(view: SignalView) -> list[int]:

@@ -1,18 +1,16 @@
 """Sweep settings over a store: one pass gives the values of all of them, then they are compared with each other."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store.artifacts.made_from import check_plan_of
+from grace_store.artifacts.made_from import check_plan_of, signal_notes, store_note
 from grace_store.artifacts.notes import SignalNote, SweepNote
 from grace_store.artifacts.pictures.heat_map import draw_heat_map
 from grace_store.artifacts.sweep_table import (
@@ -23,8 +21,8 @@ from grace_store.artifacts.sweep_table import (
     SWEEP_NOTE,
     FolderTables,
     HeldTables,
-    SweepSink,
     SweepTables,
+    SweepWriter,
     is_sweep,
     read_sweep_table,
     write_sweep,
@@ -38,14 +36,14 @@ from grace_store.base.text import counted
 from grace_store.curate.sweep_settings import Setting, SettingValues, resolve_settings, short_labels
 from grace_store.read.blocks import BlockReader, SampleBlock
 from grace_store.read.parallel import Mapper, Threads, map_ordered
-from grace_store.store.opened import Store
+from grace_store.store.opened import Store, StoreLike
+from grace_store.values.agreement import jaccard
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import correlation, mean_ranks
-from grace_store.values.overlap import jaccard
 from grace_store.values.ranking import budget, top_mask
 
 MAX_RANKED = 1 << 17
-"""Rank correlations are taken over at most so many samples, evenly spread; the report says how many."""
+"""Rank correlations are taken over at most this many samples, evenly spread; the sweep says how many."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -103,7 +101,7 @@ class Sweep:
 
 
 def sweep(
-    store: Store | str | Path,
+    store: StoreLike,
     spec: SweepSpec,
     *,
     out: str | Path | None = None,
@@ -124,7 +122,9 @@ def sweep(
     names = tuple(dict.fromkeys(name for setting in settings for name in setting.weights.names))
     reader = BlockReader(opened, names)
     reader.check_complete(partial=partial)
-    note = _note(reader, spec, settings)
+    signals = {name: SignalNote(**note) for name, note in signal_notes(reader).items()}
+    names_of_settings = tuple(setting.name for setting in settings)
+    note = SweepNote(spec=spec, settings=names_of_settings, signals=signals, **store_note(reader))
     # What the driver has is compared here, wherever it was computed.
     here = None if isinstance(threads, Mapper) else threads
     if out is None:
@@ -182,35 +182,17 @@ def _labels(store: Store, note: SweepNote) -> list[str]:
 
 
 def _stride(num_samples: int) -> int:
-    """Return that every how many-th sample is ranked."""
+    """Return n if every n-th sample is ranked."""
     return max(1, -(-num_samples // MAX_RANKED))
 
 
-def _note(reader: BlockReader, spec: SweepSpec, settings: Sequence[Setting]) -> SweepNote:
-    return SweepNote(
-        spec=spec,
-        settings=tuple(setting.name for setting in settings),
-        store=reader.store.location,
-        plan_sha256=reader.store.plan.digest(),
-        num_units=reader.store.plan.num_units,
-        signals={
-            view.name: SignalNote(sha256=view.signal.identity(), num_units=len(units))
-            for view, units in zip(reader.views, reader.committed, strict=True)
-        },
-        partial=reader.is_partial,
-    )
-
-
-def _add_values(reader: BlockReader, settings: Sequence[Setting], out: SweepSink, threads: Threads) -> None:
+def _add_values(
+    reader: BlockReader, settings: Sequence[Setting], out: HeldTables | SweepWriter, threads: Threads
+) -> None:
     values = SettingValues(settings, reader.names)
 
     def work(block: SampleBlock) -> tuple[pa.Table, IntArray, FloatArray]:
-        columns = [
-            pa.array(reader.ids(block).tolist(), pa.string()),
-            pa.array(block.row, pa.int64()),
-            pa.array(block.num_steps, pa.int32()),
-            pa.array(block.num_tokens, pa.int64()),
-        ]
+        columns = [reader.ids(block).tolist(), block.row, block.num_steps, block.num_tokens]
         return pa.table(columns, schema=SAMPLES_SCHEMA), block.row, values(block)
 
     for samples, row, found in reader.map(work, threads):
@@ -258,7 +240,7 @@ class _Covariate:
     norm: float
 
     @classmethod
-    def of(cls, raw: FloatArray) -> _Covariate:
+    def of(cls, raw: FloatArray) -> Self:
         centred = raw - raw.mean() if len(raw) else raw
         return cls(raw, centred, math.sqrt(centred @ centred))
 
@@ -322,18 +304,10 @@ def _write_comparison(folder: Path, sweep: Sweep) -> None:
     metadata = document_metadata(sweep.note)
     summary = pa.Table.from_pylist(sweep.summary, schema=SUMMARY_SCHEMA)
     pq.write_table(summary.replace_schema_metadata(metadata), folder / SUMMARY)
-    pairs = [
-        {
-            "setting": sweep.settings[i],
-            "other_setting": sweep.settings[j],
-            **{f"jaccard_{ratio}": float(sweep.jaccard[r, i, j]) for r, ratio in enumerate(sweep.ratios)},
-            "rank_correlation": float(sweep.rank_correlation[i, j]),
-            "num_ranked": sweep.num_ranked,
-        }
-        for i in range(len(sweep.settings))
-        for j in range(len(sweep.settings))
-    ]
-    overlap = pa.Table.from_pylist(pairs, schema=_overlap_schema(sweep.note))
+    num = len(sweep.settings)
+    names = [np.repeat(sweep.settings, num), np.tile(sweep.settings, num)]
+    columns = [*names, *sweep.jaccard.reshape(-1, num**2), sweep.rank_correlation.ravel()]
+    overlap = pa.table([*columns, np.full(num**2, sweep.num_ranked)], schema=_overlap_schema(sweep.note))
     pq.write_table(overlap.replace_schema_metadata(metadata), folder / OVERLAP)
     note = f"{sweep.num_samples} samples of {sweep.note.store}"
     for r, ratio in enumerate(sweep.ratios):

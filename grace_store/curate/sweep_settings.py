@@ -1,7 +1,5 @@
 """The settings of a sweep: grids resolved against a store's signals, and their values for one block of samples."""
 
-from __future__ import annotations
-
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -46,9 +44,8 @@ class Setting:
     @property
     def name(self) -> str:
         """The setting in full, on one line."""
-        return " ".join(
-            f"{key}={text}" for key, text in self.words.items() if (key, text) != ("aggregation", "mean")
-        )  # fmt: skip
+        shown = [each for each in self.words.items() if each != ("aggregation", "mean")]
+        return " ".join(f"{key}={text}" for key, text in shown)
 
     def command(self, store: str) -> str:
         """Return the command that makes this setting's table of scores."""

@@ -1,7 +1,5 @@
 """The target set of an influence method: a store of its own, its samples in subtasks, each subtask a mean gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from grace_store.artifacts.notes import NamedSignal, Subtask, TargetsNote
-from grace_store.base.arrays import BoolArray, FloatArray, IntArray
+from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import Corrupt, SettingError
-from grace_store.base.text import one_line
+from grace_store.base.text import first_few, one_line
 from grace_store.data.folders import name_files
 from grace_store.read.records import read_field
 from grace_store.read.vectors import VectorReader
@@ -96,20 +94,15 @@ def find_subtasks(targets: Targets, store: Store) -> Subtasks:
     if len(empty) == len(values):
         raise SettingError(f"no record of the targets in {store.location} has a field {targets.subtasks!r}")
     if empty:
-        ids = store.column("sample_id")[empty[:NAMED_IN_A_SENTENCE]].tolist()
+        ids = first_few(store.column("sample_id")[empty].tolist(), NAMED_IN_A_SENTENCE)
         raise SettingError(
-            f"{len(empty)} of {len(values)} target samples have no {targets.subtasks!r} ({', '.join(ids)}"
-            f"{', ...' if len(empty) > len(ids) else ''}): every target sample needs a subtask"
+            f"{len(empty)} of {len(values)} target samples have no {targets.subtasks!r} ({ids}): every target sample "
+            "needs a subtask"
         )
     # As text, as it is shown: 1 and "1" are one subtask.
     numbers: dict[str, int] = {}
     of_sample = np.array([numbers.setdefault(str(value), len(numbers)) for value in values], dtype=np.int64)
     return Subtasks(targets.subtasks, tuple(numbers), of_sample)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED_IN_A_SENTENCE} more" if len(names) > NAMED_IN_A_SENTENCE else ""
-    return ", ".join(one_line(name) for name in names[:NAMED_IN_A_SENTENCE]) + more
 
 
 def _by_file(store: Store) -> Subtasks:
@@ -127,40 +120,35 @@ def read_targets(store: Store, signals: Sequence[str], subtasks: Subtasks, *, re
     """
     reader = VectorReader(store, tuple(signals))
     reader.check_complete(may_be_partial=False)
-    counted = [_done_in_all(reader, unit) for unit in store.plan.units]
+    signals_of = range(len(reader.names))
+    # A sample counts if it is done in all signals.
+    counted = [np.logical_and.reduce([reader.done(n, unit) for n in signals_of]) for unit in store.plan.units]
     sizes = np.bincount(subtasks.of_sample[np.concatenate(counted)], minlength=len(subtasks.names))
     if not sizes.all():
-        lost = [name for name, size in zip(subtasks.names, sizes.tolist(), strict=True) if not size]
+        lost = [one_line(name) for name, size in zip(subtasks.names, sizes.tolist(), strict=True) if not size]
+        named = first_few(lost, NAMED_IN_A_SENTENCE)
         raise SettingError(
-            f"every target record of subtask {_listed(lost)} was set aside (`grace-store status {store.location}` "
+            f"every target record of subtask {named} was set aside (`grace-store status {store.location}` "
             "says why): leave the subtask out of the target set, or mend its records"
         )
     means, num_zero = [], 0
-    for number in range(len(reader.names)):
+    for number in signals_of:
         sums = SubtaskMeans(len(subtasks.names), reader.dimension)
         for unit, mine in enumerate(counted):
-            num_zero += _add_unit(reader, number, unit, mine, subtasks, sums, restore_length=restore_length)
+            of_sample = np.where(mine, subtasks.of_sample[slice(*store.plan.unit_range(unit))], -1)
+            num_zero += _add_unit(reader, number, unit, of_sample, sums, restore_length=restore_length)
         means.append(sums.means())
     num_set_aside = store.plan.num_records - int(sizes.sum())
     return TargetSet(reader, subtasks, sizes, num_set_aside, num_zero, np.stack(means))
 
 
-def _done_in_all(reader: VectorReader, unit: int) -> BoolArray:
-    done = reader.done(0, unit)
-    for number in range(1, len(reader.names)):
-        done = done & reader.done(number, unit)
-    return done
-
-
 def _add_unit(
-    reader: VectorReader, number: int, unit: int, mine: BoolArray, subtasks: Subtasks, sums: SubtaskMeans,
-    *, restore_length: bool,
-) -> int:  # fmt: skip
-    """Add a unit's gradients to their subtasks and return how many of them have no direction."""
+    reader: VectorReader, number: int, unit: int, of_sample: IntArray, sums: SubtaskMeans, *, restore_length: bool
+) -> int:
+    """Add a unit's gradients to their subtasks, -1 for none, and return how many of them have no direction."""
     found = reader.read(number, unit)
     assert found is not None  # every unit is there: that was asked first
-    first, _ = reader.store.plan.unit_range(unit)
-    counted, num_zero = np.flatnonzero(mine), 0
+    counted, num_zero = np.flatnonzero(of_sample >= 0), 0
     for start in range(0, len(counted), ROWS_AT_ONCE):
         rows = counted[start : start + ROWS_AT_ONCE]
         vectors, flags = unit_vectors(found.decoded(rows))
@@ -170,6 +158,6 @@ def _add_unit(
                 f"{reader.store.location}: unit {unit} of signal {reader.names[number]} has gradients that are not "
                 "finite. Run `grace-store verify --deep`, then `grace-store repair`."
             )
-        sums.add(vectors * length[:, None] if restore_length else vectors, subtasks.of_sample[first + rows])
+        sums.add(vectors * length[:, None] if restore_length else vectors, of_sample[rows])
         num_zero += int((flags & np.uint8(Flag.ZERO_VECTOR) > 0).sum())
     return num_zero

@@ -1,11 +1,8 @@
-"""Which samples have the same text: digests of what is asked and answered, whatever else a record holds.
+"""Which samples have the same text: digests of conversation and response, so that a copy under another id is one.
 
-The plan's own digests are of whole records, ids and all. Where the dataset is at hand, conversation and response are
-digested instead, so that a copy under another id is one. Images count by their paths, or by their bytes where the
-record has these.
+Images count by their paths, or by their bytes where the record has these. Without the dataset there are only the
+plan's own digests, of whole records.
 """
-
-from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
@@ -39,21 +36,14 @@ def _part(part: str | ImageRef) -> str | list[str]:
 def sample_digests(
     store: Store, samples: IntArray, data: Sequence[str | Path] | None = None, listener: Listener = ignore
 ) -> tuple[list[bytes], DigestOf]:
-    """Return a digest for each of some samples (positions, ascending), and what it is of.
-
-    Without the dataset it is of the whole record, unless data says where that should be.
-    """
+    """Return a digest for each of some samples (positions, ascending), and whether it is of the text or the record."""
     try:
         dataset = open_dataset(store, data)
     except DataError as error:
         if data:
             raise
-        listener(
-            Warned(
-                f"{error}\nSo whole records are compared instead of texts: a copy under another id is not seen as one, "
-                "unless its vectors are alike."
-            )
-        )
+        what = "a copy under another id is not seen as one, unless its vectors are alike"
+        listener(Warned(f"{error}\nSo whole records are compared instead of texts: {what}."))
         return [digest.tobytes() for digest in store.column("sample_digest")[samples]], "record"
     with dataset:
         loader = UnitLoader(store, dataset)

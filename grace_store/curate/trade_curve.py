@@ -1,28 +1,21 @@
 """What diversity costs: value lost against coverage gained, for every method over its weights, at one budget."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 from pydantic import field_validator
 
-from grace_store.artifacts.diversity_document import TradeCurve, TradePoint
+from grace_store.artifacts.measures import TradeCurve, TradePoint
 from grace_store.artifacts.pictures.panels import Axis, Panel, Point, Series, draw_panels
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import Settings
 from grace_store.base.text import counted
-from grace_store.curate.pool_orders import pool_orders
+from grace_store.curate.pool import Pool, pool_orders
 from grace_store.curate.select import Ranking
 from grace_store.likeness.clusters import Clusters
 from grace_store.likeness.coverage import expected_share_touched, occupancy_entropy, random_counts, share_touched
 from grace_store.values.diverse_orders import check_weight
 from grace_store.values.diversity_spec import DiversitySpec, Traded
 from grace_store.values.ranking import Ratio, budget
-
-if TYPE_CHECKING:
-    from grace_store.curate.pool import Pool
 
 NUM_RANDOM = 200
 """Random subsets that the mean entropy is taken over."""
@@ -84,14 +77,8 @@ def trade_curve(
         counts = np.bincount(label[kept][label[kept] >= 0], minlength=clusters.num_clusters)
         mean = float(value[kept].mean())
         lost = (float(value[:count].mean()) - mean) / gained if gained > 0 else 0.0
-        return TradePoint(
-            method=method,
-            weight=weight,
-            mean_value=mean,
-            value_lost=lost,
-            share_touched=share_touched(counts),
-            entropy=occupancy_entropy(counts),
-        )
+        covered = {"share_touched": share_touched(counts), "entropy": occupancy_entropy(counts)}
+        return TradePoint(method=method, weight=weight, mean_value=mean, value_lost=lost, **covered)
 
     specs = spec.specs()
     orders = pool_orders(pool.vector, at, specs, threads=threads)

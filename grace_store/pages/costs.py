@@ -1,7 +1,5 @@
 """What it took to make a table of scores: passes through a model, bytes kept, seconds. From specs and run logs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """The page's parts on values: how they are spread, what they go with, and how settings change what is chosen."""
 
-from __future__ import annotations
-
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,14 +15,14 @@ from grace_store.pages.figures import MAX_POINTS, PlottedSamples
 from grace_store.pages.sections import Cell, Section
 from grace_store.read.signal_choice import stepwise_signals
 from grace_store.store.opened import Store
+from grace_store.values.gram import sum_by_sample
 from grace_store.values.grid import SweepSpec
-from grace_store.values.length_bias import LengthAudit, step_token_totals
+from grace_store.values.length_bias import LengthAudit
 from grace_store.values.score_spec import ScoreSpec
 
 DEFAULT_GRID: dict[str, Any] = {"alpha": (0.1, 0.3, 0.5, 0.7, 0.9, 1.0), "history": ("uniform", "window:3", "ema:0.8")}
 """What is swept if no sweep is given."""
 MAX_BOXES = 60
-
 LENGTH_WORDS = {"step_length": "tokens in a step", "response_length": "tokens in the response", "num_steps": "steps K"}
 
 
@@ -45,53 +44,37 @@ def values_section(table: ScoreTable, points: PlottedSamples, chosen_name: str) 
             *((f"flagged {name}", f"{count:,}") for name, count in flag_counts(table).items()),
         ]
     )
-    section.figure(
-        "value-histogram",
-        "Values",
-        figures.value_histogram(value, points.chosen, chosen_name),
-        f"{len(finite):,} samples with a value; {int(points.chosen.sum()):,} of them are in {chosen_name}.",
-    )
+    caption = f"{len(finite):,} samples with a value; {int(points.chosen.sum()):,} of them are in {chosen_name}."
+    section.figure("value-histogram", "Values", figures.value_histogram(value, points.chosen, chosen_name), caption)
     if table.has_step_scores:
-        section.figure(
-            "answer-against-history",
-            "Answer against history",
-            figures.alignment_scatter(_means(table, "answer_alignment"), _means(table, "history_alignment"), points),
-            f"Each point is a trace, its alignments averaged over steps. Click one to read it. {_thinned(len(finite))}",
-        )
-        section.figure(
-            "step-profile",
-            "Step profile",
-            figures.step_profile(table.flat("step_score"), table.offsets, points.chosen),
-            f"Step scores by position, over {int(table.num_steps.sum()):,} steps.",
-            wide=True,
-        )
+        answer, history = (_means(table, f"{half}_alignment") for half in ("answer", "history"))
+        picture = figures.alignment_scatter(answer, history, points)
+        caption = "Each point is a trace, its alignments averaged over its steps. Click one to read it."
+        section.figure("answer-against-history", "Answer against history", picture, caption + _thinned(len(finite)))
+        picture = figures.step_profile(table.flat("step_score"), table.offsets, points.chosen)
+        caption = f"Step scores by position, over {int(table.num_steps.sum()):,} steps."
+        section.figure("step-profile", "Step profile", picture, caption, wide=True)
     return section
 
 
 def flag_counts(table: ScoreTable) -> dict[str, int]:
     """Return how many samples have each flag."""
-    counts: dict[str, int] = {}
-    for flags in table.table["flags"].combine_chunks().flatten().to_pylist():
-        counts[flags] = counts.get(flags, 0) + 1
-    return counts
+    return Counter(table.table["flags"].combine_chunks().flatten().to_pylist())
 
 
 def _thinned(num: int) -> str:
     """Say how many of the points a scatter shows, unless it shows them all."""
-    return f"{MAX_POINTS:,} of {num:,} points are drawn, at random." if num > MAX_POINTS else ""
+    return f" {MAX_POINTS:,} of {num:,} points are drawn, chosen at random." if num > MAX_POINTS else ""
 
 
 def _means(table: ScoreTable, name: str) -> FloatArray:
     """Return the mean over each sample's steps of a column, without those that have none; NaN if no step has."""
     flat = np.asarray(table.flat(name), dtype=np.float64)
     finite = np.isfinite(flat)
-    totals = step_token_totals(np.where(finite, flat, 0.0), table.num_steps)
-    counts = step_token_totals(finite, table.num_steps)
+    totals = sum_by_sample(table.num_steps, np.where(finite, flat, 0.0))
+    counts = sum_by_sample(table.num_steps, finite)
     means: FloatArray = np.divide(totals, counts, out=np.full(len(totals), np.nan), where=counts > 0)
     return means
-
-
-# ---------------------------------------------------------------- length
 
 
 def length_section(table: ScoreTable, points: PlottedSamples, ratio: str) -> Section:
@@ -106,10 +89,10 @@ def length_section(table: ScoreTable, points: PlottedSamples, ratio: str) -> Sec
         words = LENGTH_WORDS[name]
         if name == "num_steps":
             picture = figures.value_by_num_steps(table.num_steps, points.value)
-            caption = "Median, quartiles, and whiskers at 5 % and 95 %."
+            caption = figures.BOXES
         else:
             picture = figures.length_scatter(length, points, words)
-            caption = f"The line and band are of all samples. {_thinned(found.num_samples)}"
+            caption = f"The line and band are of all samples.{_thinned(found.num_samples)}"
         section.figure(f"value-against-{name.replace('_', '-')}", f"Value and {words}", picture, caption)
     return section
 
@@ -127,24 +110,14 @@ def _audit(section: Section, audit: LengthAudit) -> None:
         }
         for name, bias in audit.lengths.items()
     ]
-    steps = audit.steps
-    within = (
-        f" Within one trace, longer steps and their scores correlate at {steps.within_sample:.3f} "
-        f"({steps.num_steps:,} steps)."
-        if steps is not None and steps.within_sample == steps.within_sample
-        else ""
-    )
-    explained = audit.variance_explained
-    share = f"Length explains {100 * explained:.1f} % of the variance of values." if explained == explained else ""
-    section.records(
-        "Value and length",
-        rows,
-        f"{share}{within} Partial: after the other two lengths are taken out. Controlled: after all three are taken "
-        f"out of the value, as `select --control length` does. Kept: mean length of the best {audit.ratio:g}.",
-    )
-
-
-# ---------------------------------------------------------------- settings and signals
+    steps, explained = audit.steps, audit.variance_explained
+    caption = f"Length explains {100 * explained:.1f} % of the variance of values." if explained == explained else ""
+    if steps is not None and steps.within_sample == steps.within_sample:
+        caption += f" Within one trace, the length of a step and its score correlate at {steps.within_sample:.3f} "
+        caption += f"({steps.num_steps:,} steps)."
+    caption += " Partial: after the other two lengths are taken out. Controlled: after all three are taken out of the "
+    caption += f"value, as `select --control length` does. Kept: mean length of the best {audit.ratio:g}."
+    section.records("Value and length", rows, caption)
 
 
 def settings_section(store: Store, table: ScoreTable, given: Sweep | None, ratio: str, *, partial: bool) -> Section:
@@ -168,12 +141,9 @@ def settings_section(store: Store, table: ScoreTable, given: Sweep | None, ratio
         spec = SweepSpec.parse(ratio=ratio, grid=[_same_settings(table) | {"signal": stepwise_signals(store)}])
         signals = sweep(store, spec, partial=True)
         _boxes(section, "value-by-signal", "Values by signal", signals, "signal")
-        section.figure(
-            "signal-overlap",
-            f"Overlap of signals, best {ratio}",
-            figures.matrix_map(signals.jaccard[0], _signal_names(signals), "Jaccard"),
-            "The same settings with each signal alone.",
-        )
+        picture = figures.matrix_map(signals.jaccard[0], _signal_names(signals), "Jaccard")
+        caption = "The same settings with each signal alone."
+        section.figure("signal-overlap", f"Overlap of signals, best {ratio}", picture, caption)
     return section
 
 
@@ -197,28 +167,17 @@ def _short(labels: Sequence[str]) -> list[str]:
 def _overlap(section: Section, sweep: Sweep) -> None:
     labels = _short(sweep.labels)
     for index, ratio in enumerate(sweep.ratios):
-        section.figure(
-            f"setting-overlap-{ratio}",
-            f"Overlap of the best {ratio}",
-            figures.matrix_map(sweep.jaccard[index], labels, "Jaccard"),
-            "Samples that two settings both choose, over those that either does.",
-        )
-    section.figure(
-        "setting-rank-correlation",
-        "Rank correlation",
-        figures.matrix_map(sweep.rank_correlation, labels, "Spearman", lowest=-1.0),
-        f"Over {sweep.num_ranked:,} of {sweep.num_samples:,} samples.",
-    )
+        picture = figures.matrix_map(sweep.jaccard[index], labels, "Jaccard")
+        caption = "Samples that two settings both choose, over those that either chooses."
+        section.figure(f"setting-overlap-{ratio}", f"Overlap of the best {ratio}", picture, caption)
+    picture = figures.matrix_map(sweep.rank_correlation, labels, "Spearman", lowest=-1.0)
+    caption = f"Over {sweep.num_ranked:,} of {sweep.num_samples:,} samples."
+    section.figure("setting-rank-correlation", "Rank correlation", picture, caption)
 
 
 def _boxes(section: Section, name: str, title: str, sweep: Sweep, what: str) -> None:
     labels = _signal_names(sweep) if what == "signal" else _short(sweep.labels)
     shown = range(min(len(sweep.settings), MAX_BOXES))
     more = f" The first {MAX_BOXES} of {len(sweep.settings)} settings." if len(sweep.settings) > MAX_BOXES else ""
-    section.figure(
-        name,
-        title,
-        figures.value_boxes([labels[i] for i in shown], [sweep.value(i) for i in shown], what),
-        f"Median, quartiles, and whiskers at 5 % and 95 %.{more}",
-        wide=True,
-    )
+    picture = figures.value_boxes([labels[i] for i in shown], [sweep.value(i) for i in shown], what)
+    section.figure(name, title, picture, f"{figures.BOXES}{more}", wide=True)

@@ -1,7 +1,5 @@
 """A report's figures as SVG and PNG files for papers, drawn by plotly in a Chrome or Chromium of the system."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from copy import deepcopy
@@ -41,13 +39,8 @@ async def _write(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
         for name, figure in figures.items():
             paper = for_paper(figure)
             for kind in FIGURE_FORMATS:
-                options = {
-                    "format": kind,
-                    "width": WIDTH,
-                    "height": paper["layout"]["height"],
-                    "scale": PNG_SCALE if kind == "png" else 1,
-                }
-                drawn: bytes = await browser.calc_fig(paper, opts=options)
+                size = {"width": WIDTH, "height": paper["layout"]["height"], "scale": PNG_SCALE if kind == "png" else 1}
+                drawn: bytes = await browser.calc_fig(paper, opts={"format": kind, **size})
                 path = folder / f"{name}.{kind}"
                 with whole_file(path) as partial:
                     partial.write_bytes(drawn)

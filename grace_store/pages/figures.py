@@ -1,10 +1,8 @@
 """Arrays to plotly figures, as plain dictionaries: one function a picture. Knows no store and no page.
 
-Colours are told apart by people who see few of them, hold against white and black alike, and never say alone what a
+The colours can be told apart by the colour-blind and seen on white and on black, and they never say anything that a
 position, symbol or number does not say too.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +22,8 @@ NUM_BINS = 60
 MAX_NUMBERED = 10
 """Rows up to which the cells of a matrix have room for their numbers."""
 BANDS = ((0.1, 0.9), (0.25, 0.75))
+BOXES = "Median, quartiles, and whiskers at 5 % and 95 %."
+"""What boxes show, for their captions."""
 
 # Half transparent, so that numbers in the page's ink can be read on them in light and dark.
 _BLUES = [[0, "rgba(61,127,193,0.04)"], [1, "rgba(61,127,193,0.75)"]]
@@ -92,17 +92,24 @@ def _list(values: Array, digits: int = 5) -> list[Any]:
 # ---------------------------------------------------------------- distributions
 
 
+def _num_bins(num: int) -> int:
+    return int(np.clip(np.sqrt(num) * 2, 8, NUM_BINS))
+
+
+def _histogram_bars(count: IntArray, edges: FloatArray, colour: str, what: str, **more: Any) -> dict[str, Any]:
+    centre, width = (edges[1:] + edges[:-1]) / 2, float(edges[1] - edges[0])
+    hover = f"{what} %{{x:.3f}}<br>%{{y}} samples"
+    return _bars(_list(centre), count.tolist(), colour, width=width, hovertemplate=hover, **more)
+
+
 def value_histogram(value: FloatArray, chosen: BoolArray, chosen_name: str) -> Figure:
     """Draw how many samples have which value, and how many of them are chosen."""
     finite = np.isfinite(value)
-    num_bins = int(np.clip(np.sqrt(finite.sum()) * 2, 8, NUM_BINS))
-    edges = np.histogram_bin_edges(value[finite], bins=num_bins) if finite.any() else np.array([0.0, 1.0])
-    centre, width = (edges[1:] + edges[:-1]) / 2, float(edges[1] - edges[0])
+    edges = np.histogram_bin_edges(value[finite], bins=_num_bins(int(finite.sum())))
     data = []
     for name, mask, colour, opacity in (("all samples", finite, GREY, 0.55), (chosen_name, finite & chosen, BLUE, 0.9)):
         count, _ = np.histogram(value[mask], bins=edges)
-        bars = _bars(_list(centre), count.tolist(), colour, name=plot_label(name), width=width, opacity=opacity)
-        data.append(bars | {"hovertemplate": "value %{x:.3f}<br>%{y} samples"})
+        data.append(_histogram_bars(count, edges, colour, "value", name=plot_label(name), opacity=opacity))
     return _figure(data, _axis("value V"), _axis("samples"), barmode="overlay", bargap=0)
 
 
@@ -127,17 +134,10 @@ def _scatter(x: FloatArray, y: FloatArray, points: PlottedSamples, hover: str) -
     data = []
     for name, wanted, colour, symbol in (("not chosen", False, GREY, "circle-open"), ("chosen", True, BLUE, "circle")):
         mine = shown[points.chosen[shown] == wanted]
-        data.append(
-            _dots(
-                _list(x[mine]),
-                _list(y[mine]),
-                name,
-                text=[plot_label(points.sample_id[i]) for i in mine.tolist()],
-                customdata=points.trace[mine].tolist(),
-                hovertemplate=f"%{{text}}<br>{hover}",
-                marker={"color": colour, "symbol": symbol, "size": 6, "opacity": 0.75},
-            )
-        )
+        look = {"marker": {"color": colour, "symbol": symbol, "size": 6, "opacity": 0.75}}
+        dots = _dots(_list(x[mine]), _list(y[mine]), name, hovertemplate=f"%{{text}}<br>{hover}", **look)
+        dots["text"] = [plot_label(points.sample_id[i]) for i in mine.tolist()]
+        data.append(dots | {"customdata": points.trace[mine].tolist()})
     return data
 
 
@@ -147,11 +147,9 @@ def _scatter(x: FloatArray, y: FloatArray, points: PlottedSamples, hover: str) -
 def length_scatter(length: FloatArray, points: PlottedSamples, title: str) -> Figure:
     """Draw values against a length, with the median and the middle 80 % of all samples of about that length."""
     data = _scatter(length, points.value, points, f"{title} %{{x:.4g}}<br>value %{{y:.3f}}")
-    data = _running(length, points.value) + data
     ticks = _log_ticks(length[np.isfinite(points.value) & (length > 0)])
-    return _figure(
-        data, _axis(title, type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks]), _axis("value V")
-    )
+    x = _axis(title, type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
+    return _figure(_running(length, points.value) + data, x, _axis("value V"))
 
 
 def _log_ticks(length: FloatArray) -> list[float]:
@@ -224,17 +222,8 @@ def _quantiles(groups: Sequence[FloatArray], share: float) -> FloatArray:
 
 
 def _line(x: FloatArray, y: FloatArray, name: str, colour: str, dash: str) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "x": _list(x),
-        "y": _list(y),
-        "name": name,
-        "line": {"color": colour, "width": 2.5, "dash": dash},
-        "marker": {"size": 5},
-        "connectgaps": False,
-        "hovertemplate": "%{y:.3f}",
-    }
+    look = {"line": {"color": colour, "width": 2.5, "dash": dash}, "marker": {"size": 5}, "connectgaps": False}
+    return _dots(_list(x), _list(y), name, hovertemplate="%{y:.3f}", **look) | {"mode": "lines+markers"}
 
 
 def _band(x: FloatArray, low: FloatArray, high: FloatArray, name: str, strength: float) -> list[dict[str, Any]]:
@@ -249,38 +238,21 @@ def _band(x: FloatArray, low: FloatArray, high: FloatArray, name: str, strength:
 def matrix_map(matrix: FloatArray, labels: Sequence[str], what: str, *, lowest: float = 0.0) -> Figure:
     """Draw a square matrix of numbers up to 1, with its numbers while they are few enough to be read."""
     names = [plot_label(label, 44) for label in labels]
-    numbered = len(names) <= MAX_NUMBERED
-    cells = {
-        "type": "heatmap",
-        "z": [_list(row, 4) for row in matrix],
-        "x": names,
-        "y": names,
-        "zmin": lowest,
-        "zmax": 1,
-        "colorscale": _BOTH_WAYS if lowest < 0 else _BLUES,
-        "xgap": 1,
-        "ygap": 1,
-        "colorbar": {"title": {"text": what}, "thickness": 12, "outlinewidth": 0},
-        "hovertemplate": f"%{{y}}<br>%{{x}}<br>{what} %{{z:.3f}}<extra></extra>",
-        "texttemplate": "%{z:.2f}" if numbered else "",
-        "textfont": {"size": 10},
-    }
-    size = int(np.clip(150 + 30 * len(names), 260, 760))
-    axes = (
-        _axis("", tickangle=-40, type="category", showgrid=False),
-        _axis("", autorange="reversed", type="category", showgrid=False),
-    )
-    return _figure([cells], *axes, height=size)
+    cells: dict[str, Any] = {"type": "heatmap", "z": [_list(row, 4) for row in matrix], "x": names, "y": names}
+    cells |= {"zmin": lowest, "zmax": 1, "colorscale": _BOTH_WAYS if lowest < 0 else _BLUES, "xgap": 1, "ygap": 1}
+    cells["colorbar"] = {"title": {"text": what}, "thickness": 12, "outlinewidth": 0}
+    cells["hovertemplate"] = f"%{{y}}<br>%{{x}}<br>{what} %{{z:.3f}}<extra></extra>"
+    cells |= {"texttemplate": "%{z:.2f}" if len(names) <= MAX_NUMBERED else "", "textfont": {"size": 10}}
+    x = _axis("", tickangle=-40, type="category", showgrid=False)
+    y = _axis("", autorange="reversed", type="category", showgrid=False)
+    return _figure([cells], x, y, height=int(np.clip(150 + 30 * len(names), 260, 760)))
 
 
 def similarity_histogram(similarity: FloatArray, threshold: float) -> Figure:
     """Draw how near the nearest other sample is, and from where on samples are alike."""
-    num_bins = int(np.clip(np.sqrt(len(similarity)) * 2, 8, NUM_BINS))
     low = min(float(similarity.min(initial=0.9)), 0.9)
-    count, edges = np.histogram(similarity, bins=num_bins, range=(low, 1.0))
-    centre, width = (edges[1:] + edges[:-1]) / 2, float(edges[1] - edges[0])
-    bars = _bars(_list(centre), count.tolist(), BLUE, name="", width=width)
-    bars["hovertemplate"] = "cosine %{x:.3f}<br>%{y} samples"
+    count, edges = np.histogram(similarity, bins=_num_bins(len(similarity)), range=(low, 1.0))
+    bars = _histogram_bars(count, edges, BLUE, "cosine", name="")
     line = _dashed_line(x0=threshold, x1=threshold, yref="paper", y0=0, y1=1)
     x, y = _axis("cosine with the nearest other sample"), _axis("samples")
     return _figure([bars], x, y, bargap=0, showlegend=False, shapes=[line])
@@ -290,22 +262,14 @@ def similarity_histogram(similarity: FloatArray, threshold: float) -> Figure:
 
 
 def coverage_bars(names: Sequence[str], share: FloatArray, random: FloatArray) -> Figure:
-    """Draw the share of clusters that subsets touch beside that of random subsets of the same size.
-
-    random is (subsets, 3): mean, and what 5 % are below and above; NaN where there is none.
-    """
+    """Draw the share of clusters that subsets touch; random, (subsets, 3), is the mean, 5 % and 95 % of random ones."""
     labels = [plot_label(name, 44) for name in names]
     mean, low, high = random.T
     bars = _bars(labels, _list(share), BLUE, name="touched", width=0.5, hovertemplate="%{x}<br>%{y:.1%} of clusters")
     spread = {"type": "data", "symmetric": False, "array": _list(high - mean), "arrayminus": _list(mean - low)}
-    marks = _dots(
-        labels,
-        _list(mean),
-        "random subsets, 5 % to 95 %",
-        marker={"color": ORANGE, "symbol": "diamond", "size": 9},
-        error_y=spread | {"color": ORANGE, "thickness": 1.5},
-        hovertemplate="random: %{y:.1%}",
-    )
+    look = {"marker": {"color": ORANGE, "symbol": "diamond", "size": 9}, "hovertemplate": "random: %{y:.1%}"}
+    errors = spread | {"color": ORANGE, "thickness": 1.5}
+    marks = _dots(labels, _list(mean), "random subsets, 5 % to 95 %", error_y=errors, **look)
     x, y = _axis("", type="category"), _axis("clusters touched", tickformat=".0%", rangemode="tozero")
     return _figure([bars, marks], x, y)
 
@@ -313,15 +277,11 @@ def coverage_bars(names: Sequence[str], share: FloatArray, random: FloatArray) -
 def cluster_map(value: FloatArray, representation: FloatArray, size: IntArray, example: Sequence[str]) -> Figure:
     """Draw each cluster: mean value of its samples against how far a subset has too much (above 1) of it."""
     width = np.clip(32 * np.sqrt(size / max(int(size.max(initial=1)), 1)), 6, 32)
-    dots = _dots(
-        _list(value),
-        _list(representation),
-        "",
-        customdata=[[plot_label(each), int(n)] for each, n in zip(example, size, strict=True)],
-        marker={"color": BLUE, "opacity": 0.6, "size": width.round(1).tolist()},
-        hovertemplate="%{customdata[1]} samples around %{customdata[0]}<br>mean value %{x:.3f}<br>"
-        "%{y:.2f} × its share<extra></extra>",
-    )
+    dots = _dots(_list(value), _list(representation), "")
+    dots["customdata"] = [[plot_label(each), int(n)] for each, n in zip(example, size, strict=True)]
+    dots["marker"] = {"color": BLUE, "opacity": 0.6, "size": width.round(1).tolist()}
+    near = "%{customdata[1]} samples around %{customdata[0]}"
+    dots["hovertemplate"] = f"{near}<br>mean value %{{x:.3f}}<br>%{{y:.2f}} × its share<extra></extra>"
     x, y = _axis("mean value of the cluster"), _axis("share of the subset over share of the pool")
     even = _dashed_line(xref="paper", x0=0, x1=1, y0=1, y1=1)
     return _figure([dots], x, y, shapes=[even], showlegend=False)

@@ -1,25 +1,20 @@
 """What a known property of the records has to do with their values: which kinds of traces rise, and which fall."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import BoolArray, FloatArray
 from grace_store.base.errors import DataError
 from grace_store.base.text import one_line
-from grace_store.pages.figures import value_boxes
+from grace_store.pages.figures import BOXES, value_boxes
 from grace_store.pages.sections import Cell, Section
 from grace_store.read.records import read_field
 from grace_store.store.opened import Store
 from grace_store.values.length_bias import mean_ranks, rank_correlation
-
-if TYPE_CHECKING:
-    from grace_store.pages.method_comparison import NamedTable
 
 MAX_FIELD_GROUPS = 24
 MISSING = "(none)"
@@ -27,11 +22,17 @@ MISSING = "(none)"
 
 
 @dataclass(frozen=True, slots=True)
-class GroupsRequest:
-    """Fields of the records to look at, and where the dataset is now."""
+class NamedTable:
+    """A table of scores under the name the page calls it by."""
 
-    fields: Sequence[str]
-    data: Sequence[str] | None = None
+    name: str
+    table: ScoreTable
+
+    @property
+    def settings(self) -> str:
+        """What the table's settings are, in words."""
+        spec = self.table.note.spec.model_dump(mode="json")
+        return ", ".join(f"{key} {value}" for key, value in spec.items() if value not in (None, False, [], ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +51,18 @@ class Compared:
         return value
 
 
-def groups_section(store: Store, compared: Compared, request: GroupsRequest) -> Section:
-    """Return how values differ between the groups that fields of the records make."""
-    lead = "What the records say of themselves, against their values. Scores never read it."
+def groups_section(
+    store: Store, compared: Compared, fields: Sequence[str], data: Sequence[str] | None = None
+) -> Section:
+    """Return how values differ between the groups that fields of the records make; data is where the dataset is now."""
+    lead = "What fields of the records have to do with their values. Scores never read these fields."
     section = Section("groups", "Kinds of traces", lead)
     places = store.positions_of(compared.main.table.row)
-    for field in request.fields:
-        found = read_field(store, field, request.data, places)
+    for field in fields:
+        found = read_field(store, field, data, places)
         if all(value is None for value in found):
             raise DataError(f"No record of {store.location} has a field {field!r}. Name another one with --by.")
-        numbers = _numbers(found)
-        if numbers is not None:
+        if (numbers := _numbers(found)) is not None:
             _numeric(section, field, numbers, compared)
         else:
             labels = np.array([MISSING if value is None else one_line(value) for value in found], dtype=object)
@@ -69,17 +71,13 @@ def groups_section(store: Store, compared: Compared, request: GroupsRequest) -> 
 
 
 def _numbers(values: Sequence[object]) -> FloatArray | None:
-    """Return a field's numbers, NaN where there is none; None if it is no number or has few enough values to group.
-
-    An integer that no float can hold is no amount but a name.
-    """
-    if any(isinstance(value, bool) or not isinstance(value, int | float | None) for value in values):
-        return None
-    if len(set(values)) <= MAX_FIELD_GROUPS:
+    """Return a field's numbers, NaN where there is none; None if it is no number or has few enough values to group."""
+    is_number = not any(isinstance(value, bool) or not isinstance(value, int | float | None) for value in values)
+    if not is_number or len(set(values)) <= MAX_FIELD_GROUPS:
         return None
     try:
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    except OverflowError:
+    except OverflowError:  # an integer that no float can hold is a name, not an amount
         return None
 
 
@@ -98,20 +96,15 @@ def _grouped(section: Section, field: str, label: npt.NDArray[np.object_], compa
     members = {name: label == name for name in largest}
     more = f" The {MAX_FIELD_GROUPS} largest of {len(names)} groups." if len(names) > MAX_FIELD_GROUPS else ""
     value = compared.main.table.value
-    section.table(
+    section.records(
         f"Values by {one_line(field)}",
-        [one_line(field), "samples", "median value", "chosen", "over the pool's share", "chance above the rest"],
-        [[name, *_described(value, member, compared.chosen)] for name, member in members.items()],
-        caption="Over the pool's share: 1 is as often chosen as any. Chance above the rest: that a sample of the group "
+        [{one_line(field): name} | _described(value, member, compared.chosen) for name, member in members.items()],
+        "Over the pool's share: 1 is as often chosen as the others. Chance above the rest: that a sample of the group "
         f"has a larger value than one outside it; 0.5 is no difference.{more}",
     )
-    section.figure(
-        f"value-by-field-{len(section.figures) + 1}",
-        f"Values by {one_line(field)}",
-        value_boxes(largest, [value[member] for member in members.values()], one_line(field)),
-        f"Median, quartiles, and whiskers at 5 % and 95 %.{more}",
-        wide=True,
-    )
+    picture = value_boxes(largest, [value[member] for member in members.values()], one_line(field))
+    name, title = f"value-by-field-{len(section.figures) + 1}", f"Values by {one_line(field)}"
+    section.figure(name, title, picture, f"{BOXES}{more}", wide=True)
     if len(compared.methods) > 1:
         values = [compared.values(method) for method in compared.methods]
         section.table(
@@ -121,16 +114,16 @@ def _grouped(section: Section, field: str, label: npt.NDArray[np.object_], compa
         )
 
 
-def _described(value: FloatArray, member: BoolArray, chosen: BoolArray) -> list[Cell]:
+def _described(value: FloatArray, member: BoolArray, chosen: BoolArray) -> dict[str, Cell]:
     found = value[member & np.isfinite(value)]
     share, of_all = float(chosen[member].mean()), float(chosen.mean())
-    return [
-        int(member.sum()),
-        float(np.median(found)) if len(found) else None,
-        f"{100 * share:.0f} %",
-        share / of_all if of_all else None,
-        chance_above(value, member),
-    ]
+    return {
+        "samples": int(member.sum()),
+        "median value": float(np.median(found)) if len(found) else None,
+        "chosen": f"{100 * share:.0f} %",
+        "over the pool's share": share / of_all if of_all else None,
+        "chance above the rest": chance_above(value, member),
+    }
 
 
 def chance_above(value: FloatArray, member: BoolArray) -> float | None:

@@ -6,8 +6,6 @@ the scripts whose digests it names, and load nothing at all but pictures inside 
 held to digests: plotly sets style attributes.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,9 +1,6 @@
 """Several tables of scores side by side: what they choose, how they rank, what each took."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,27 +11,14 @@ from grace_store.base.text import duration, size
 from grace_store.curate.select import select
 from grace_store.pages.costs import cost_of
 from grace_store.pages.figures import matrix_map
+from grace_store.pages.groups import NamedTable
 from grace_store.pages.sections import Cell, Section
 from grace_store.run.status import Status
 from grace_store.store.opened import Store
+from grace_store.values.agreement import jaccard
 from grace_store.values.length_bias import rank_correlation
-from grace_store.values.overlap import jaccard
 
 MAX_CORRELATED = 1 << 17
-
-
-@dataclass(frozen=True, slots=True)
-class NamedTable:
-    """A table of scores under the name the page calls it by."""
-
-    name: str
-    table: ScoreTable
-
-    @property
-    def settings(self) -> str:
-        """What the table's settings are, in words."""
-        spec = self.table.note.spec.model_dump(mode="json")
-        return ", ".join(f"{key} {value}" for key, value in spec.items() if value not in (None, False, [], ""))
 
 
 def name_methods(tables: Sequence[ScoreTable]) -> list[NamedTable]:
@@ -75,7 +59,7 @@ def rank_correlations(methods: Sequence[NamedTable]) -> FloatArray:
 
 
 def methods_section(store: Store, methods: Sequence[NamedTable], status: Status, ratio: str) -> Section:
-    """Return the part of the page that holds methods against each other; one method alone has its cost only."""
+    """Return the part of the page that compares methods; one method alone has its cost only."""
     section = Section("methods", "Methods", "What each way of scoring chooses, and what it takes.")
     for method in methods:
         check_plan_of(method.table.note, store)
@@ -105,19 +89,12 @@ def methods_section(store: Store, methods: Sequence[NamedTable], status: Status,
         "model included.",
     )
     if len(methods) < 2:
-        section.text("Give --scores several times to hold methods against each other.")
+        section.text("Give --scores several times to compare methods.")
         return section
     names = [method.name for method in methods]
-    section.figure(
-        "method-overlap",
-        f"Overlap of the best {ratio}",
-        matrix_map(overlap, names, "Jaccard"),
-        "Samples that two methods both choose, over those that either does.",
-    )
-    section.figure(
-        "method-rank-correlation",
-        "Rank correlation",
-        matrix_map(rank_correlations(methods), names, "Spearman", lowest=-1.0),
-        "Over the samples that both methods have a value for.",
-    )
+    caption = "Samples that two methods both choose, over those that either chooses."
+    section.figure("method-overlap", f"Overlap of the best {ratio}", matrix_map(overlap, names, "Jaccard"), caption)
+    picture = matrix_map(rank_correlations(methods), names, "Spearman", lowest=-1.0)
+    caption = "Over the samples that both methods have a value for."
+    section.figure("method-rank-correlation", "Rank correlation", picture, caption)
     return section

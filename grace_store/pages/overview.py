@@ -1,7 +1,5 @@
 """The page's first part: what the store holds, what was set aside and why, what all of it was made from."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import PurePath
 

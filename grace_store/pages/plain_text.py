@@ -1,7 +1,5 @@
 """Text from datasets made harmless for pages and plots: what would be obeyed is spelled out, what is long is cut."""
 
-from __future__ import annotations
-
 import html
 import re
 import unicodedata

@@ -1,11 +1,9 @@
 """Write the report of a store: gather its parts, put them into one HTML file, and the figures beside it if asked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -22,15 +20,15 @@ from grace_store.curate.select import select
 from grace_store.pages.distributions import length_section, settings_section, values_section
 from grace_store.pages.figure_files import write_figures
 from grace_store.pages.figures import PlottedSamples
-from grace_store.pages.groups import Compared, GroupsRequest, groups_section
+from grace_store.pages.groups import Compared, groups_section
 from grace_store.pages.html import html_parts
 from grace_store.pages.method_comparison import methods_section, name_methods
 from grace_store.pages.overview import overview_section
 from grace_store.pages.report_inputs import ReportInputs, ReportRequest
 from grace_store.pages.sections import Figure, Section
 from grace_store.pages.shown_traces import choose_traces
-from grace_store.pages.similarity import SimilarityRequest, similarity_section
-from grace_store.pages.trace_data import BLOCK_TRACES, TraceData, TraceRequest, gather_traces
+from grace_store.pages.similarity import similarity_section
+from grace_store.pages.trace_data import BLOCK_TRACES, TraceData, gather_traces
 from grace_store.read.signal_choice import stepwise_signals
 from grace_store.run.status import status
 from grace_store.store.opened import Store
@@ -71,15 +69,8 @@ def report(
     listener(Note("Writing the page."))
     with whole_file(out) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
         stream.writelines(html_parts(page.title, page.documents(), plotly_js))
-    return Report(
-        out=out,
-        num_bytes=out.stat().st_size,
-        num_samples=len(page.table),
-        num_traces=len(page.traces.index["id"]),
-        sections=[section.key for section in page.sections],
-        figures=written,
-        notes=page.traces.notes,
-    )
+    num_traces, sections = len(page.traces.index["id"]), [section.key for section in page.sections]
+    return Report(out, out.stat().st_size, len(page.table), num_traces, sections, written, page.traces.notes)
 
 
 def load_plotly_js() -> str:
@@ -95,15 +86,8 @@ def load_plotly_js() -> str:
 
 def _sources(request: ReportRequest) -> list[Source]:
     named = [(path, "the scores") for path in request.scores] + [(path, "a subset") for path in request.subsets]
-    others = (
-        (request.duplicates, "the duplicates"),
-        (request.diversity, "the diversity"),
-        (request.sweep, "the sweep"),
-    )
-    return named + [(path, what) for path, what in others if path is not None]
-
-
-# ---------------------------------------------------------------- gathering
+    others = {name: getattr(request, name) for name in ("duplicates", "diversity", "sweep")}
+    return named + [(path, f"the {name}") for name, path in others.items() if path is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +107,7 @@ class _Page:
         return {name: figure for section in self.sections for name, figure in section.figures.items()}
 
     @classmethod
-    def gather(cls, store: Store, request: ReportRequest, listener: Listener) -> _Page:
+    def gather(cls, store: Store, request: ReportRequest, listener: Listener) -> Self:
         given = ReportInputs.read(store, request)
         listener(Note("Scoring and counting."))
         state = status(store)
@@ -141,28 +125,16 @@ class _Page:
         sections.append(length_section(table, points, request.ratio))
         methods = name_methods(tables)
         if request.by:
-            main = next(method for method in methods if method.table is table)
-            compared = Compared(methods, main, chosen)
-            sections.append(groups_section(store, compared, GroupsRequest(request.by, request.data)))
+            compared = Compared(methods, next(each for each in methods if each.table is table), chosen)
+            sections.append(groups_section(store, compared, request.by, request.data))
         listener(Note("Comparing settings."))
         sections.append(settings_section(store, table, given.sweep, request.ratio, partial=request.partial))
         sections.append(methods_section(store, methods, state, request.ratio))
         listener(Note("Looking for neighbours."))
-        likeness = SimilarityRequest(
-            place=shown.place,
-            duplicates=given.duplicates,
-            diversity=given.diversity,
-            subsets=request.subsets,
-            ratio=request.ratio,
-            data=request.data,
-            partial=request.partial,
-        )
-        similar = similarity_section(store, table, likeness, listener)
+        similar = similarity_section(given, table, shown.place, listener)
         sections.append(similar.section)
-        wanted = TraceRequest(
-            shown.place, _bits(subsets), similar.neighbours, similar.group, request.data, request.images
-        )
-        traces = gather_traces(store, table, wanted, listener)
+        listed = ScoreTable(table.table.take(shown.place), table.note, table.path)
+        traces = gather_traces(given, listed, _bits(subsets)[shown.place], similar, listener)
         title = Path(store.location.rstrip("/")).name
         return cls(title, table, sections, [name for name, _ in subsets], traces, shown.words)
 

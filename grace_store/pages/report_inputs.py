@@ -1,14 +1,13 @@
 """What a report is made from beside the store: read and checked before anything is computed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from grace_store.artifacts.diversity_document import Diversity
 from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicates
 from grace_store.artifacts.made_from import check_plan_of
+from grace_store.artifacts.measures import Diversity
 from grace_store.artifacts.score_table import ScoreTable, read_scores
 from grace_store.artifacts.subset_file import selected_rows
 from grace_store.base.arrays import IntArray
@@ -36,7 +35,7 @@ class ReportRequest:
     """What ``grace-store diversity`` wrote."""
     subsets: Sequence[Path] = ()
     by: Sequence[str] = ()
-    """Fields of the records whose groups are held against each other."""
+    """Fields of the records whose groups are compared."""
     images: str | None = None
     data: Sequence[str] | None = None
     ratio: str = "0.2"
@@ -47,8 +46,10 @@ class ReportRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReportInputs:
-    """What was given, all of it made from the store's plan."""
+    """A store, what is asked of it, and what was given for it, all of it made from the store's plan."""
 
+    store: Store
+    request: ReportRequest
     tables: list[ScoreTable]
     sweep: Sweep | None
     duplicates: DuplicateTable | None
@@ -57,7 +58,7 @@ class ReportInputs:
     """The dataset rows of each subset, by its file's name."""
 
     @classmethod
-    def read(cls, store: Store, request: ReportRequest) -> ReportInputs:
+    def read(cls, store: Store, request: ReportRequest) -> Self:
         """Read all that a request names; raise for the first that cannot be used."""
         tables = [read_scores(path) for path in request.scores]
         for table in tables:
@@ -71,7 +72,7 @@ class ReportInputs:
         if diversity is not None:
             check_plan_of(diversity, store, f"measure of diversity {request.diversity}")
         sweep = None if request.sweep is None else read_sweep(store, request.sweep)
-        return cls(tables, sweep, duplicates, diversity, _subsets(store, request.subsets))
+        return cls(store, request, tables, sweep, duplicates, diversity, _subsets(store, request.subsets))
 
 
 def _subsets(store: Store, paths: Sequence[Path]) -> dict[str, IntArray]:
@@ -79,8 +80,7 @@ def _subsets(store: Store, paths: Sequence[Path]) -> dict[str, IntArray]:
         raise DataError(f"{len(paths)} subsets are given, a page shows at most {MAX_SUBSETS}.")
     found = {}
     for path in paths:
-        rows = selected_rows(store, path)
-        if rows is None:
+        if (rows := selected_rows(store, path)) is None:
             raise DataError(f"{path} has no {sidecar_of(path).name} beside it, as `grace-store select` writes it.")
         found[path.name if path.name not in found else str(path)] = rows
     return found

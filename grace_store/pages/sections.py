@@ -1,7 +1,5 @@
 """What a page is made of: sections of sentences, facts, tables and figures, as plain values. Knows no HTML."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,13 +1,11 @@
 """Which samples a page shows when there are too many for one: both ends of the ranking, the chosen, a fair middle."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
-from grace_store.values.random_values import random_values
+from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import rank
 
 _STREAM = 0x7265706F7274
@@ -16,7 +14,7 @@ _STREAM = 0x7265706F7274
 
 @dataclass(frozen=True, slots=True)
 class ShownTraces:
-    """The samples that a page shows, by place in a table, ascending, and how many of them are there for what."""
+    """The samples that a page shows, by place in a table, ascending, and how many are there for which reason."""
 
     place: IntArray
     num_all: int

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grace_store.artifacts.diversity_document import Diversity, RandomSubsets, SubsetDiversity
 from grace_store.artifacts.duplicate_table import DuplicateTable
+from grace_store.artifacts.measures import Diversity, RandomSubsets, SubsetDiversity
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import IntArray
-from grace_store.base.events import Listener, ignore
+from grace_store.base.events import Listener
+from grace_store.base.text import first_few
 from grace_store.likeness.nearest import Nearest
 from grace_store.pages import figures
 from grace_store.pages.sections import Cell, Section
 from grace_store.read.descriptors import Descriptions, DescriptorSpec, describe_samples
-from grace_store.store.opened import Store
+
+if TYPE_CHECKING:
+    from grace_store.pages.report_inputs import ReportInputs
 
 NUM_NEIGHBOURS_SHOWN = 5
 SEARCHED_AT_ONCE = 256
@@ -35,39 +38,20 @@ class Similarity:
 
     section: Section
     neighbours: list[list[tuple[int, float]]]
+    """For each shown sample, other shown ones by place among them, nearest first, with their cosines."""
     group: list[int | None]
+    """For each shown sample, its group of duplicates."""
 
 
-@dataclass(frozen=True, slots=True)
-class SimilarityRequest:
-    """What is looked at: the samples shown, and what other commands found before."""
-
-    place: IntArray
-    """Rows of the table that are shown, ascending."""
-    duplicates: DuplicateTable | None = None
-    diversity: Diversity | None = None
-    subsets: Sequence[Path] = ()
-    ratio: str = "0.2"
-    data: Sequence[str] | None = None
-    partial: bool = False
-
-
-def similarity_section(
-    store: Store, table: ScoreTable, request: SimilarityRequest, listener: Listener = ignore
-) -> Similarity:
-    """Look for each shown sample's neighbours among those shown, and tell of duplicates and coverage."""
+def similarity_section(given: ReportInputs, table: ScoreTable, place: IntArray, listener: Listener) -> Similarity:
+    """Look for the neighbours of the rows shown among them, and describe duplicates and coverage."""
     section = Section("similarity", "Similarity", "Which traces are alike, and how much of the pool a subset covers.")
-    row = table.row[request.place]
-    signal = next(iter(table.note.signals))
-    described = describe_samples(
-        store, DescriptorSpec(signal), samples=store.positions_of(row), partial=request.partial
-    )
-    group = _duplicates(section, store, table, request, signal, listener)
-    _coverage(section, store, table, request, signal)
+    row, spec = table.row[place], DescriptorSpec(next(iter(table.note.signals)))
+    samples = given.store.positions_of(row)
+    described = describe_samples(given.store, spec, samples=samples, partial=given.request.partial)
+    group = _duplicates(section, given, table, row, listener)
+    _coverage(section, given, table)
     return Similarity(section, _neighbours(described, row), group)
-
-
-# ---------------------------------------------------------------- neighbours
 
 
 def _neighbours(described: Descriptions, row: IntArray) -> list[list[tuple[int, float]]]:
@@ -86,19 +70,15 @@ def _neighbours(described: Descriptions, row: IntArray) -> list[list[tuple[int, 
     return neighbours
 
 
-# ---------------------------------------------------------------- duplicates
-
-
 def _duplicates(
-    section: Section, store: Store, table: ScoreTable, request: SimilarityRequest, signal: str, listener: Listener
+    section: Section, given: ReportInputs, table: ScoreTable, row: IntArray, listener: Listener
 ) -> list[int | None]:
-    """Tell of duplicates, and return each shown sample's group."""
-    row = table.row[request.place]
+    """Describe duplicates, and return the group of each sample shown."""
     if not len(row):
         section.text("No sample is done yet.", kind="note")
         return []
-    if request.duplicates is not None:
-        found = request.duplicates
+    if given.duplicates is not None:
+        found = given.duplicates
         among = f"From {found.path.name if found.path else 'a table in memory'}."
     elif find_spec("faiss") is None:
         section.text(f"Duplicates are not shown: {NO_FAISS}", kind="note")
@@ -107,13 +87,13 @@ def _duplicates(
         from grace_store.curate.duplicates import DuplicatesRequest, duplicates
 
         wanted = DuplicatesRequest(
-            signal=signal,
+            signal=next(iter(table.note.signals)),
             scores=table if np.isfinite(table.value).any() else None,
-            subset=store.positions_of(row),
-            data=request.data,
-            partial=request.partial,
+            subset=given.store.positions_of(row),
+            data=given.request.data,
+            partial=given.request.partial,
         )
-        found = duplicates(store, wanted, listener=listener)
+        found = duplicates(given.store, wanted, listener=listener)
         among = f"Looked for among the {len(row):,} traces on this page."
     _show_duplicates(section, found, among)
     groups = dict(zip(found.row.tolist(), found.group.tolist(), strict=True))
@@ -132,55 +112,42 @@ def _show_duplicates(section: Section, found: DuplicateTable, among: str) -> Non
         ]
     )
     similarity = found.similarity[np.isfinite(found.similarity)].astype(np.float64)
-    section.figure(
-        "nearest-similarity",
-        "Nearest neighbours",
-        figures.similarity_histogram(similarity, found.threshold),
-        f"Cosine of each sample with its nearest, by the descriptor {found.note.descriptor} of signal "
-        f"{found.note.signal.name}. From the dashed line on, samples are alike. {among}",
-    )
+    picture = figures.similarity_histogram(similarity, found.threshold)
+    caption = f"Cosine of each sample with its nearest, by the descriptor {found.note.descriptor} of signal "
+    caption += f"{found.note.signal.name}. From the dashed line on, samples are alike. {among}"
+    section.figure("nearest-similarity", "Nearest neighbours", picture, caption)
     counts = np.bincount(found.group[in_groups]) if in_groups.any() else np.zeros(0, np.int64)
     rows: list[dict[str, Cell]] = []
     for group in np.argsort(-counts, kind="stable")[:MAX_LISTED_GROUPS].tolist():
         mine = np.flatnonzero(found.group == group)
         kept = [found.sample_id[i] for i in mine.tolist() if found.keep[i]]
         others = [found.sample_id[i] for i in mine.tolist() if not found.keep[i]]
-        named = ", ".join(others[:MAX_NAMED]) + (f" and {len(others) - MAX_NAMED:,} more" * (len(others) > MAX_NAMED))
-        rows.append({"group": str(group), "samples": int(counts[group]), "kept": ", ".join(kept), "others": named})
+        named = {"kept": ", ".join(kept), "others": first_few(others, MAX_NAMED)}
+        rows.append({"group": str(group), "samples": int(counts[group]), **named})
     section.records("Largest groups of duplicates", rows)
 
 
-# ---------------------------------------------------------------- coverage
-
-
-def _coverage(section: Section, store: Store, table: ScoreTable, request: SimilarityRequest, signal: str) -> None:
-    if request.diversity is not None:
-        found = request.diversity
-    elif not np.isfinite(table.value).any():
-        section.text("Coverage is not shown: no sample has a value, so there is no subset.", kind="note")
-        return
+def _coverage(section: Section, given: ReportInputs, table: ScoreTable) -> None:
+    obstacle, request = "", given.request
+    if not np.isfinite(table.value).any():
+        obstacle = "no sample has a value, so there is no subset."
     elif find_spec("faiss") is None:
-        section.text(f"Coverage is not shown: {NO_FAISS}", kind="note")
-        return
+        obstacle = NO_FAISS
     elif len(table) > MAX_POOL:
-        section.text(
-            f"Coverage is not shown: {len(table):,} samples are too many to be clustered for a page. Run "
-            "`grace-store diversity --out FILE` and give that with `--diversity`.",
-            kind="note",
-        )
-        return
+        obstacle = f"{len(table):,} samples are too many to be clustered for a page. Run "
+        obstacle += "`grace-store diversity --out FILE` and give that with `--diversity`."
+    if given.diversity is not None:
+        _show_coverage(section, given.diversity)
+    elif obstacle:
+        section.text(f"Coverage is not shown: {obstacle}", kind="note")
     else:
         from grace_store.curate.diversity import DiversityRequest, diversity
 
+        ratio, signal = () if request.subsets else (request.ratio,), next(iter(table.note.signals))
         wanted = DiversityRequest(
-            subsets=request.subsets,
-            scores=table,
-            ratio=() if request.subsets else (request.ratio,),
-            signal=signal,
-            partial=request.partial,
+            subsets=request.subsets, scores=table, ratio=ratio, signal=signal, partial=request.partial
         )
-        found = diversity(store, wanted)
-    _show_coverage(section, found)
+        _show_coverage(section, diversity(given.store, wanted))
 
 
 def _show_coverage(section: Section, found: Diversity) -> None:
@@ -195,27 +162,20 @@ def _show_coverage(section: Section, found: Diversity) -> None:
     if not found.subsets:
         return
     names = [Path(each.name).name for each in found.subsets]
-    section.figure(
-        "coverage",
-        "Clusters touched",
-        figures.coverage_bars(
-            names,
-            np.array([each.share_touched for each in found.subsets]),
-            np.array([_interval(each.random) for each in found.subsets]).reshape(-1, 3),
-        ),
-        "Bars: the subset. Diamonds: random subsets of the same size.",
+    share = np.array([each.share_touched for each in found.subsets])
+    random = np.array([_interval(each.random) for each in found.subsets]).reshape(-1, 3)
+    caption = "Bars: the subset. Diamonds: random subsets of the same size."
+    section.figure("coverage", "Clusters touched", figures.coverage_bars(names, share, random), caption)
+    picture = figures.cluster_map(
+        np.array([each.mean_value for each in found.clusters]),
+        np.array([each.representation[0] for each in found.clusters]),
+        np.array([each.num_samples for each in found.clusters], dtype=np.int64),
+        [each.example for each in found.clusters],
     )
-    section.figure(
-        "cluster-values",
-        f"Clusters and {names[0]}",
-        figures.cluster_map(
-            np.array([each.mean_value for each in found.clusters]),
-            np.array([each.representation[0] for each in found.clusters]),
-            np.array([each.num_samples for each in found.clusters], dtype=np.int64),
-            [each.example for each in found.clusters],
-        ),
-        "Each dot is a cluster, as large as it has samples. Above the line the subset has more of it than its share.",
+    caption = (
+        "A dot is a cluster, its size the number of its samples. Above the line the subset has more than its share."
     )
+    section.figure("cluster-values", f"Clusters and {names[0]}", picture, caption)
 
 
 def _coverage_row(each: SubsetDiversity) -> dict[str, Cell]:
@@ -233,7 +193,5 @@ def _coverage_row(each: SubsetDiversity) -> dict[str, Cell]:
 
 
 def _interval(random: RandomSubsets | None) -> tuple[float, float, float]:
-    if random is None:
-        return (np.nan, np.nan, np.nan)
-    found = random.share_touched
-    return (found.mean, found.low, found.high)
+    found = None if random is None else random.share_touched
+    return (np.nan, np.nan, np.nan) if found is None else (found.mean, found.low, found.high)

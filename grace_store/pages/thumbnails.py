@@ -1,17 +1,11 @@
 """Small pictures of samples' images as data URLs, each image once. Nothing of a file is copied but its pixels."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator
 from io import BytesIO
-from typing import TYPE_CHECKING
 
 from grace_store.base.states import Unusable
 from grace_store.data.sample import ImageRef
-
-if TYPE_CHECKING:
-    from grace_store.data.image_files import ImageFolder
 
 LARGE, SMALL = 448, 224
 """Longest side in pixels."""
@@ -26,7 +20,7 @@ class Thumbnails:
     def __init__(self, folder: str, num_samples: int) -> None:
         from grace_store.data.image_files import ImageFolder
 
-        self._folder: ImageFolder = ImageFolder(folder)
+        self._folder = ImageFolder(folder)
         self._side = LARGE if num_samples <= MANY else SMALL
         self._keys: dict[str, str] = {}
         self.num_missing = 0

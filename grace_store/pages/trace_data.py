@@ -5,9 +5,9 @@ The browser sorts and filters by an index of all traces, and reads everything el
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,26 +26,14 @@ from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.gram import num_entries, unpack
 
+if TYPE_CHECKING:
+    from grace_store.pages.report_inputs import ReportInputs
+    from grace_store.pages.similarity import Similarity
+
 BLOCK_TRACES = 64
 """Traces in one block of the page's data."""
 SNIPPET_CHARS = 140
 READ_AT_ONCE = 512
-
-
-@dataclass(frozen=True, slots=True)
-class TraceRequest:
-    """Which samples are shown, and what is known of them beside their scores."""
-
-    place: IntArray
-    """Rows of the table, ascending."""
-    chosen: IntArray
-    """For every row of the table, a bit for each subset that it is in."""
-    neighbours: Sequence[Sequence[tuple[int, float]]]
-    """For each shown sample, other shown ones by place in this list, nearest first, with their cosines."""
-    group: Sequence[int | None]
-    """For each shown sample, its group of duplicates."""
-    data: Sequence[str] | None
-    images: str | None
 
 
 @dataclass(slots=True)
@@ -59,27 +47,26 @@ class TraceData:
     notes: list[str] = field(default_factory=list)
 
 
-def gather_traces(store: Store, table: ScoreTable, request: TraceRequest, listener: Listener) -> TraceData:
-    """Gather the shown samples' index and details. Without the dataset their texts are missing, and a note says so."""
-    place = request.place
-    shown = ScoreTable(table.table.take(place), table.note, table.path)
-    index = _index(shown, request)
+def gather_traces(
+    given: ReportInputs, shown: ScoreTable, chosen: IntArray, similar: Similarity, listener: Listener
+) -> TraceData:
+    """Gather the index and the details of the samples shown; chosen has a bit for each subset that a sample is in."""
+    index = _index(shown) | {"chosen": chosen.tolist(), "group": similar.group}
     found = TraceData(index)
-    positions = store.positions_of(shown.row)
-    steps = _step_details(store, shown, positions)
-    listener(Note(f"Reading {counted(len(place), 'trace')}."))
-    for number, (sample, pictures) in enumerate(_texts(store, shown, positions, request, found, listener)):
+    positions = given.store.positions_of(shown.row)
+    steps = _step_details(given.store, shown, positions)
+    listener(Note(f"Reading {counted(len(shown), 'trace')}."))
+    for number, (sample, pictures) in enumerate(_texts(given, shown, positions, found, listener)):
         if number % BLOCK_TRACES == 0:
             found.blocks.append([])
             found.pictures.append({})
-        detail = next(steps)
-        near = [[int(other), round(cosine, 4)] for other, cosine in request.neighbours[number]]
-        found.blocks[-1].append(_trace(sample, detail, near, pictures, found))
+        near = [[int(other), round(cosine, 4)] for other, cosine in similar.neighbours[number]]
+        found.blocks[-1].append(next(steps) | {"near": near} | _text(sample, pictures, found.pictures))
         index["text"].append("" if sample is None else _snippet(sample))
     return found
 
 
-def _index(shown: ScoreTable, request: TraceRequest) -> dict[str, list[Any]]:
+def _index(shown: ScoreTable) -> dict[str, list[Any]]:
     scores: list[Any] = [[]] * len(shown)
     if shown.has_step_scores:
         flat, offsets = shown.flat("step_score"), shown.offsets.tolist()
@@ -90,9 +77,7 @@ def _index(shown: ScoreTable, request: TraceRequest) -> dict[str, list[Any]]:
         "value": _numbers(shown.value, 6),
         "steps": shown.num_steps.tolist(),
         "tokens": shown.num_tokens.tolist(),
-        "chosen": request.chosen[request.place].tolist(),
         "flags": shown.table["flags"].to_pylist(),
-        "group": list(request.group),
         "score": scores,
         "text": [],
     }
@@ -105,9 +90,6 @@ def _numbers(values: Array, digits: int = 3) -> list[float | None]:
 def _snippet(sample: Sample) -> str:
     turns = [turn.text for turn in sample.turns if turn.role == "user"] or [turn.text for turn in sample.turns]
     return " ".join(" ".join(turns).split())[:SNIPPET_CHARS]
-
-
-# ---------------------------------------------------------------- numbers, from the store
 
 
 def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> Iterator[dict[str, Any]]:
@@ -150,13 +132,11 @@ def _cosines(packed: Float32Array) -> list[list[float | None]]:
     return [_numbers(np.clip(row[: i + 1], -1, 1)) for i, row in enumerate(cosines)]
 
 
-# ---------------------------------------------------------------- texts and pictures, from the dataset
-
-
 def _texts(
-    store: Store, shown: ScoreTable, positions: IntArray, request: TraceRequest, found: TraceData, listener: Listener
+    given: ReportInputs, shown: ScoreTable, positions: IntArray, found: TraceData, listener: Listener
 ) -> Iterator[tuple[Sample | None, Thumbnails | None]]:
-    """Yield each shown sample and what makes its pictures; None where the dataset is out of reach."""
+    """Yield each shown sample and what makes its pictures; None where the dataset cannot be read."""
+    store, request = given.store, given.request
     try:
         dataset = open_dataset(store, request.data)
     except (DataError, OSError) as error:
@@ -180,24 +160,15 @@ def _texts(
             found.notes.append(f"{counted(pictures.num_missing, 'image')} could not be shown; each trace says why.")
 
 
-def _trace(
-    sample: Sample | None,
-    detail: dict[str, Any],
-    near: list[list[float]],
-    pictures: Thumbnails | None,
-    found: TraceData,
-) -> dict[str, Any]:
-    trace: dict[str, Any] = detail | {"near": near}
+def _text(sample: Sample | None, pictures: Thumbnails | None, blocks: list[dict[str, str]]) -> dict[str, Any]:
     if sample is None:
-        return trace
-    turns = []
-    for turn in sample.turns:
-        parts = [
-            shortened(part) if isinstance(part, str) else _picture(part, pictures, found.pictures)
-            for part in turn.parts
-        ]
-        turns.append({"role": turn.role, "parts": parts})
-    return trace | {"turns": turns, "segments": [shortened(text) for text in sample.segments]}
+        return {}
+
+    def shown(part: str | ImageRef) -> str | dict[str, Any]:
+        return shortened(part) if isinstance(part, str) else _picture(part, pictures, blocks)
+
+    turns = [{"role": turn.role, "parts": [shown(part) for part in turn.parts]} for turn in sample.turns]
+    return {"turns": turns, "segments": [shortened(text) for text in sample.segments]}
 
 
 def _picture(ref: ImageRef, pictures: Thumbnails | None, blocks: list[dict[str, str]]) -> dict[str, Any]:

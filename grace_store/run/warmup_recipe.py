@@ -22,7 +22,7 @@ from grace_store.run.open_signal import describe_differences, software
 from grace_store.store.backend import is_url
 from grace_store.store.opened import Store
 from grace_store.store.sealed import from_bytes, seal, sealed_body, to_bytes
-from grace_store.values.random_values import random_values
+from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import budget, rank
 
 _STREAM = 0x7761726D7570

@@ -378,3 +378,7 @@ def is_commit_name(name: str) -> bool:
 def is_committed(view: SignalView, unit: int) -> bool:
     """Return whether a unit is done."""
     return view.store.backend.size(keys.commit_key(view.name, unit)) is not None
+
+
+StoreLike = Store | str | Path
+"""A store, or where it is."""

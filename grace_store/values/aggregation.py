@@ -1,32 +1,27 @@
 """From a sample's step scores to its value. Knows nothing of where the scores come from."""
 
-from __future__ import annotations
-
 import math
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import SettingError
 
+Kind = Literal["mean", "min", "last", "length_weighted", "quantile"]
+
 
 class Aggregation(NamedTuple):
     """An aggregation understood; quantile is Q, or nothing (0)."""
 
-    kind: Literal["mean", "min", "last", "length_weighted", "quantile"]
+    kind: Kind
     quantile: float = 0.0
 
     def __str__(self) -> str:
         return f"quantile:{self.quantile!r}".removesuffix(".0") if self.kind == "quantile" else self.kind
 
 
-_PLAIN: dict[str, Aggregation] = {
-    "mean": Aggregation("mean"),
-    "min": Aggregation("min"),
-    "last": Aggregation("last"),
-    "length_weighted": Aggregation("length_weighted"),
-}
+_PLAIN: dict[str, Aggregation] = {kind: Aggregation(kind) for kind in get_args(Kind) if kind != "quantile"}
 
 
 def parse_aggregation(text: str) -> Aggregation:

@@ -5,17 +5,14 @@ vectors in it cancel, r.r is what float32 rounding left over: below RESOLUTION o
 the reference counts as the zero vector. A cosine with a zero vector is 0, and the sample is flagged.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
-from grace_store.values.gram import pack
-from grace_store.values.gram_columns import TINY, Block, GramColumns
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray
+from grace_store.values.gram_columns import TINY, GramColumns
 from grace_store.values.history import History, history_weights, parse_history
 
 Target = Literal["answer", "trace", "suffix"]
@@ -64,9 +61,6 @@ def _divide(gram: GramColumns, dot: FloatArray, length: FloatArray, zero: BoolAr
     return Cosines(value, np.logical_or.reduce(zero & gram.present[first:], axis=0))
 
 
-# ---------------------------------------------------------------- targets
-
-
 def target_cosines(gram: GramColumns, target: Target) -> Cosines:
     """Return a_k for every step, (K, n)."""
     if target == "answer":
@@ -102,9 +96,6 @@ def _token_references(gram: GramColumns, *, whole: bool) -> _Reference:
         num = gram.active[step]
         dot[step, :num] += np.add.reduce(gram.before(step) * tokens[:step, :num], axis=0)
     return _Reference(dot, square[:1], total[:1], weight[:1])
-
-
-# ---------------------------------------------------------------- histories
 
 
 def history_cosines(gram: GramColumns, history: History) -> Cosines:
@@ -181,38 +172,3 @@ def _terms(weights: FloatArray) -> _Terms:
 def _named_terms(history: str, step: int) -> _Terms:
     # A step's weights do not depend on how many steps follow it.
     return _terms(history_weights(history, step + 1)[step, :step])
-
-
-# ---------------------------------------------------------------- for matrices
-
-
-def answer_alignment(gram: Numbers, num_tokens: Numbers, target: Target = "answer") -> FloatArray:
-    """Return cos(g_k, target_k) for every step, shape (n, K).
-
-    gram is (n, K+1, K+1), finite, the answer last; num_tokens is (n, K+1).
-
-    >>> answer_alignment(np.array([[[4.0, 3.0], [3.0, 9.0]]]), np.array([[5, 2]]))
-    array([[0.5]])
-    """
-    alignment = np.empty((len(gram), gram.shape[1] - 1))
-    for chunk in _matrix_block(gram, num_tokens).chunks():
-        alignment[chunk.sample] = target_cosines(chunk.gram, target).value.T[1:]
-    return alignment
-
-
-def history_alignment(gram: Numbers, weights: FloatArray) -> FloatArray:
-    """Return cos(g_k, sum_j w_kj g_j) for every step, shape (n, K); column 0 is NaN.
-
-    gram is (n, K+1, K+1), finite, the answer last; weights is (K, K), strictly lower-triangular.
-
-    >>> history_alignment(np.array([[[4.0, 3.0, 0.0], [3.0, 9.0, 0.0], [0.0, 0.0, 1.0]]]), np.array([[0, 0], [1, 0]]))
-    array([[nan, 0.5]])
-    """
-    alignment = np.full((len(gram), gram.shape[1] - 1), np.nan)
-    for chunk in _matrix_block(gram, np.ones(gram.shape[:2])).chunks():
-        alignment[chunk.sample, 1:] = history_cosines(chunk.gram, weights).value.T[1:]
-    return alignment
-
-
-def _matrix_block(gram: Numbers, num_tokens: Numbers) -> Block:
-    return Block(np.full(len(gram), gram.shape[1] - 1), pack(gram).ravel(), num_tokens.ravel())

@@ -1,7 +1,5 @@
 """Several signals as one: the weighted mean of what each says. Knows scores, not where they come from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +11,7 @@ from grace_store.values.methods.grace import RaggedScores
 
 
 def combine_signals(values: FloatArray, weights: Sequence[float] | None = None) -> FloatArray:
-    """Return the weighted mean over signals of values (signals, n), equal weights unless given.
+    """Return the weighted mean over signals of values (signals, ...), equal weights unless given.
 
     A sample without a value in one signal has none.
 
@@ -25,7 +23,7 @@ def combine_signals(values: FloatArray, weights: Sequence[float] | None = None) 
         raise SettingError(f"{len(weight)} weights were given for {len(values)} signals: give one each, or none")
     if not (np.isfinite(weight).all() and (weight > 0).all()):
         raise SettingError(f"signal weights {weight.tolist()} are not all finite and above 0")
-    total = np.zeros(values.shape[1])
+    total = np.zeros(values.shape[1:])
     for share, value in zip(weight / weight.sum(), values, strict=True):
         total += share * value
     return total
@@ -47,10 +45,7 @@ def placed(values: FloatArray, place: IntArray | None, num_samples: int) -> Floa
 def combine_scores(
     num_steps: Numbers, parts: Sequence[RaggedScores], places: Sequence[IntArray | None], weights: Sequence[float]
 ) -> RaggedScores:
-    """Return the weighted mean of signals' scores, steps and values alike.
-
-    A sample that one of the signals does not have is flagged, and everything about it is NaN.
-    """
+    """Return the weighted mean of signals' scores; a sample that one of them lacks is flagged, and NaN throughout."""
     if len(parts) == 1 and places[0] is None:
         return parts[0]
     scores = RaggedScores.empty(num_steps)

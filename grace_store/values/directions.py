@@ -4,14 +4,9 @@ The mean over v of cos(z, v) is the product of z's direction with the mean of th
 one vector, however many samples it has, and a block of samples costs one matrix product for each checkpoint.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 import numpy as np
 
 from grace_store.base.arrays import FlagArray, FloatArray, IntArray, Numbers
-from grace_store.values.combine import combine_signals
 from grace_store.values.flags import Flag
 
 ROWS_AT_ONCE = 256
@@ -59,35 +54,21 @@ def products(vectors: Numbers, directions: FloatArray, length: Numbers | None = 
     return out, flags
 
 
-def combine_checkpoints(parts: Sequence[FloatArray], weights: Sequence[float]) -> FloatArray:
-    """Return sum_i w_i part_i for parts (n, J) of several checkpoints, w_i the weights' shares.
-
-    >>> combine_checkpoints([np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]])], [1, 3])
-    array([[0.25, 0.75]])
-    """
-    flat = np.stack([part.ravel() for part in parts])
-    return combine_signals(flat, weights).reshape(parts[0].shape)
-
-
 class SubtaskMeans:
     """Adds up target vectors by subtask, some at a time; the order of adding is the order of the result's rounding."""
 
     def __init__(self, num_subtasks: int, dimension: int) -> None:
         self._sums = np.zeros((num_subtasks, dimension))
-        self._counts = np.zeros(num_subtasks, dtype=np.int64)
+        self.counts = np.zeros(num_subtasks, dtype=np.int64)
 
     def add(self, vectors: FloatArray, subtask: IntArray) -> None:
         """Add vectors (n, D), each to its subtask."""
         for each in np.unique(subtask).tolist():
             self._sums[each] += vectors[subtask == each].sum(axis=0)
-        self._counts += np.bincount(subtask, minlength=len(self._counts))
-
-    @property
-    def counts(self) -> IntArray:
-        return self._counts
+        self.counts += np.bincount(subtask, minlength=len(self.counts))
 
     def means(self) -> FloatArray:
         """Return the mean vector of every subtask, (J, D); every subtask needs a vector."""
-        if not self._counts.all():
-            raise ValueError(f"subtask {int(np.argmin(self._counts))} has no vector")
-        return self._sums / self._counts[:, None]
+        if not self.counts.all():
+            raise ValueError(f"subtask {int(np.argmin(self.counts))} has no vector")
+        return self._sums / self.counts[:, None]

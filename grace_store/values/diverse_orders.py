@@ -7,8 +7,6 @@ Greedy orders are those of one cell: samples whose similarities are all known. O
 similarity counts inside a cell only, the greedy order of the whole is the cells' orders merged by gain (merge_cells).
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass

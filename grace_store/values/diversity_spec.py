@@ -1,6 +1,4 @@
-"""What a diversity-aware selection is a selection by: the settings that change the subset."""
-
-from __future__ import annotations
+"""The settings of a diverse selection: all that change the subset."""
 
 import math
 from typing import Any, Literal, Self, get_args
@@ -35,7 +33,7 @@ class DiversitySpec(Settings):
 
     method: DiversityMethod
     """dedup: near-duplicates last. clusters: budgets for clusters. facility: facility location with a value term,
-    greedily. mmr: maximal marginal relevance. select.diversity defines them."""
+    greedily. mmr: maximal marginal relevance. values.diverse_orders defines them."""
     weight: float | None = None
     """Weight of diversity against value, 0 (value alone) to 1."""
     similarity: float | None = None
@@ -43,7 +41,7 @@ class DiversitySpec(Settings):
     balance: Balance | None = None
     """With clusters, how the budget is divided: equally, by the square root of a cluster's size, or by its size."""
     num_clusters: int | None = Field(default=None, ge=1)
-    """For clusters: how many; None for a number that goes with the samples'."""
+    """For clusters: how many; None for a number that grows with that of the samples."""
     seed: int | None = Field(default=None, ge=0)
     """Seed of the clustering."""
     signal: str | None = None

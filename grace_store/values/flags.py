@@ -1,7 +1,5 @@
 """What to know of a sample's value: flags, as bits of a byte and by their names."""
 
-from __future__ import annotations
-
 from enum import IntFlag
 
 

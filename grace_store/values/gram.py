@@ -4,8 +4,6 @@ A sample with K steps has m = K + 1 segments, the answer last. Its Gram is kept 
 the diagonal included: m (m + 1) / 2 values, of which row k holds the products of segment k with segments 0..k.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -68,3 +66,18 @@ def offsets_of(counts: Numbers) -> IntArray:
     offsets = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=offsets[1:])
     return offsets
+
+
+def sum_by_sample(num_parts: Numbers, part: Numbers) -> FloatArray:
+    """Return the sum of each sample's parts, which lie flat.
+
+    >>> sum_by_sample(np.array([2, 1]), np.array([3, 4, 5]))
+    array([7., 5.])
+    """
+    offsets = offsets_of(num_parts)
+    if part.shape != (offsets[-1],):
+        raise ValueError(f"{len(num_parts)} samples have {offsets[-1]} parts, not {part.shape}")
+    if not len(num_parts):
+        return np.zeros(0)
+    sums: FloatArray = np.add.reduceat(part.astype(np.float64), offsets[:-1])
+    return sums

@@ -7,10 +7,9 @@ its neighbours and the number of threads, so equal samples tie exactly. With a s
 another order, hence the first sample of a chunk is there twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -34,7 +33,7 @@ class Lengths:
     zero: BoolArray
 
     @classmethod
-    def of(cls, square: FloatArray) -> Lengths:
+    def of(cls, square: FloatArray) -> Self:
         return cls(square, np.sqrt(np.maximum(square, TINY)), square < TINY)
 
 

@@ -1,13 +1,11 @@
 """Grids of settings: what a sweep goes over. Knows settings, no files and no store."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, Self
 
-from pydantic import field_validator, model_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import Frozen, Settings
@@ -64,22 +62,13 @@ class Grid(Frozen):
     signal: tuple[str, ...] = ()
     """Each entry one choice: a name, several together ("a,b=2"), "each" one of the store's, or "all" together."""
 
-    @field_validator("alpha", mode="before")
+    @field_validator("alpha", "history", "target", "aggregation", "signal", mode="before")
     @classmethod
-    def _alphas(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return parse_alphas(value)
-        return (value,) if isinstance(value, (int, float)) else value
-
-    @field_validator("history", "target", "aggregation", mode="before")
-    @classmethod
-    def _texts(cls, value: Any) -> Any:
-        return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
-
-    @field_validator("signal", mode="before")
-    @classmethod
-    def _one_signal(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
+    def _several(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, str) and info.field_name != "signal":
+            return parse_alphas(value) if info.field_name == "alpha" else tuple(map(str.strip, value.split(",")))
+        is_one = isinstance(value, str) if info.field_name == "signal" else isinstance(value, int | float)
+        return (value,) if is_one else value
 
     @field_validator("*")
     @classmethod
@@ -98,16 +87,9 @@ class Grid(Frozen):
 
     def specs(self) -> Iterator[ScoreSpec]:
         """Yield the grid's settings, alpha changing fastest."""
-        for target, aggregation, history, alpha in itertools.product(
-            self.target, self.aggregation, self.history, self.alpha
-        ):
-            yield ScoreSpec.parse(
-                alpha=alpha,
-                history=history,
-                target=target,
-                aggregation=aggregation,
-                without_answer=self.without_answer,
-            )
+        names = ("target", "aggregation", "history", "alpha")
+        for each in itertools.product(*(getattr(self, name) for name in names)):
+            yield ScoreSpec.parse(**dict(zip(names, each, strict=True)), without_answer=self.without_answer)
 
 
 class SweepSpec(Settings):
@@ -116,15 +98,14 @@ class SweepSpec(Settings):
     about: str = ""
     """What the sweep is for, in words."""
     ratio: tuple[str, ...] = ("0.2",)
-    """Shares of the samples whose overlap between settings is told."""
+    """Shares of the samples whose overlap between settings is measured."""
     grid: tuple[Grid, ...] = (Grid(),)
 
     @field_validator("ratio", mode="before")
     @classmethod
     def _texts(cls, value: Any) -> Any:
-        if isinstance(value, (str, float, int)):
-            value = [value]
-        return tuple(str(ratio) for ratio in value) if isinstance(value, (list, tuple)) else value
+        value = [value] if isinstance(value, str | float | int) else value
+        return tuple(map(str, value)) if isinstance(value, list | tuple) else value
 
     @field_validator("ratio", "grid")
     @classmethod

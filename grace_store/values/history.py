@@ -1,7 +1,5 @@
 """How much each earlier step counts in a step's history. Knows weights, not vectors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import lru_cache

@@ -4,8 +4,6 @@ Three lengths are looked at: tokens in a step (the mean over a sample's steps), 
 are used as logarithms: doubling a length counts the same wherever it starts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +11,6 @@ from typing import Literal
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, Numbers
-from grace_store.values.gram import offsets_of
 
 Length = Literal["step_length", "response_length", "num_steps"]
 LENGTHS: tuple[Length, ...] = ("step_length", "response_length", "num_steps")
@@ -74,10 +71,7 @@ class LengthAudit:
 
 
 def lengths_of(num_steps: Numbers, num_tokens: Numbers, num_step_tokens: Numbers | None) -> dict[Length, FloatArray]:
-    """Return the lengths of samples from K and the tokens of their responses and of their steps alone.
-
-    All three, or the two that are known without the tokens of steps.
-    """
+    """Return the lengths of samples: all three, or the two that are known without the tokens of steps."""
     steps = num_steps.astype(np.float64)
     known: dict[Length, FloatArray] = {"response_length": num_tokens.astype(np.float64), "num_steps": steps}
     if num_step_tokens is None:
@@ -221,15 +215,3 @@ def _ratio_of_means(length: FloatArray, kept: BoolArray) -> float:
     if not kept.any() or not length.mean():
         return float("nan")
     return float(length[kept].mean() / length.mean())
-
-
-def step_token_totals(step_tokens: Numbers, num_steps: Numbers) -> FloatArray:
-    """Return the number of tokens in each sample's steps from counts that lie flat.
-
-    >>> step_token_totals(np.array([3, 4, 5]), np.array([2, 1]))
-    array([7., 5.])
-    """
-    if not len(num_steps):
-        return np.zeros(0)
-    totals: FloatArray = np.add.reduceat(step_tokens.astype(np.float64), offsets_of(num_steps)[:-1])
-    return totals

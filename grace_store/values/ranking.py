@@ -1,9 +1,4 @@
-"""Values to subsets: how many, and which. Knows values and rows, no files.
-
-Every subset is the beginning of one ranking, so a smaller one lies within a larger one.
-"""
-
-from __future__ import annotations
+"""Values to subsets: each the beginning of one ranking, so a smaller one lies within a larger one. Knows no files."""
 
 import math
 from collections.abc import Sequence
@@ -53,18 +48,6 @@ def rank(values: FloatArray, row: Numbers | None = None) -> IntArray:
     return finite[np.lexsort((row[finite], -values[finite]))]
 
 
-def top(values: FloatArray, count: int, row: Numbers | None = None) -> IntArray:
-    """Return the indices of the largest values in rank order; asking for more than have a value is refused.
-
-    >>> top(np.array([0.5, np.nan, 0.9, 0.5]), 2)
-    array([2, 0])
-    """
-    ranking = rank(values, row)
-    if not 0 <= count <= len(ranking):
-        raise SettingError(f"count {count} is not between 0 and {len(ranking)}, the samples that have a value")
-    return ranking[:count]
-
-
 def at_least(values: FloatArray, threshold: float, ranking: IntArray) -> IntArray:
     """Return the beginning of a ranking of these values that reaches the threshold.
 
@@ -77,7 +60,7 @@ def at_least(values: FloatArray, threshold: float, ranking: IntArray) -> IntArra
 
 
 def top_mask(values: FloatArray, count: int) -> BoolArray:
-    """Return which values top(values, count) would choose, without sorting them all.
+    """Return which values the first count of rank(values) are, without sorting them all.
 
     >>> top_mask(np.array([0.5, np.nan, 0.9, 0.5]), 2)
     array([ True, False,  True, False])
@@ -85,7 +68,7 @@ def top_mask(values: FloatArray, count: int) -> BoolArray:
     finite = np.isfinite(values)
     usable = values if finite.all() else np.where(finite, values, -np.inf)
     if not 0 <= count <= np.count_nonzero(finite):
-        raise SettingError(f"count {count} is not between 0 and the number of samples that have a value")
+        raise SettingError(f"count {count} is not between 0 and {finite.sum()}, the samples that have a value")
     if count == 0:
         return np.zeros(len(values), dtype=np.bool_)
     least = np.partition(usable, len(usable) - count)[len(usable) - count]

@@ -1,11 +1,9 @@
 """The settings of GRACE: everything that changes values."""
 
-from __future__ import annotations
-
 import math
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import field_validator, model_validator
+from pydantic import AfterValidator, model_validator
 
 from grace_store.base.errors import SettingError
 from grace_store.values.aggregation import parse_aggregation
@@ -28,31 +26,16 @@ class ScoreSpec(MethodSpec):
     """
 
     method: Literal["grace"] = "grace"
-    alpha: float = 0.7
+    alpha: Annotated[float, AfterValidator(check_alpha)] = 0.7
     """Weight of the alignment with the answer, 0 to 1; the alignment with the history has the rest."""
-    history: str = "uniform"
+    history: Annotated[str, AfterValidator(lambda text: str(parse_history(text)))] = "uniform"
     """Weights of the earlier steps: uniform, window:W (the last W steps) or ema:B (decaying by B a step)."""
     target: Literal["answer", "trace", "suffix"] = "answer"
     """What steps are aligned with: the answer, all tokens of steps and answer, or the tokens after the step."""
     without_answer: bool = False
     """Score by the alignment with history alone; a sample with one step has no value then."""
-    aggregation: str = "mean"
+    aggregation: Annotated[str, AfterValidator(lambda text: str(parse_aggregation(text)))] = "mean"
     """How step scores become a value: mean, min, last, length_weighted (by tokens) or quantile:Q."""
-
-    @field_validator("alpha")
-    @classmethod
-    def _balance(cls, value: float) -> float:
-        return check_alpha(value)
-
-    @field_validator("history")
-    @classmethod
-    def _known_history(cls, value: str) -> str:
-        return str(parse_history(value))
-
-    @field_validator("aggregation")
-    @classmethod
-    def _known_aggregation(cls, value: str) -> str:
-        return str(parse_aggregation(value))
 
     @model_validator(mode="after")
     def _answer_left_out(self) -> Self:

@@ -17,7 +17,7 @@ from grace_store.store.storages import packed_grams, stored_form
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 from grace_store.values.gram import pack
 from grace_store.values.length_bias import rank_correlation
-from grace_store.values.methods.grace import score_block
+from grace_store.values.methods.grace import score_ragged
 from grace_store.values.score_spec import ScoreSpec
 from jobs.bench.findings import Findings, Goal, Ratio
 from jobs.bench.stores import NUM_STEPS
@@ -147,7 +147,8 @@ def _values(vectors: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
 
 
 def _score(packed: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    return score_block(packed, np.ones((len(packed), NUM_SEGMENTS)), ScoreSpec()).value
+    num_steps = np.full(len(packed), NUM_SEGMENTS - 1)
+    return score_ragged(num_steps, packed.ravel(), np.ones(packed.shape[0] * NUM_SEGMENTS), ScoreSpec()).value
 
 
 def _overlap(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> float:

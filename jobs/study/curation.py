@@ -17,8 +17,7 @@ from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.plan import plan
 from grace_store.run.warmup import WarmupJob, warmup
 from grace_store.store.opened import Store
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
-from grace_store.values.methods.influence_spec import InfluenceSpec
+from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec
 from jobs.study.folders import Folders
 from jobs.study.methods import METHODS
 from jobs.study.problems import KINDS

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_store.curate.benchmark_results import Entry, Results
-from grace_store.curate.relative_average import Interval, relative_average
+from grace_store.curate.evaluate import Interval, relative_average
 from jobs.study.methods import FULL, label
 from jobs.study.runs import WHOLE, Run, RunKey
 

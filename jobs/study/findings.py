@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from grace_store.artifacts.fidelity_document import FidelityDocument
+from grace_store.artifacts.measures import FidelityDocument
 from grace_store.curate.stability import Stability
-from grace_store.values.survival import Survival
+from grace_store.values.agreement import Survival
 from jobs.study.estimates import Comparison, GroupResult, separation
 from jobs.study.folders import Folders
 from jobs.study.methods import BASE, FULL, label

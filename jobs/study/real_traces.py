@@ -27,7 +27,7 @@ from grace_store.curate.score import ScoreRequest, score
 from grace_store.example import demo_model
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.values.length_bias import rank_correlation
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
+from grace_store.values.methods.method_spec import HeuristicSpec
 from jobs.study.corruptions import CLEAN, CORRUPTIONS, FEWEST_STEPS, make_traces
 from jobs.study.estimates import separation, share_above
 from jobs.study.methods import METHODS, label

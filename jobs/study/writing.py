@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 from grace_store.base.files import whole_file
-from grace_store.pages.fidelity_picture import picture
+from grace_store.curate.fidelity import fidelity_svg
 from jobs.study import findings
 from jobs.study.drawings import curve_plot, interval_plot, stacked_plot
 from jobs.study.estimates import Comparison
@@ -85,7 +85,7 @@ def _page(study: Study, comparison: Comparison, tables: list[Table]) -> str:
         interval_plot(f"Rel. Avg. at {findings.percent(main)} (dashed: the full pool)", at_main),
         curve_plot("Rel. Avg. by share of the pool", shares, curves),
         stacked_plot(f"Subsets of {findings.percent(main)} by quality", _qualities(study, main)),
-        picture(study.fidelity),
+        fidelity_svg(study.fidelity),
     ]
     described = json.loads(study.folders.settings.read_text(encoding="utf-8"))
     about = escape(json.dumps(described, indent=1))

@@ -24,7 +24,6 @@ import zstandard
 from click.testing import CliRunner
 from PIL import Image
 
-from grace_store.artifacts.schemas import NOTES
 from grace_store.base.documents import METADATA_KEY, parse_document
 from grace_store.base.errors import DataError, GraceStoreError, UnknownFormat
 from grace_store.base.settings import DataSpec, canonical_json
@@ -46,6 +45,7 @@ from grace_store.run.status import status
 from grace_store.run.verify import verify
 from grace_store.store.opened import Store
 from grace_store.store.sealed import BODY, SEAL
+from jobs.schemas import NOTES
 from tests.example_notes import EXAMPLES as NOTE_EXAMPLES
 from tests.format_examples import EXAMPLES
 from tests.scored_stores import known_store

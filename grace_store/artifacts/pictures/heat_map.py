@@ -1,7 +1,5 @@
 """A matrix as a picture: coloured cells with their numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,11 +1,9 @@
 """Panels side by side: lines, dots and bars over axes, with one legend."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Self
 
 from grace_store.artifacts.pictures.svg import LINE, MUTED, Drawing, Key, element, svg_document, text, text_width, tip
 
@@ -56,7 +54,7 @@ class Axis:
     """Where a dashed line crosses the panel."""
 
     @classmethod
-    def of_names(cls, names: Sequence[str]) -> Axis:
+    def of_names(cls, names: Sequence[str]) -> Self:
         """Return a vertical axis that has names at 0, 1, 2, ... from the top."""
         return cls(ticks=list(enumerate(names)), limits=(len(names) - 0.5, -0.5))
 
@@ -98,7 +96,7 @@ class _Scale:
     ticks: Sequence[tuple[float, str]]
 
     @classmethod
-    def of(cls, axis: Axis, values: Sequence[float], start: float, stop: float) -> _Scale:
+    def of(cls, axis: Axis, values: Sequence[float], start: float, stop: float) -> Self:
         values = values if axis.guide is None else [*values, axis.guide]
         low, high = axis.limits or _with_room(values)
         is_whole = all(value == math.floor(value) for value in values)
@@ -137,7 +135,7 @@ class _Plot:
     y: _Scale
 
     @classmethod
-    def of(cls, panel: Panel, colours: Mapping[str, str], top: float) -> _Plot:
+    def of(cls, panel: Panel, colours: Mapping[str, str], top: float) -> Self:
         series = [Series(each.name, _finite(each.points), each.look) for each in panel.series]
         marks = _finite(panel.marks)
         points = [*marks, *(point for each in series for point in each.points)]

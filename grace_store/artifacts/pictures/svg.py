@@ -1,7 +1,5 @@
 """The frame of every picture: title, legend, what is drawn side by side, note; and SVG elements, with text escaped."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass

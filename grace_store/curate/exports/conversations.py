@@ -1,9 +1,4 @@
-"""Samples as conversations, which most trainers read. Knows samples, no stores and no datasets.
-
-Both take messages with one ``<image>`` in the text for each image; the images themselves are named beside them.
-"""
-
-from __future__ import annotations
+"""Samples as conversations: messages with one ``<image>`` in the text for each image, and the names of the images."""
 
 import base64
 import binascii
@@ -31,21 +26,12 @@ _SHOWN_CHARS = 60
 
 def conversation(sample: Sample, image_name: ImageName) -> dict[str, Any]:
     """Return a sample as {"id", "messages", "images"}, its images where they stood in the conversation."""
-    messages = [
-        {
-            "role": turn.role,
-            "content": "".join(part if isinstance(part, str) else PLACEHOLDER for part in turn.parts),
-        }
-        for turn in sample.turns
-    ]
+    messages = []
+    for turn in sample.turns:
+        content = "".join(part if isinstance(part, str) else PLACEHOLDER for part in turn.parts)
+        messages.append({"role": turn.role, "content": content})
     messages.append({"role": "assistant", "content": sample.response})
     return {"id": sample.sample_id, "messages": messages, "images": [image_name(image) for image in sample.images]}
-
-
-def has_stray_placeholder(record: dict[str, Any]) -> bool:
-    """Return whether the texts say ``<image>`` more often than there are images, which trainers stumble over."""
-    num_said: int = sum(message["content"].count(PLACEHOLDER) for message in record["messages"])
-    return num_said != len(record["images"])
 
 
 class ImageNames:
@@ -91,9 +77,9 @@ def _data_url_bytes(url: str) -> bytes:
 
 
 def write_conversations(chosen: ChosenRecords, exported: Exported, stray: str = "") -> int:
-    """Write the chosen samples as conversations, note what a trainer may stumble over, and return how many have images.
+    """Write the chosen samples as conversations, note what may trip a trainer, and return how many have images.
 
-    stray says what the trainer does with a text that says <image> without there being one.
+    stray says what the trainer does with a text that says <image> more often than there are images.
     """
     out = exported.out
     names = ImageNames(chosen.image_folder, out.with_name(f"{out.stem}-images"))
@@ -104,7 +90,8 @@ def write_conversations(chosen: ChosenRecords, exported: Exported, stray: str = 
         for _, sample in chosen.samples():
             record = conversation(sample, names)
             num_with_images += bool(record["images"])
-            num_stray += has_stray_placeholder(record)
+            num_said = sum(message["content"].count(PLACEHOLDER) for message in record["messages"])
+            num_stray += num_said != len(record["images"])
             yield json.dumps(record, ensure_ascii=False).encode()
 
     write_lines(out, lines())

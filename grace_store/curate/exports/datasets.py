@@ -1,7 +1,5 @@
 """A folder as ``datasets.save_to_disk`` makes it, written with pyarrow alone."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import itertools
@@ -128,4 +126,4 @@ def _fingerprint(plan_sha256: str) -> str:
     return plan_sha256[:16]
 
 
-EXPORT = Export(about="a folder as Hugging Face datasets saves it", write=_write)
+EXPORT = Export(write=_write)

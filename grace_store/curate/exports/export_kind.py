@@ -1,7 +1,4 @@
-"""What a kind of export is, and the chosen records that it writes. The extension point of exports.
-
-A new kind is a module with one ``Export`` called EXPORT, and its name in ``exports/__init__``.
-"""
+"""What a kind of export is (a module with one ``Export`` called EXPORT), and the chosen records that it writes."""
 
 from __future__ import annotations
 
@@ -44,9 +41,7 @@ class Exported:
 class Export:
     """One way of writing a subset."""
 
-    about: str
-    """What is written, in a line; shown in --help."""
-    write: Callable[[ChosenRecords, Exported], None]
+    write: Callable[[ChosenRecords, Exported], object]
     needs_dataset: bool = True
     """Whether records are read; what does without is written from the table alone."""
     also_writes: Sequence[str] = ()
@@ -57,7 +52,6 @@ class ChosenRecords:
     """The chosen records, read one at a time in the order of the dataset."""
 
     def __init__(self, subset: Subset, store: Store | None, dataset: Dataset | None, images: str | None = None) -> None:
-        """Take store and dataset, unless the export does without."""
         self.subset = subset
         self._store = store
         self._dataset = dataset

@@ -1,12 +1,9 @@
 """The chosen samples' ids, one a line."""
 
-from __future__ import annotations
-
 from grace_store.base.files import write_lines
 from grace_store.curate.exports.export_kind import Export
 
 EXPORT = Export(
-    about="the samples' ids, one a line",
     write=lambda chosen, exported: write_lines(exported.out, (text.encode() for text in chosen.subset.sample_id)),
     needs_dataset=False,
 )

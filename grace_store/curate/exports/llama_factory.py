@@ -1,7 +1,5 @@
 """Conversations as LLaMA-Factory reads them, and their entry in the dataset_info.json beside them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -42,18 +40,8 @@ def _dataset_entry(out: Path, *, has_images: bool) -> dict[str, Any]:
         "file_name": out.name,
         "formatting": "sharegpt",
         "columns": {"messages": "messages"} | ({"images": "images"} if has_images else {}),
-        "tags": {
-            "role_tag": "role",
-            "content_tag": "content",
-            "user_tag": "user",
-            "assistant_tag": "assistant",
-            "system_tag": "system",
-        },
+        "tags": {f"{name}_tag": name for name in ("role", "content", "user", "assistant", "system")},
     }
 
 
-EXPORT = Export(
-    about="messages and images as LLaMA-Factory reads them, registered in dataset_info.json",
-    write=_write,
-    also_writes=(DATASET_INFO,),
-)
+EXPORT = Export(write=_write, also_writes=(DATASET_INFO,))

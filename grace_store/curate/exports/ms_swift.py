@@ -1,13 +1,6 @@
 """Conversations as ms-swift reads them: messages with one ``<image>`` for each image, and the images' paths."""
 
-from __future__ import annotations
-
 from grace_store.curate.exports.conversations import write_conversations
-from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
+from grace_store.curate.exports.export_kind import Export
 
-
-def _write(chosen: ChosenRecords, exported: Exported) -> None:
-    write_conversations(chosen, exported)
-
-
-EXPORT = Export(about="messages and images as ms-swift reads them", write=_write)
+EXPORT = Export(write=write_conversations)

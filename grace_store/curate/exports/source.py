@@ -1,6 +1,4 @@
-"""The chosen records byte for byte as they stood in the dataset."""
-
-from __future__ import annotations
+"""The chosen records byte for byte as they stood in the dataset: JSON lines or, if OUT ends in .json, an array."""
 
 from grace_store.base.files import write_array, write_lines
 from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
@@ -11,4 +9,4 @@ def _write(chosen: ChosenRecords, exported: Exported) -> None:
     (write_array if is_array else write_lines)(exported.out, chosen.raw(one_line=not is_array))
 
 
-EXPORT = Export(about="the records byte for byte: JSON lines or, if OUT ends in .json, an array", write=_write)
+EXPORT = Export(write=_write)

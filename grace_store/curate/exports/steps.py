@@ -1,7 +1,5 @@
 """The chosen records with the scores of their steps, and where in the response each step lies."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -11,11 +9,7 @@ import numpy as np
 from grace_store.artifacts.score_table import STEP_SCORES
 from grace_store.base.errors import DataError
 from grace_store.base.files import write_lines
-from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
-
-
-def _write(chosen: ChosenRecords, exported: Exported) -> None:
-    write_lines(exported.out, _with_scores(chosen))
+from grace_store.curate.exports.export_kind import ChosenRecords, Export
 
 
 def _with_scores(chosen: ChosenRecords) -> Iterator[bytes]:
@@ -50,4 +44,4 @@ def _number(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-EXPORT = Export(about="the records with the scores and places of their steps", write=_write)
+EXPORT = Export(write=lambda chosen, exported: write_lines(exported.out, _with_scores(chosen)))

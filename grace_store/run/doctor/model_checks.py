@@ -17,8 +17,7 @@ from grace_store.data.sample import Sample
 from grace_store.run.doctor.findings import DoctorJob, Finding, Seen, Verdict, num_chars
 from grace_store.run.model_door import Extractor, model_door
 from grace_store.store.storages import stored_form
-from grace_store.values.gram import pack
-from grace_store.values.methods.grace import score_block
+from grace_store.values.methods.grace import score_grams
 from grace_store.values.score_spec import ScoreSpec
 
 NUM_TRIAL, TRIAL_CHARS = 8, 16_000
@@ -156,11 +155,7 @@ def _in_groups(extractor: Extractor, samples: Sequence[Sample], group: int) -> t
 def _values(samples: Sequence[Sample], vectors: Vectors, num_tokens: Sequence[Int32Array]) -> FloatArray:
     stops = np.cumsum([sample.num_segments for sample in samples])
     parts = [rows.astype(np.float64) for rows in np.split(vectors, stops[:-1])]
-    scored = [
-        score_block(pack((rows @ rows.T)[None]), tokens[None], ScoreSpec()).value[0]
-        for rows, tokens in zip(parts, num_tokens, strict=True)
-    ]
-    return np.array(scored)
+    return score_grams([rows @ rows.T for rows in parts], num_tokens, ScoreSpec()).value
 
 
 def examine_storage(job: DoctorJob, seen: Seen) -> Finding | None:

@@ -1,7 +1,5 @@
 """Ways of scoring by name: each is a module here with one ``Method``."""
 
-from __future__ import annotations
-
 from grace_store.base.registry import Registry
 from grace_store.values.methods.method import Method
 

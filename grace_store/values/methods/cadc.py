@@ -12,17 +12,15 @@ A budget is shared evenly by the capabilities, the largest Inf(z, cap(z)) first 
 of |G_m(z)|^2 over the checkpoints is the order for training in stages; it changes nothing of what is chosen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.values.directions import unit_vectors
-from grace_store.values.methods.influence_spec import InfluenceSpec
 from grace_store.values.methods.less import strongest
 from grace_store.values.methods.method import InfluenceMethod, Influences, Valued
+from grace_store.values.methods.method_spec import InfluenceSpec
 
 
 def trajectories(means: FloatArray, weights: Sequence[float]) -> FloatArray:
@@ -77,9 +75,7 @@ def _values(_: InfluenceSpec, found: Influences) -> Valued:
 METHOD = InfluenceMethod(
     name="cadc",
     about="the most influence on each capability of --targets, in equal numbers; a reconstruction",
-    spec=InfluenceSpec,
     settings=("join_cosine", "seed"),
-    reads="gradients",
     columns={"influence": "list<float32>", "capability": "int32", "stage": "float64"},
     is_reconstruction=True,
     values=_values,

@@ -5,10 +5,9 @@ V is affine in alpha, so one pass over the Grams gives the values for every alph
 of a_k / K and h_k / K. Scoring goes the same way, so that a score and a sweep agree to the last bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -16,27 +15,11 @@ from grace_store.base.arrays import BoolArray, FlagArray, FloatArray, IntArray, 
 from grace_store.values.aggregation import aggregate, parse_aggregation
 from grace_store.values.alignment import Cosines, Target, history_cosines, target_cosines
 from grace_store.values.flags import Flag
-from grace_store.values.gram import num_entries, offsets_of
+from grace_store.values.gram import offsets_of, pack
 from grace_store.values.gram_columns import Block, GramColumns
 from grace_store.values.history import History
 from grace_store.values.methods.method import Method
 from grace_store.values.score_spec import ScoreSpec, check_alpha
-
-
-@dataclass(frozen=True, slots=True)
-class BlockScores:
-    """The scores of n samples with K steps each. What is not defined is NaN."""
-
-    step_score: FloatArray
-    """(n, K)"""
-    answer_alignment: FloatArray
-    """(n, K)"""
-    history_alignment: FloatArray
-    """(n, K), the first column NaN."""
-    value: FloatArray
-    """(n,)"""
-    flags: FlagArray
-    """(n,), bits of Flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +38,7 @@ class RaggedScores:
     """(n + 1,), from 0 to the number of steps."""
 
     @classmethod
-    def empty(cls, num_steps: Numbers) -> RaggedScores:
+    def empty(cls, num_steps: Numbers) -> Self:
         """Make room for scores, all still to be written."""
         offsets = offsets_of(num_steps)
         steps = (np.empty(int(offsets[-1])) for _ in range(3))
@@ -77,7 +60,7 @@ class AlignmentMeans:
     """(histories, n), bits of Flag."""
 
     @classmethod
-    def empty(cls, num_samples: int, num_histories: int) -> AlignmentMeans:
+    def empty(cls, num_samples: int, num_histories: int) -> Self:
         """Make room for means, all still to be written."""
         shape = (num_histories, num_samples)
         return cls(np.empty(num_samples), np.empty(num_samples), np.empty(shape), np.empty(shape, dtype=np.uint8))
@@ -86,19 +69,9 @@ class AlignmentMeans:
         """Return the values (n,) for the history with that index and one alpha."""
         return _balance(self.first, self.answer, self.history[history], check_alpha(alpha))
 
-    def values(self, alphas: Sequence[float]) -> FloatArray:
-        """Return the values for every history and alpha, (histories, alphas, n)."""
-        values = np.empty((len(self.history), len(alphas), len(self.first)))
-        for index, alpha in enumerate(map(check_alpha, alphas)):
-            values[:, index] = _balance(self.first, self.answer, self.history, alpha)
-        return values
-
 
 def _balance(first: FloatArray, answer: FloatArray, history: FloatArray, alpha: float) -> FloatArray:
     return (first + alpha * answer) + (1.0 - alpha) * history
-
-
-# ---------------------------------------------------------------- one pass over Grams
 
 
 def alignment_means(
@@ -164,6 +137,17 @@ def score_ragged(
     return scores
 
 
+def score_grams(grams: Sequence[FloatArray], num_tokens: Sequence[Numbers], spec: ScoreSpec) -> RaggedScores:
+    """Score samples from their full Grams, each (K + 1, K + 1), and their segments' token counts.
+
+    >>> score_grams([np.array([[4.0, 3.0], [3.0, 9.0]])], [np.array([5, 2])], ScoreSpec()).answer_alignment
+    array([0.5])
+    """
+    num_steps = np.array([len(gram) - 1 for gram in grams], dtype=np.int64)
+    packed = np.concatenate([pack(gram[None])[0] for gram in grams])
+    return score_ragged(num_steps, packed, np.concatenate(list(num_tokens)), spec)
+
+
 def _blot_out(scores: RaggedScores, sample: BoolArray) -> None:
     step = np.repeat(sample, np.diff(scores.offsets))
     for found in (scores.step_score, scores.answer_alignment, scores.history_alignment):
@@ -197,52 +181,6 @@ def _values(gram: GramColumns, answer: Cosines, past: Cosines, step_score: Float
         return _balance(*_answer_means(gram, answer), _history_mean(gram, past), spec.alpha)
     first = 1 if spec.without_answer else 0
     return aggregate(step_score[first:], gram.num_steps - first, gram.step_tokens[first:], aggregation)
-
-
-# ---------------------------------------------------------------- equally many steps
-
-
-def score_block(
-    packed: Numbers, num_tokens: Numbers, spec: ScoreSpec, *, custom_history: History | None = None
-) -> BlockScores:
-    """Score samples with equally many steps: packed is (n, m(m+1)/2), num_tokens (n, m), the answer last.
-
-    >>> scores = score_block(np.array([[4.0, 2.0, 4.0, 1.0, 3.0, 4.0]]), np.ones((1, 3)), ScoreSpec(alpha=0.5))
-    >>> scores.step_score, scores.value
-    (array([[0.25 , 0.625]]), array([0.4375]))
-    """
-    shape, num_steps = _block_shape(packed, num_tokens)
-    found = score_ragged(num_steps, packed.ravel(), num_tokens.ravel(), spec, custom_history=custom_history)
-    return BlockScores(
-        found.step_score.reshape(shape),
-        found.answer_alignment.reshape(shape),
-        found.history_alignment.reshape(shape),
-        found.value,
-        found.flags,
-    )
-
-
-def values_for_alphas(
-    packed: Numbers, num_tokens: Numbers, history: History, target: Target, alphas: Sequence[float]
-) -> FloatArray:
-    """Return the values for every alpha, (alphas, n), of samples with equally many steps.
-
-    >>> packed = np.array([[4.0, 2.0, 4.0, 1.0, 3.0, 4.0]])
-    >>> values_for_alphas(packed, np.ones((1, 3)), "uniform", "answer", [0.0, 1.0])
-    array([[0.375],
-           [0.5  ]])
-    """
-    _, num_steps = _block_shape(packed, num_tokens)
-    means = alignment_means(num_steps, packed.ravel(), num_tokens.ravel(), [history], target)
-    values: FloatArray = means.values(alphas)[0]
-    return values
-
-
-def _block_shape(packed: Numbers, num_tokens: Numbers) -> tuple[tuple[int, int], IntArray]:
-    num_samples, num_segments = num_tokens.shape
-    if packed.shape != (num_samples, num_entries(num_segments)):
-        raise ValueError(f"Grams of shape {packed.shape} do not fit token counts of shape {num_tokens.shape}")
-    return (num_samples, num_segments - 1), np.full(num_samples, num_segments - 1)
 
 
 METHOD = Method(

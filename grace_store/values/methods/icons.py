@@ -7,14 +7,12 @@ value = votes + mean over k of rank_k / N, the ranks from 0. That mean is below 
 Percentiles and ranks are of all samples, so the influences of all must be in memory: N J float32, 4 bytes for each.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
 from grace_store.values.length_bias import mean_ranks
-from grace_store.values.methods.influence_spec import InfluenceSpec
 from grace_store.values.methods.method import InfluenceMethod, Influences, Valued
+from grace_store.values.methods.method_spec import InfluenceSpec
 
 
 def vote_thresholds(influence: Numbers, vote_percent: float) -> FloatArray:
@@ -61,15 +59,6 @@ def mean_rank_shares(influence: Numbers) -> FloatArray:
     return shares
 
 
-def icons_values(votes: IntArray, rank_shares: FloatArray) -> FloatArray:
-    """Return votes with ties broken by rank shares in [0, 1).
-
-    >>> icons_values(np.array([2, 2, 1]), np.array([0.25, 0.5, 0.75]))
-    array([2.25, 2.5 , 1.75])
-    """
-    return votes + rank_shares
-
-
 def _usable(influence: Numbers) -> BoolArray:
     return np.asarray(np.isfinite(influence).all(axis=1))
 
@@ -77,16 +66,13 @@ def _usable(influence: Numbers) -> BoolArray:
 def _values(spec: InfluenceSpec, found: Influences) -> Valued:
     thresholds = vote_thresholds(found.influence, spec.vote_percent)
     votes = count_votes(found.influence, thresholds)
-    value = icons_values(votes, mean_rank_shares(found.influence))
-    return Valued(value=value, columns={"votes": votes}, thresholds=thresholds)
+    return Valued(value=votes + mean_rank_shares(found.influence), columns={"votes": votes}, thresholds=thresholds)
 
 
 METHOD = InfluenceMethod(
     name="icons",
     about="the most votes of the subtasks of --targets",
-    spec=InfluenceSpec,
     settings=("vote_percent",),
-    reads="gradients",
     columns={"influence": "list<float32>", "votes": "int32"},
     values=_values,
     needs_whole_pool=True,

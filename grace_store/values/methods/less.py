@@ -4,12 +4,9 @@ S[z, v] = sum_i w_i cos(G_i(z), g_i(v)) over checkpoints i, and Inf(z) = max ove
 S[z, v]. The mean is what ``directions`` makes; what remains is the maximum.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, Numbers
-from grace_store.values.methods.influence_spec import InfluenceSpec
 from grace_store.values.methods.method import InfluenceMethod, Valued
 
 
@@ -26,8 +23,6 @@ def strongest(influence: Numbers) -> FloatArray:
 METHOD = InfluenceMethod(
     name="less",
     about="the most influence on the subtask of --targets that a sample helps most",
-    spec=InfluenceSpec,
-    reads="gradients",
     columns={"influence": "list<float32>"},
     values=lambda _, found: Valued(value=strongest(found.influence)),
 )

@@ -1,12 +1,9 @@
 """Loss: the responses that the model finds hardest."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, Numbers
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
-from grace_store.values.methods.longest import sum_by_sample
+from grace_store.values.gram import sum_by_sample
 from grace_store.values.methods.method import Heuristic
 
 
@@ -16,16 +13,14 @@ def loss_values(num_parts: Numbers, num_tokens: Numbers, loss: Numbers) -> Float
     >>> loss_values(np.array([2]), np.array([3, 1]), np.array([1.0, 5.0]))
     array([2.])
     """
-    counts = num_tokens.astype(np.float64)
-    total = sum_by_sample(num_parts, counts)
-    weighted = sum_by_sample(num_parts, counts * loss.astype(np.float64))
+    total = sum_by_sample(num_parts, num_tokens)
+    weighted = sum_by_sample(num_parts, num_tokens * loss.astype(np.float64))
     return np.divide(weighted, total, out=np.full_like(total, np.nan), where=total > 0)
 
 
 METHOD = Heuristic(
     name="loss",
     about="the largest mean loss of the response's tokens",
-    spec=HeuristicSpec,
     reads="losses",
     values=lambda _, samples: loss_values(samples.num_parts, samples.num_tokens, samples.loss),
 )

@@ -4,14 +4,12 @@ A new method is a module with one ``Method`` called METHOD, and its name in ``me
 vectors is a ``Heuristic``, one that looks at a target set an ``InfluenceMethod``: for both, scoring itself is there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from grace_store.base.arrays import Array, FloatArray, Numbers
-from grace_store.values.methods.method_spec import MethodSpec
+from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec, MethodSpec
 
 Reads = Literal["plan", "tokens", "losses", "grams", "gradients"]
 """What of a store a method looks at. Plan and tokens take no model to make."""
@@ -59,6 +57,7 @@ class Responses:
 class Heuristic(Method):
     """A method that needs no vectors."""
 
+    spec: type[MethodSpec] = HeuristicSpec
     values: Callable[[Any, Responses], FloatArray]
     """From its spec and samples to their values, (n,)."""
 
@@ -88,6 +87,8 @@ class Valued:
 class InfluenceMethod(Method):
     """A method that scores by the influence on a target set."""
 
+    spec: type[MethodSpec] = InfluenceSpec
+    reads: Reads = "gradients"
     values: Callable[[Any, Influences], Valued]
     needs_whole_pool: bool = False
     """Whether a value depends on the influences of all samples, which are held in memory then."""

@@ -1,10 +1,8 @@
-"""What the settings of every method share: its name, and that none of them is ignored."""
+"""The settings of methods: none of them is ignored."""
 
-from __future__ import annotations
+from typing import Annotated, Any, Self
 
-from typing import Any, Self
-
-from pydantic import model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import Settings
@@ -29,6 +27,36 @@ class MethodSpec(Settings):
                 option = name.replace("_", "-")
                 raise SettingError(f"method {self.method} has no use for --{option}, so {given:g} would be ignored")
         return self
+
+
+class HeuristicSpec(MethodSpec):
+    """The settings of methods that need no vectors."""
+
+    seed: int = Field(default=0, ge=0, lt=2**64)
+    """Seed of the values of the method random."""
+
+
+def _percent(value: float) -> float:
+    if not 0 < value <= 100:
+        raise SettingError(f"--vote-percent {value:g} is not above 0 and at most 100")
+    return value
+
+
+def _cosine(value: float) -> float:
+    if not -1 <= value <= 1:
+        raise SettingError(f"--join-cosine {value:g} is not between -1 and 1")
+    return value
+
+
+class InfluenceSpec(MethodSpec):
+    """The settings of methods that score by the influence on a target set."""
+
+    vote_percent: Annotated[float, AfterValidator(_percent)] = 20.0
+    """With the method icons, percentage of the samples that each subtask votes for, the most influential first."""
+    join_cosine: Annotated[float, AfterValidator(_cosine)] = 0.5
+    """With the method cadc, join subtasks whose gradients' trajectories have at least this cosine."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Seed of the methods random (its values) and cadc (its clustering)."""
 
 
 def parse_spec(settings: dict[str, Any]) -> MethodSpec:

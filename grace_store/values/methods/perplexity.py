@@ -1,11 +1,8 @@
 """Perplexity: the same order as loss, on another scale."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from grace_store.base.arrays import FloatArray, Numbers
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
 from grace_store.values.methods.loss import loss_values
 from grace_store.values.methods.method import Heuristic
 
@@ -19,7 +16,6 @@ def perplexity_values(num_parts: Numbers, num_tokens: Numbers, loss: Numbers) ->
 METHOD = Heuristic(
     name="perplexity",
     about="the largest perplexity of the response",
-    spec=HeuristicSpec,
     reads="losses",
     values=lambda _, samples: perplexity_values(samples.num_parts, samples.num_tokens, samples.loss),
 )

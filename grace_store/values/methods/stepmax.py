@@ -1,16 +1,9 @@
 """Stepmax: the traces with the most steps."""
 
-from __future__ import annotations
-
 import numpy as np
 
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
 from grace_store.values.methods.method import Heuristic
 
 METHOD = Heuristic(
-    name="stepmax",
-    about="the most steps",
-    spec=HeuristicSpec,
-    reads="plan",
-    values=lambda _, samples: samples.num_steps.astype(np.float64),
+    name="stepmax", about="the most steps", reads="plan", values=lambda _, samples: samples.num_steps.astype(np.float64)
 )

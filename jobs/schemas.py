@@ -1,6 +1,6 @@
 """The JSON Schemas of all documents, of stores and beside results, made from the models that write them.
 
-Run ``python -m grace_store.artifacts.schemas schemas`` after a change of a model; a test keeps the files equal.
+Run ``python -m jobs.schemas schemas`` after a change of a model; a test keeps the files equal.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from grace_store.artifacts.diversity_document import Diversity
-from grace_store.artifacts.fidelity_document import FidelityDocument
+from grace_store.artifacts.measures import Diversity, FidelityDocument
 from grace_store.artifacts.notes import DuplicatesNote, ScoresNote, SubsetNote, SweepNote
 from grace_store.base.documents import FIRST_VERSION, VERSION, Document
 from grace_store.base.metadata import Commit, Completion, Plan, Signal
@@ -139,7 +138,7 @@ def _method_specs() -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
-        sys.stderr.write("usage: python -m grace_store.artifacts.schemas FOLDER\n")
+        sys.stderr.write("usage: python -m jobs.schemas FOLDER\n")
         return 2
     folder = Path(arguments[0])
     folder.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,7 @@ import pytest
 
 from grace_store.base.errors import SettingError
 from grace_store.curate.score import score
-from grace_store.curate.select import rank_samples
-from grace_store.curate.subset_sizes import SubsetSizes, subset_paths
+from grace_store.curate.select import SubsetSizes, rank_samples, subset_paths
 from tests.scored_stores import known_store
 
 

@@ -16,7 +16,6 @@ import pytest
 import grace_store.artifacts
 import grace_store.model.lora.recipe
 from grace_store.artifacts.notes import StoreNote
-from grace_store.artifacts.schemas import NOTES, kind_of, note_schema
 from grace_store.base.documents import FIRST_VERSION, METADATA_KEY, VERSION, Document, write_document
 from grace_store.curate.diversity import DiversityRequest, diversity
 from grace_store.curate.duplicates import DuplicatesRequest, duplicates
@@ -27,7 +26,8 @@ from grace_store.curate.sweep import sweep
 from grace_store.curate.targets import Targets
 from grace_store.curate.trade_curve import TradeSpec
 from grace_store.values.grid import Grid, SweepSpec
-from grace_store.values.methods.heuristic_spec import HeuristicSpec
+from grace_store.values.methods.method_spec import HeuristicSpec
+from jobs.schemas import NOTES, kind_of, note_schema
 from tests.example_notes import EXAMPLES
 from tests.format_page import TEXT, names_in, table
 from tests.influence_stores import CADC, CHECKPOINTS, ICONS, LESS, fill, make_pool, make_targets

@@ -9,7 +9,7 @@ import pytest
 
 from grace_store.base.errors import DataError
 from grace_store.curate.benchmark_results import Entry, Results, read_results
-from grace_store.curate.relative_average import relative_average
+from grace_store.curate.evaluate import relative_average
 from tests.benchmark_files import paper_table
 
 PAPER = {
