@@ -18,7 +18,7 @@ from numcodecs import zstd
 from grace_store.base.arrays import Array
 from grace_store.base.errors import Corrupt
 from grace_store.store import keys, layout
-from grace_store.store.zstd_frame import unzstd_frame
+from grace_store.store.zstd_frame import unpacked_size
 from grace_store.store.sealed import BODY, from_bytes, sealed_body
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def _decoded(raw: bytes, spec: layout.ArraySpec) -> Array:
 def _unpack(raw: bytes, out: Array) -> None:
     """Fill an array with all that a chunk holds, and never make more room than that."""
     body = _checked(raw)
-    if unzstd_frame(body) != out.nbytes:
-        raise ValueError(f"it holds {unzstd_frame(body)} bytes instead of {out.nbytes}")
+    if unpacked_size(body) != out.nbytes:
+        raise ValueError(f"it holds {unpacked_size(body)} bytes instead of {out.nbytes}")
     zstd.decompress(body, out)
 
 

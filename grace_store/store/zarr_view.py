@@ -10,7 +10,7 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Sto
 from zarr.core.buffer import Buffer, BufferPrototype
 
 from grace_store.base.errors import Corrupt
-from grace_store.store.zstd_frame import is_zstd, unzstd_frame
+from grace_store.store.zstd_frame import is_zstd, unpacked_size
 
 if TYPE_CHECKING:
     from grace_store.store.backend import Backend
@@ -55,8 +55,8 @@ class ZarrView(Store):
 
     def _refuse_bomb(self, key: str, value: bytes) -> None:
         """Raise Corrupt for a chunk that zarr would unpack to more than any of ours: nobody can tell zarr how much."""
-        if is_zstd(value) and (unzstd_frame(value) is None or (unpacked_size(value) or 0) > MAX_UNPACKED_BYTES):
-            raise Corrupt(f"{self._backend.location}: {key} unpacks to {unzstd_frame(value) or 'unknown'} bytes.")
+        if is_zstd(value) and (unpacked_size(value) is None or (unpacked_size(value) or 0) > MAX_UNPACKED_BYTES):
+            raise Corrupt(f"{self._backend.location}: {key} unpacks to {unpacked_size(value) or 'unknown'} bytes.")
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]

@@ -9,7 +9,7 @@ def is_zstd(raw: bytes) -> bool:
     return raw[:4] == _MAGIC
 
 
-def unzstd_frame(frame: bytes) -> int | None:
+def unpacked_size(frame: bytes) -> int | None:
     """Return the size that a frame declares; None if it declares none, as ours always do, or is no frame."""
     if not is_zstd(frame) or len(frame) < 5:
         return None
