@@ -200,7 +200,7 @@ def found_format(dataset: Dataset, head: Sequence[Record]) -> str:
         except Unusable as why:
             verdicts.append(why)
     if not parsed:
-        looked_at = f"none of the first {counted(len(head), 'record')} can be read, so their format is not known"
+        looked_at = f"none of {counted(len(head), 'record')} looked at can be read, so the format is not known"
         first = f"The first: {verdicts[0]}. One JSON object a line, in UTF-8, is wanted."
         raise UnknownFormat(f"{names}: {looked_at}. {first}")
     try:
