@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from grace_store.base.errors import Interrupted, SettingError
+from grace_store.base.errors import GraceStoreError, Interrupted, SettingError, StorageError
 from grace_store.base.events import Event, Finished, Listener, Note, Started, Warned, ignore
 from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions, wishes_in
 from grace_store.base.text import counted
@@ -140,8 +140,11 @@ def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener
             worker_job = _worker_job(job, view, model, dataset, lease, units[len(units) // 2])
             try:
                 ENGINES[job.engine.name].run(Work(units, worker_job, view, dataset, job.engine, listener, stop, lease))
-            finally:
-                lease.confirm()  # however it ended: that the lock or the store is gone is what must be told
+            except (GraceStoreError, OSError) as error:
+                if not isinstance(error, StorageError):
+                    lease.confirm()  # that the lock or the store is gone is what must be told
+                raise
+            lease.confirm()
         if stop.is_set() and missing_units(view, job.shard):
             done = f"{len(view.committed_units())} of {counted(store.plan.num_units, 'unit')} are committed"
             raise Interrupted(f"Stopped. {done}; run the same command again to go on from there.")
