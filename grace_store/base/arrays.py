@@ -1,7 +1,5 @@
 """Names for the arrays that signatures speak of, each written once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A process that another one started: it must not outlive its parent."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

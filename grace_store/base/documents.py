@@ -4,8 +4,6 @@ Each is a JSON object with a kind and a version, beside a file, in the metadata 
 own. One that another program, another release or a mistake changed is refused with the reason.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -25,8 +25,6 @@
 ``Unusable``, in ``states``, stands apart: it is the verdict on one record, no failure, and never leaves the job.
 """
 
-from __future__ import annotations
-
 
 class GraceStoreError(Exception):
     """Base of all errors raised on purpose; its text is meant for the user."""

@@ -1,7 +1,5 @@
 """What a long job tells whoever listens: plain events, one callback. The core never draws anything."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Files and folders that appear whole or not at all: written beside their place under another name, then renamed."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Digests of files by content, remembered between runs. Knows nothing of what the files hold."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Documents in stores: the plan, a signal, a commit, the totals. To change one is to change schemas/FORMAT.md."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Things of one kind by name, where adding one is a module and its name in one list."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """What becomes of a record or sample: planned, done, or set aside with a reason. The words are part of the format."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

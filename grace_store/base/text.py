@@ -1,7 +1,5 @@
 """Values as text: amounts as people read them, and numbers as JSON has them. Knows nothing else."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

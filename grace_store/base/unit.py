@@ -1,7 +1,5 @@
 """What an extractor makes of one unit, in memory. Knows neither models nor the disk."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from grace_store.base.arrays import Float32Array, Int32Array

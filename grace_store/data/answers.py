@@ -1,7 +1,5 @@
 """Where a response's answer begins, to its end: from text to a place, or None if nothing follows the marker."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Files as streams of blocks: digested while they are read, decompressed in bounded memory. Knows no records."""
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from collections.abc import Generator, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Random access to what can only be read forwards: a few cursors, each somewhere in the file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 

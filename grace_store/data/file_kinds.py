@@ -6,8 +6,6 @@ parquet                       Parquet
 arrow                         Arrow IPC stream (Hugging Face ``save_to_disk``) or file
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which files a dataset is made of: paths given by the user, folders expanded, in a fixed order."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

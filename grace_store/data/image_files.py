@@ -9,8 +9,6 @@ image processors have it, unless somebody else's way to RGB is given. Verdicts n
 stores, which do not depend on where images lay.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

@@ -1,7 +1,5 @@
 """Images of a record, and where in the conversation they stand. Reads no image: that is the model's side."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A record: one row of the user's dataset, untouched. Knows nothing of what is in it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

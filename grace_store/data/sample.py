@@ -1,7 +1,5 @@
 """A sample: one record understood. Knows nothing of files, formats, tokens or models."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

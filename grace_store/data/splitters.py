@@ -6,8 +6,6 @@ but tags (``<think>``, ``</REASONING>``) is no step: an opening tag goes to what
 it closes.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache

@@ -10,8 +10,6 @@ Files may be a stranger's: structure and offsets are validated before any value 
 made into Python values at a time follows from how large the values that a file repeats may be.
 """
 
-from __future__ import annotations
-
 import base64
 import bisect
 import itertools

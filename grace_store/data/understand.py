@@ -1,7 +1,5 @@
 """Records to samples: which format, which parts, where the segments lie. Knows no files and no models."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Directions are clustered (spherical k-means), from a seed, and the numbers do no
 centroids are learnt by one, and labels are found in blocks of a fixed size, each by one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Communities of a graph, by Leiden's algorithm: the only importer of igraph and leidenalg."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ A link leads from a sample to another that it is similar to. The links are a max
 pairs (``forest``), so they give the groups at every threshold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -5,8 +5,6 @@ is then exactly the greedy one (select.diversity says why), for O(N c (m + log c
 memory for one cell's c x c similarities.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The points nearest to some queries, and the farthest, from vectors that come block by block. NumPy alone."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from grace_store.base.arrays import Float32Array, IntArray

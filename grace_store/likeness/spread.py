@@ -1,7 +1,5 @@
 """How far apart a subset's samples lie: Vendi score and distance to the nearest other. Knows vectors, no samples."""
 
-from __future__ import annotations
-
 import math
 
 import faiss

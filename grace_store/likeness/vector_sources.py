@@ -1,7 +1,5 @@
 """Where vectors to search come from, block by block, and the cosines of some pairs of them. NumPy alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Are an extractor's vectors the gradients of its whole model, and its images a trainer's? For a few samples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """Which accelerators are there. Asks torch, loads nothing."""
 
-from __future__ import annotations
-
 import torch
 
 

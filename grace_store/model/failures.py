@@ -1,7 +1,5 @@
 """What a failure says: that memory ran out, that the device is lost, or something about what was computed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The extractor of the proxy signal: units of samples in, segment vectors out."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

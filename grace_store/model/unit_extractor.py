@@ -1,7 +1,5 @@
 """Units through a device, batch by batch: what every extractor shares, whatever it makes of a batch."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from abc import ABC, abstractmethod

@@ -4,8 +4,6 @@ A block is one chunk of the plan's arrays, so every chunk of the store is read o
 number of samples. Never reads a vector.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar

@@ -1,7 +1,5 @@
 """A signal for other libraries: its samples as a pandas DataFrame, its decoded vectors as an xarray Dataset."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path

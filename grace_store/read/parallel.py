@@ -1,7 +1,5 @@
 """Work done on several things at a time, its results in order: on threads, or on the tasks of a cluster."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The dataset of a planned store: is it still the same, and the samples of one unit. Knows no model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Which signals of a store a user means, and how much each counts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Read the vectors of a unit, of its segments or of its samples, held against the commit; memory is that of a unit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The extraction job: plan if needed, open the signal, run what is missing, complete. The same call resumes."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

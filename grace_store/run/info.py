@@ -1,7 +1,5 @@
 """What a store was made from: its plan, and the document of each signal."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from grace_store.base.metadata import Plan, Signal

@@ -1,7 +1,5 @@
 """The one extension point of a job: what turns a unit's samples into signals. Knows no model library."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from typing import Any, Protocol, cast

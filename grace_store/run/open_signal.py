@@ -1,7 +1,5 @@
 """Open a signal for writing: create it, or make sure that this run would write the same numbers."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Sequence
 from importlib import metadata

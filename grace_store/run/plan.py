@@ -1,7 +1,5 @@
 """From files of records to a plan: scan, understand, freeze. Needs no model."""
 
-from __future__ import annotations
-
 import itertools
 import tempfile
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Mend a store: bring back its documents, redo bad units, delete strays. The same call resumes."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Understand the records of a dataset block by block, here or in several processes; their order stays."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

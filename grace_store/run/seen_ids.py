@@ -1,7 +1,5 @@
 """Which ids were seen before: exact for any number of ids, at 16 bytes each. Knows no records."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """How far a store is: counts that add up, from the plan and the commits alone."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Is the store what was written, and would the model write it again?"""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The recipe of a warm-up beside its checkpoints: frozen once, compared on resuming, and written to be replayed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Bytes by key at one location: the only code that writes to a store. Knows nothing of what the bytes mean."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

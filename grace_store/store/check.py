@@ -1,7 +1,5 @@
 """Find what is wrong with a store: missing, truncated, flipped, miscounted, foreign. Mends nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

@@ -18,8 +18,8 @@ from numcodecs import zstd
 from grace_store.base.arrays import Array
 from grace_store.base.errors import Corrupt
 from grace_store.store import keys, layout
-from grace_store.store.zstd_frame import unpacked_size
 from grace_store.store.sealed import BODY, from_bytes, sealed_body
+from grace_store.store.zstd_frame import unpacked_size
 
 if TYPE_CHECKING:
     from grace_store.store.array_group import ArrayGroup

@@ -1,7 +1,5 @@
 """Second copies of the plan and of each signal's document: nothing else could bring these back."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from grace_store.base.errors import Corrupt

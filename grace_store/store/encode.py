@@ -1,7 +1,5 @@
 """Arrays to chunk bytes: zarr encodes into memory, so that writing bytes is somebody else's single job."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

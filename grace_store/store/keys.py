@@ -1,7 +1,5 @@
 """Where everything lies in a store: the keys of groups, chunks and documents."""
 
-from __future__ import annotations
-
 import re
 
 from grace_store.base.errors import SettingError

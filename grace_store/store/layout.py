@@ -1,7 +1,5 @@
 """The arrays of a store: shapes, chunks, types. Pure functions of the plan; schemas/FORMAT.md in code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod

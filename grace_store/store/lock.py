@@ -7,8 +7,6 @@ dead (one that is behind makes it wait longer). A run that was only stopped or c
 starts, writes and commits a unit, and ends when another run has taken over or the store is gone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """JSON documents that carry the digest of their own content, so that a flipped bit cannot pass for data."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Add up commits one by one: what a completion says of a whole signal, and a status of the units so far."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Write signals: create one, fill its units, complete it. A commit is written last and says what was written."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import fields

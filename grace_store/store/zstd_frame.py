@@ -1,7 +1,5 @@
 """How much a zstd frame says it unpacks to, before anybody makes room for it (RFC 8878, section 3.1.1.1)."""
 
-from __future__ import annotations
-
 _MAGIC = bytes.fromhex("28b52ffd")
 
 

@@ -1,7 +1,5 @@
 """Record formats by name: each is a module here with one ``Format``."""
 
-from __future__ import annotations
-
 from grace_store.base.registry import Registry
 from grace_store.data.formats.trace import Format
 

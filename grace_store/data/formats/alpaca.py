@@ -1,7 +1,5 @@
 """LLaMA-Factory's alpaca format."""
 
-from __future__ import annotations
-
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.formats.trace import Fields, Format, Trace, has_text, text_field
 from grace_store.data.images import Draft, place_images, record_images

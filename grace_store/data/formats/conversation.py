@@ -3,8 +3,6 @@
 The last assistant turn is the response and everything before it the prompt; turns after it are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

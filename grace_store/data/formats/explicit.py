@@ -1,7 +1,5 @@
 """The explicit format: a prompt, a list of steps and an answer."""
 
-from __future__ import annotations
-
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.formats.conversation import read_turns
 from grace_store.data.formats.trace import Fields, Format, Trace, has_text, listed_trace, text_field, wrong_field

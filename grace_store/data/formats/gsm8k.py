@@ -1,7 +1,5 @@
 """GSM8K."""
 
-from __future__ import annotations
-
 from grace_store.base.states import Reason
 from grace_store.data.answers import hashes_answer
 from grace_store.data.formats.trace import Fields, Format, Trace, has_text, text_field

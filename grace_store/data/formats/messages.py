@@ -1,7 +1,5 @@
 """The messages format of ms-swift and OpenAI."""
 
-from __future__ import annotations
-
 from grace_store.data.formats.conversation import finish_conversation, holds_turns, read_turns
 from grace_store.data.formats.trace import Format
 

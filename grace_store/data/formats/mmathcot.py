@@ -1,7 +1,5 @@
 """MMathCoT-1M, the paper's dataset."""
 
-from __future__ import annotations
-
 from grace_store.base.states import Reason
 from grace_store.data.answers import dagger_answer
 from grace_store.data.formats.trace import Fields, Format, Trace, has_text, text_field

@@ -1,7 +1,5 @@
 """OpenR1-Math-220k."""
 
-from __future__ import annotations
-
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.answers import after_think, boxed_answer
 from grace_store.data.formats.conversation import finish_conversation, read_turns

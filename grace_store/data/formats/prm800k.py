@@ -1,7 +1,5 @@
 """PRM800K."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

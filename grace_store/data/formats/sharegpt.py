@@ -1,7 +1,5 @@
 """The ShareGPT format, which LLaMA-Factory and LLaVA-CoT-100k use too."""
 
-from __future__ import annotations
-
 from grace_store.data.formats.conversation import finish_conversation, holds_turns, read_turns
 from grace_store.data.formats.trace import Format
 

@@ -3,8 +3,6 @@
 A new format is a module with one ``Format`` called FORMAT, and its name in ``formats/__init__``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

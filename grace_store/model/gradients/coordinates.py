@@ -4,8 +4,6 @@ A parameter is called MODULE.lora_A or MODULE.lora_B as in the adapter's own fil
 by now. Its elements are coordinates of the gradient: parameters by name, each in C order (schemas/FORMAT.md).
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

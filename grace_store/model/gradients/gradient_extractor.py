@@ -1,7 +1,5 @@
 """The extractor of projected gradients: units of samples in, a vector for each sample or segment out."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (20
 whatever device, can be drawn again; nothing has to be kept.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import torch

@@ -4,8 +4,6 @@ Each entry of the matrix is a function of the seed and of its place alone, writt
 for every checkpoint, dataset, machine and device. Knows nothing of models.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol

@@ -6,8 +6,6 @@ gradient. Plain: one sample at a time, autograd through the model's own forward.
 give the same in a trial; the second is right for all.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which head a model gets: the closed form that a probe shows to be its own, or products of its own forward."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from typing import Any

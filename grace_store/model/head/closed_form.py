@@ -5,8 +5,6 @@ mean is taken in the vocabulary's space, block by block, and one product with W 
 nothing of texts, samples or batches.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

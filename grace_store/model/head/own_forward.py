@@ -4,8 +4,6 @@ Exact on whatever the model does between its last hidden state and its logits, a
 through the head. Knows nothing of texts, samples or batches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

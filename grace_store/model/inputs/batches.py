@@ -1,7 +1,5 @@
 """Which samples share a forward pass. A pure function of lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ texts that are made on the way against another, so that a template ends soon and
 conversation always in the same way.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sized

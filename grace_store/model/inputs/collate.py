@@ -1,7 +1,5 @@
 """From tokenised samples to the tensors of one forward pass. Knows nothing of models."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

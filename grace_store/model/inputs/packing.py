@@ -1,7 +1,5 @@
 """Positions of samples that lie end to end in one row. Knows nothing of batches or texts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

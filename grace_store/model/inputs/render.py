@@ -1,7 +1,5 @@
 """From a sample to the text the model reads, and where in it the response lies. Knows nothing of tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """From text to tokens, and which segment each token belongs to. Knows nothing of models or devices."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field

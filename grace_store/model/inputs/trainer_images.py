@@ -7,8 +7,6 @@
 Each was held against the trainer itself: jobs/trainers/record.py writes down what that makes of images of every kind.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple

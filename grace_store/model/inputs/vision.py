@@ -5,8 +5,6 @@ every token and those of the images. The processor puts many tokens where the te
 counted from the end, and its tokens are compared with those of the text as it was rendered.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ ms-swift writes the same layout, with one regular expression for target_modules 
 names and JSON only; knows neither torch nor peft.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from dataclasses import dataclass

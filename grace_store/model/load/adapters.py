@@ -4,8 +4,6 @@ Where an adapter goes is read from the names of its tensors; target_modules (a l
 ms-swift writes it) is how its maker came to them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import math

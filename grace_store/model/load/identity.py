@@ -1,7 +1,5 @@
 """Who a model is, by content: digests of its configuration, weights, tokenizer, chat template and processor."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

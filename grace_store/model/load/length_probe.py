@@ -5,8 +5,6 @@ NTK), and some remember it from call to call. Rotary modules are made to forget 
 differently are found, so that batches never mix them.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -4,8 +4,6 @@ Reads names, JSON and the headers of weights only, so that a damaged file or an 
 before anything is built; knows neither torch nor transformers.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """From a model folder to its processor for text and images: on PIL alone, and without videos."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import itertools

@@ -1,7 +1,5 @@
 """Does a model, as loaded, see images, and each sample only its own, padded or packed? Asked before any work."""
 
-from __future__ import annotations
-
 from io import BytesIO
 
 import torch

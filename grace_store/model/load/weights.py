@@ -1,7 +1,5 @@
 """From a model folder to a model in memory: offline, without foreign code or pickles, and quietly."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import logging

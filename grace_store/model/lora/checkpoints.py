@@ -11,8 +11,6 @@
 Each appears whole or not at all, and holds nothing that differs from run to run.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ base model's. Nothing is ever dropped out: the model stays in evaluation mode, a
 twice are the same twice.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import warnings

@@ -6,8 +6,6 @@
 Loss is the mean over the step's learnt tokens, before the step was taken.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

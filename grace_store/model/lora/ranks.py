@@ -1,7 +1,5 @@
 """Several processes as one: joining them, and adding up what each has. One process needs none of it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

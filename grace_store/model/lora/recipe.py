@@ -1,7 +1,5 @@
 """The settings of a warm-up, in the same two kinds as an extraction's, and the documents that it writes."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Annotated, ClassVar, Literal
 

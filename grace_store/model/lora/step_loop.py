@@ -6,8 +6,6 @@ adapter's gradients being a few megabytes, ranks need no DDP: each runs its shar
 makes their gradients whole. What is left is a short loop without random state, which can be saved to the bit.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time

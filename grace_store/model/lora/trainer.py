@@ -1,7 +1,5 @@
 """The door to training: from wishes to a whole WarmupSpec, and from a spec to a model that can be trained."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator, Sequence

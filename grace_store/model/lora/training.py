@@ -4,8 +4,6 @@ The loss of a step is the mean over all tokens that its samples learn, whichever
 number of devices and the size of a pass change the order of sums and nothing else.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """From samples to what a warm-up trains on: the extraction's very tokens and images, and which tokens are learnt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Looks and tries, and writes nothing: neither a plan nor a store, only files besi
 again at once. Every check ends in ok, warn or fail; a fail says what to change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from grace_store.base.errors import GraceStoreError

@@ -1,7 +1,5 @@
 """Can the records and their images be used?"""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing

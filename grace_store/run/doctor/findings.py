@@ -1,7 +1,5 @@
 """What doctor is asked, what its checks find, and what they learn for those after them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal

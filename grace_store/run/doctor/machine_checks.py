@@ -1,7 +1,5 @@
 """Does the store's place do what stores rely on, does all of it fit, and how long will it take?"""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Does the model load, take the samples, and give the gradients that it should?"""
 
-from __future__ import annotations
-
 import importlib
 from collections import Counter
 from collections.abc import Sequence

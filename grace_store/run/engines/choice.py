@@ -1,7 +1,5 @@
 """Which processes do the work: this one, one for each device, this one as a rank of many, or those of a cluster."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field

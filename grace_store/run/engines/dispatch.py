@@ -1,7 +1,5 @@
 """Which worker gets which unit, and what follows when one dies. Decisions only: knows no process and no cluster."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence

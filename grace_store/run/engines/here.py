@@ -1,7 +1,5 @@
 """The engine of this process alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from grace_store.base.events import Note

@@ -1,7 +1,5 @@
 """The engine of one process per device: starts workers, passes units to them, replaces dead ones."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

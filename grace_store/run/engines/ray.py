@@ -4,8 +4,6 @@ Actors open store, dataset and model by themselves and write units themselves; o
 messages pass through Ray. A unit written twice has the same bytes, so whatever is in doubt is done again.
 """
 
-from __future__ import annotations
-
 import platform
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Join a Ray cluster, or start one of this machine alone, without its chatter."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

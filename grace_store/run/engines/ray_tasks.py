@@ -1,7 +1,5 @@
 """Work on a store's blocks as tasks of a Ray cluster, in order; each opens the store, known by its location, there."""
 
-from __future__ import annotations
-
 import importlib
 import secrets
 import socket

@@ -1,7 +1,5 @@
 """One worker on a node of a Ray cluster: units and messages come and go by calls, which may fail and be repeated."""
 
-from __future__ import annotations
-
 import threading
 import traceback
 from collections.abc import Sequence

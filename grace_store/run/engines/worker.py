@@ -7,8 +7,6 @@
 Run as ``python -m grace_store.run.engines.worker`` by the process engine, never by people.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
