@@ -1,5 +1,7 @@
 """The arrays of one Zarr group, open for reading and held against what the plan implies. Knows no units."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Arrays to chunk bytes: zarr encodes into memory, so that writing bytes is somebody else's single job."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 
