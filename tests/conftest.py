@@ -12,15 +12,26 @@ from tests.mortal_backend import MortalBackend
 
 QUICK_ROOMS = ("base", "values", "likeness", "artifacts", "data", "store", "read", "layers", "format")
 """Rooms whose tests `make check` runs: they need no model, no browser and no cluster."""
+NOT_QUICK = ("test_store_check", "test_store_object_backend", "test_likeness_search", "test_likeness_clusters")
+"""Files of these rooms that take a third of their time."""
+
+
+def is_quick(path: Path) -> bool:
+    """Return whether the tests of a file need no model: by its name, or by the room of a module with examples."""
+    if path.parent.name == "tests":
+        return path.stem.removeprefix("test_").partition("_")[0] in QUICK_ROOMS and path.stem not in NOT_QUICK
+    return "grace_store" in path.parts and "model" not in path.parts
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the other files unread when only quick tests are wanted: to import them takes longer than to run these."""
+    only_quick = config.option.markexpr == "quick" and collection_path.suffix == ".py"
+    return True if only_quick and not is_quick(collection_path) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        room = item.path.stem.removeprefix("test_").partition("_")[0]
-        in_package = (
-            item.path.parent.name != "tests" and "grace_store" in item.path.parts and "tests" not in item.path.parts
-        )
-        if room in QUICK_ROOMS or (in_package and "model" not in item.path.parts):
+        if is_quick(item.path):
             item.add_marker("quick")
 
 

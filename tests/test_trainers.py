@@ -21,7 +21,7 @@ from grace_store.data.sample import ImageRef, Sample, Turn
 from grace_store.model.door import resolve_spec
 from grace_store.model.inputs.reading import ReadUnit, SampleReader
 from grace_store.model.inputs.trainer_images import TRAINERS, as_trainer
-from grace_store.model.load.weights import describe_model, load_described
+from grace_store.model.load.weights import describe_model, load
 from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
 from grace_store.model.lora.trainer import resolve_warmup
 from grace_store.model.lora.training_data import reading_spec
@@ -58,7 +58,7 @@ def read(folder):
         request = ExtractRequest(include_eos=model != "llava", max_length=10**5, images_as=images_as)
         spec = resolve_spec(str(path), request, RunOptions(device="cpu", threads=1))
         described = describe_model(str(path))
-        loaded = load_described(described, spec.dtype, spec.attention, "cpu", 1)
+        loaded = load(described, spec.dtype, spec.attention, "cpu", 1)
         return described.tokenizer, SampleReader(loaded, spec, loaded.identity.vocab_size, folder)
 
     def do(model: str, conversation: str, image: str | None = None, images_as: ImagesAs = "processor"):
