@@ -77,6 +77,7 @@ def assert_as_expected(samples, spec: ScoreSpec, **custom) -> None:
         np.testing.assert_allclose(scores.step_score[mine], expected.step_score, **close)
         np.testing.assert_allclose(scores.value[i], expected.value, **close)
         flags = (expected.zero_vector * Flag.ZERO_VECTOR) | (math.isnan(expected.value) * Flag.NO_VALUE)
+        flags |= expected.cancelling * Flag.CANCELLING
         assert scores.flags[i] == flags
 
 
@@ -151,6 +152,23 @@ def test_a_history_that_cancels_to_rounding_noise_is_the_zero_vector():
     scores = score_ragged(*flat([(vectors, np.ones(5, np.int32))]), ScoreSpec())
     assert scores.history_alignment[3] == 0.0
     assert scores.flags[0] == Flag.ZERO_VECTOR
+
+
+@pytest.mark.parametrize(("left", "is_flagged"), [(0.3, False), (0.01, True), (0.003, True)])
+def test_a_history_that_nearly_cancels_is_flagged_and_others_are_exact(left, is_flagged):
+    """What is left of |a| in |a + b| decides how many digits of float32 Grams count."""
+    rng = np.random.default_rng(5)
+    worst = 0.0
+    for _ in range(200):
+        one, rest, step, answer = rng.normal(size=(4, 64)).astype(np.float32)
+        rest *= left * np.linalg.norm(one) / np.linalg.norm(rest)
+        vectors = np.array([one, rest - one, step, answer], dtype=np.float32)
+        spec = ScoreSpec(history="uniform")
+        scores = score_ragged(*flat([(vectors, np.ones(4, np.int32))]), spec)
+        expected = brute_force(vectors, np.ones(4), spec)
+        worst = max(worst, abs(scores.history_alignment[2] - expected.history_alignment[2]))
+        assert bool(scores.flags[0] & Flag.CANCELLING) is is_flagged
+    assert worst < (0.1 if is_flagged else 3e-5)
 
 
 def test_cosines_never_leave_minus_one_to_one():

@@ -205,7 +205,8 @@ class ExtractSpec(Frozen):
     attention: Attention = "sdpa"
     """Attention kernel of the model."""
     storage: Storage = "int8"
-    """How vectors are stored. Grams, and so scores, are exact in all of these."""
+    """How vectors are stored. Grams, and so GRACE's scores, are exact in all of these; what reads vectors (LESS, ICONS,
+    CADC, duplicates, diversity) is as precise as they are."""
 
     @model_validator(mode="after")
     def _gradient_if_so_called(self) -> ExtractSpec:

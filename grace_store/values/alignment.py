@@ -2,7 +2,8 @@
 
 A reference (target or history) is a weighted sum r of vectors, so g.r and r.r are sums over the Gram. Where the
 vectors in it cancel, r.r is what float32 rounding left over: below RESOLUTION of the squared sum of their lengths
-the reference counts as the zero vector. A cosine with a zero vector is 0, and the sample is flagged.
+the reference counts as the zero vector. A cosine with a zero vector is 0, and the sample is flagged. Where they nearly
+cancel, below ROUGH of it, most digits of r.r are lost, and the sample is flagged too.
 """
 
 from dataclasses import dataclass
@@ -20,12 +21,16 @@ Target = Literal["answer", "trace", "suffix"]
 RESOLUTION = 2.0**-22
 """Four times the rounding of a float32 Gram: the least r.r, against (sum of w |g|)^2, that means anything."""
 
+ROUGH = 2.0**-10
+"""Of that sum, the r.r below which cosines are off by more than 3e-5, at the line of RESOLUTION by a tenth."""
+
 
 class Cosines(NamedTuple):
-    """Cosines of steps, (steps, n), 0 for steps a sample has not; and samples (n,) that met a zero vector."""
+    """Cosines of steps, (steps, n), 0 for steps a sample has not; and samples (n,) that met such vectors."""
 
     value: FloatArray
     met_zero: BoolArray
+    met_rough: BoolArray | Literal[False] = False
 
 
 @dataclass(slots=True)
@@ -44,10 +49,12 @@ class _Reference:
 
 def _cosines(gram: GramColumns, first: int, reference: _Reference) -> Cosines:
     """Return the cosines of the steps from the first on with their references."""
-    square = reference.square
-    zero = gram.step_length.zero[first:] | (square <= RESOLUTION * reference.length**2)
+    square, most = reference.square, reference.length**2
+    zero = gram.step_length.zero[first:] | (square <= RESOLUTION * most)
     zero |= square < TINY * reference.weight**2
-    return _divide(gram, reference.dot, gram.step_length.norm[first:] * np.sqrt(np.maximum(square, TINY)), zero)
+    rough = (square <= ROUGH * most) & ~zero & gram.present[first:]
+    cosines = _divide(gram, reference.dot, gram.step_length.norm[first:] * np.sqrt(np.maximum(square, TINY)), zero)
+    return cosines._replace(met_rough=np.logical_or.reduce(rough, axis=0)) if rough.any() else cosines
 
 
 def _divide(gram: GramColumns, dot: FloatArray, length: FloatArray, zero: BoolArray) -> Cosines:

@@ -14,6 +14,8 @@ class Flag(IntFlag):
     """The settings define no value for the sample, which is NaN: it has no step, or token, that they count."""
     MISSING_SIGNAL = 8
     """One of the signals scored together does not have the sample, so it has no value."""
+    CANCELLING = 16
+    """The vectors of a target or history nearly cancel: cosines with it are good to about 3 digits, not to 6."""
 
 
 def flag_names(flags: int) -> list[str]:

@@ -157,7 +157,9 @@ def _blot_out(scores: RaggedScores, sample: BoolArray) -> None:
 
 
 def _flags(answer: Cosines, past: Cosines) -> FlagArray:
-    return (answer.met_zero | past.met_zero)[1:] * np.uint8(Flag.ZERO_VECTOR)
+    flags = (answer.met_zero | past.met_zero) * np.uint8(Flag.ZERO_VECTOR)
+    flags |= (answer.met_rough | past.met_rough) * np.uint8(Flag.CANCELLING)
+    return flags[1:]
 
 
 def _answer_means(gram: GramColumns, answer: Cosines) -> tuple[FloatArray, FloatArray]:
