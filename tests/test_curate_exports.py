@@ -237,6 +237,8 @@ def test_text_that_says_image_without_one_is_reported(tmp_path):
     assert said.startswith("3 samples with <image> in the text")
     assert "refuse" not in said
     assert "images" not in json.loads((tmp_path / "dataset_info.json").read_text())["a"]["columns"]
+    for name in ("a.jsonl", "b.jsonl"):  # else trainers would take it for data of a vision model
+        assert all("images" not in json.loads(line) for line in (tmp_path / name).read_text().splitlines())
 
 
 def test_heuristics_have_no_steps_to_join(scored, tmp_path):

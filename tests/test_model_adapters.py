@@ -122,6 +122,21 @@ def test_the_layout_of_ms_swift_loads(base, adapter):
     assert find_adapters(adapter.parent) == [adapter]
 
 
+def test_checkpoints_are_found_below_the_folder_of_the_only_run(tmp_path):
+    def make(*parts: str) -> Path:
+        folder = tmp_path.joinpath(*parts)
+        folder.mkdir(parents=True)
+        (folder / "adapter_config.json").write_text("{}")
+        return folder
+
+    late, early = make("output", "v0-20261101", "checkpoint-20"), make("output", "v0-20261101", "checkpoint-9")
+    (tmp_path / "output" / "logs").mkdir()
+    assert find_adapters(tmp_path / "output") == [early, late]
+    make("output", "v1-20261102", "checkpoint-5")
+    with pytest.raises(SettingError, match=r"checkpoints of several runs: v0-20261101, v1-20261102. Give one"):
+        find_adapters(tmp_path / "output")
+
+
 @pytest.mark.parametrize("prefix", ["base_model.model.", "", "module.base_model.model."])
 def test_prefixes_of_tools_do_not_matter(base, adapter, prefix):
     before = read_adapter(adapter)

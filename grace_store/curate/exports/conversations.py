@@ -83,6 +83,8 @@ def write_conversations(chosen: ChosenRecords, exported: Exported, stray: str = 
     """
     out = exported.out
     names = ImageNames(chosen.image_folder, out.with_name(f"{out.stem}-images"))
+    # Trainers take whatever has a column of images, even an empty one, for data of a vision model.
+    has_images = any(sample.images for _, sample in chosen.samples())
     num_with_images = num_stray = 0
 
     def lines() -> Iterator[bytes]:
@@ -92,6 +94,8 @@ def write_conversations(chosen: ChosenRecords, exported: Exported, stray: str = 
             num_with_images += bool(record["images"])
             num_said = sum(message["content"].count(PLACEHOLDER) for message in record["messages"])
             num_stray += num_said != len(record["images"])
+            if not has_images:
+                del record["images"]
             yield json.dumps(record, ensure_ascii=False).encode()
 
     write_lines(out, lines())

@@ -108,6 +108,7 @@ def _write(chosen: ChosenRecords, exported: Exported) -> None:
 
     with whole_folder(exported.out, lambda _: _is_ours(exported.out)) as folder:
         write_datasets_folder(folder, records, _fingerprint(chosen.store.plan.digest()))
+    exported.notes.append("to be read with datasets.load_from_disk; ms-swift does not, --as ms-swift is for it")
 
 
 def _is_ours(out: Path) -> bool:

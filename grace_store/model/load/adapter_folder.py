@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.base.documents import read_document
-from grace_store.base.errors import MissingExtra, ModelError, UnsafeModel
+from grace_store.base.errors import MissingExtra, ModelError, SettingError, UnsafeModel
 from grace_store.model.load.model_folder import ADAPTER_FILES, read_object
 from grace_store.model.lora.recipe import TRAINING_STATE, CheckpointState
 
@@ -95,14 +95,26 @@ def require_peft() -> None:
 
 
 def find_adapters(path: str | Path) -> list[Path]:
-    """Return an adapter's own folder, or the checkpoint-STEP folders inside a training's output, by step."""
+    """Return an adapter's own folder, or the checkpoint-STEP folders inside a training's output, by step.
+
+    ms-swift puts a folder for each run between (output/v0-DATE/checkpoint-STEP); the only one is looked into.
+    """
     folder = Path(path).expanduser()
     if (folder / CONFIG).is_file() or not folder.is_dir():
         return [folder]
-    adapters = {entry.name: entry for entry in folder.iterdir() if (entry / CONFIG).is_file()}
-    found = {name: re.fullmatch(r"checkpoint-([0-9]+)", name) for name in adapters}
-    steps = {int(match[1]): adapters[name] for name, match in found.items() if match}
-    return [steps[step] for step in sorted(steps)] or [folder]
+    if found := _checkpoints(folder):
+        return found
+    below = sorted(entry for entry in folder.iterdir() if entry.is_dir())
+    runs = {entry.name: found for entry in below if (found := _checkpoints(entry))}
+    if len(runs) > 1:
+        raise SettingError(f"{folder} holds the checkpoints of several runs: {', '.join(runs)}. Give one as --adapter.")
+    return next(iter(runs.values()), [folder])
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    adapters = [entry for entry in folder.iterdir() if (entry / CONFIG).is_file()]
+    steps = {int(match[1]): each for each in adapters if (match := re.fullmatch(r"checkpoint-([0-9]+)", each.name))}
+    return [steps[step] for step in sorted(steps)]
 
 
 def _refuse_unfit(folder: Path, config: dict[str, Any]) -> None:
