@@ -230,3 +230,13 @@ def test_gpus_are_used_when_there_are_some(vectors, found, monkeypatch):
     assert len(copied) == 1
     assert np.array_equal(with_gpus.forest.second, without.forest.second)
     assert np.array_equal(with_gpus.forest.similarity, without.forest.similarity)
+
+
+def test_two_builds_of_faiss_side_by_side_are_told(monkeypatch):
+    assert len(search.installed_builds()) == 1
+    monkeypatch.setattr(search, "BUILDS", (*search.BUILDS, "numpy"))
+    told = []
+    similar_pairs(ArraySource(np.eye(4, dtype=np.float32)), 0.9, listener=told.append, threads=1)
+    (warned,) = [event for event in told if isinstance(event, Warned)]
+    assert "and numpy are both installed" in warned.text
+    assert "Uninstall both" in warned.text

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from grace_store.base.errors import StoreError
+from grace_store.base.errors import MissingExtra, StoreError
 from grace_store.base.settings import ExtractRequest, GradientRequest, RunOptions
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.run.extract import ExtractJob, extract, missing_units
 from grace_store.run.repair import repair
 from grace_store.run.verify import verify
+from grace_store.store import check_zarr
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import withdraw_units
 from tests.fake_model import make_fake_model
@@ -87,3 +89,11 @@ def test_signals_of_its_own_version_can_be_added_and_no_others(tmp_path):
     with pytest.raises(StoreError, match="has no signals of images as ms-swift prepares them"):
         extract(job_on(store, "1.0", tmp_path, signal="g", request=ExtractRequest(images_as="ms-swift")))
     assert content(store.location) == before
+
+
+@pytest.mark.parametrize(
+    ("installed", "is_refused"), [("3.0.10", True), ("3.1.2", True), ("3.1.3", False), ("3.2.0rc1", False)]
+)
+def test_a_zarr_that_would_blame_the_store_is_refused(installed: str, is_refused: bool) -> None:
+    with pytest.raises(MissingExtra, match=f"zarr {installed} is too old") if is_refused else nullcontext():
+        check_zarr(installed)

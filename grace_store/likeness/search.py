@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import distributions
 from typing import Any, Literal
 
 import faiss
@@ -27,6 +28,7 @@ NUM_QUERIES = 1000
 MAX_PAIRS = 1 << 21
 """Most pairs that recall is measured by; were there more, fewer points are looked at."""
 Kind = Literal["flat", "ivf", "ivf-sq8"]
+BUILDS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cu12")
 FLAT_WORK = 1e12
 """Most products of numbers for which every point is compared with every other."""
 GPU_FLAT_WORK = 2e15
@@ -79,6 +81,11 @@ def plan_index(num_points: int, size: int, *, num_gpus: int = 0) -> IndexPlan:
     return IndexPlan(kind, num_cells, min(num_cells, max(16, num_cells // 32)))
 
 
+def installed_builds() -> list[str]:
+    """Return the packages that bring the module faiss."""
+    return [name for name in BUILDS if any(distributions(name=name))]
+
+
 def num_gpus() -> int:
     """Return how many GPUs faiss may use; none unless it was built for them."""
     return int(getattr(faiss, "get_num_gpus", lambda: 0)())
@@ -109,6 +116,13 @@ def similar_pairs(
     listener: Listener = ignore,
 ) -> Found:  # fmt: skip
     """Return the pairs of points with a cosine of at least floor, thinned out to their forest."""
+    if len(builds := installed_builds()) > 1:
+        listener(
+            Warned(
+                f"{' and '.join(builds)} are both installed, under one name: which of them runs depends on which came "
+                "last. Uninstall both, then install the one you want."
+            )
+        )
     gpus = num_gpus()
     plan = plan or plan_index(source.num_points, source.size, num_gpus=gpus)
     with faiss_threads(threads or default_threads()):
