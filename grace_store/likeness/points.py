@@ -77,9 +77,13 @@ def projection_for(vector_size: int, dimension: int | None = None, seed: int = 0
 
 
 def describe(
-    vectors: Float32Array, num_steps: npt.NDArray[np.integer[Any]], descriptor: Descriptor, *,
-    step_score: npt.NDArray[np.floating[Any]] | None = None, projection: Projection | None = None,
-) -> Described:  # fmt: skip
+    vectors: Float32Array,
+    num_steps: npt.NDArray[np.integer[Any]],
+    descriptor: Descriptor,
+    *,
+    step_score: npt.NDArray[np.floating[Any]] | None = None,
+    projection: Projection | None = None,
+) -> Described:
     """Return the descriptors of samples whose vectors lie flat, K_i + 1 rows each, the answer last.
 
     "answer" may be given answers alone, with num_steps all 0; "weighted" needs step_score, flat without answers, where

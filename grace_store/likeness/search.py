@@ -112,9 +112,14 @@ class Found:
 
 
 def similar_pairs(
-    source: VectorSource, floor: float, *, plan: IndexPlan | None = None, threads: int | None = None, seed: int = 0,
+    source: VectorSource,
+    floor: float,
+    *,
+    plan: IndexPlan | None = None,
+    threads: int | None = None,
+    seed: int = 0,
     listener: Listener = ignore,
-) -> Found:  # fmt: skip
+) -> Found:
     """Return the pairs of points with a cosine of at least floor, thinned out to their forest."""
     if len(builds := installed_builds()) > 1:
         listener(
