@@ -1,6 +1,7 @@
 # make demo   sets up .venv and runs the whole of it on what ships with it
 # make check  sets up .venv and runs lint, types and the quick tests: under two minutes
 # make test   sets up .venv and runs every check and test
+# make coverage  runs the tests once more and says which lines none of them runs
 # make torture  breaks all that can break, over and over, and counts what survives
 # make bench  measures what it costs, every ratio against its goal
 # make docs   builds the pages of docs/ and the API's reference into build/docs; a warning is an error
@@ -11,7 +12,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo check test torture bench lint docs schemas tools study clean
+.PHONY: demo check test coverage torture bench lint docs schemas tools study clean
 
 demo: $(READY)
 	$(BIN)/grace-store demo --out demo-output
@@ -20,6 +21,9 @@ check: $(READY) lint
 	$(BIN)/python -m pytest -n 2 -m quick $(PYTEST_ARGS)
 
 test: $(READY) tools lint docs
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+coverage: $(READY) tools
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=90 $(PYTEST_ARGS)
 
 torture: $(READY) tools
