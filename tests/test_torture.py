@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SHARES = {"faults": 60, "power": 60, "rot": 500, "load": 60}
+SHARES = {"faults": 30, "power": 30, "rot": 200, "load": 60}
 PRELOADED = {"kills": 20, "syscalls": 9, "rivals": 10}
 """These need a C compiler, and have one wherever numpy could be built."""
 
