@@ -13,7 +13,15 @@ from pathlib import Path
 import numpy as np
 
 from grace_store.base.files import whole_file
-from grace_store.base.settings import ExtractRequest, ExtractSpec, GradientSpec, ModelIdentity, RunOptions, wishes_in
+from grace_store.base.settings import (
+    DEFAULT_BATCHING,
+    ExtractRequest,
+    ExtractSpec,
+    GradientSpec,
+    ModelIdentity,
+    RunOptions,
+    wishes_in,
+)
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
 from grace_store.data.sample import Sample
@@ -89,7 +97,8 @@ def resolve_spec(
         tokenizer="0",
         adapter=adapter,
     )
-    wishes = {"rendering": "plain", **wishes_in(request)}
+    batching = DEFAULT_BATCHING[request.kind or "proxy"]._asdict()
+    wishes = {"rendering": "plain", **batching, **wishes_in(request)}
     if request.kind == "gradient":
         gradient = {"dimension": HIDDEN_SIZE, **(wishes.get("gradient") or {})}
         normalise = gradient.get("per", "sample") == "sample"

@@ -83,12 +83,13 @@ def make_adapter(model: Path, folder: Path, *, rank: int = 2, seed: int = 0) -> 
 
 
 def open_gradient(
-    model: Path, adapter: Path, options: RunOptions = ONE_THREAD, *, dtype: str | None = None, **wishes: Any
+    model: Path, adapter: Path, request: ExtractRequest | None = None, **wishes: Any
 ) -> GradientExtractor:
-    """Return the extractor that a spec resolved for some wishes opens."""
-    request = ExtractRequest(kind="gradient", gradient=GradientRequest(**wishes), dtype=dtype)
-    spec = resolve_spec(str(model), request, options, adapter=str(adapter))
-    extractor = open_extractor(str(model), spec, options, adapter=str(adapter))
+    """Return the extractor that a spec resolved for some wishes, those for gradients by their names, opens."""
+    wanted = {"kind": "gradient", "gradient": GradientRequest(**wishes)}
+    whole = (request or ExtractRequest()).model_copy(update=wanted)
+    spec = resolve_spec(str(model), whole, ONE_THREAD, adapter=str(adapter))
+    extractor = open_extractor(str(model), spec, ONE_THREAD, adapter=str(adapter))
     assert isinstance(extractor, GradientExtractor)
     return extractor
 

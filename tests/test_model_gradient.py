@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 import grace_store.model.gradients.projection as projected_rows
 import grace_store.model.gradients.sample_gradients as sample_gradients
 from grace_store.base.errors import ModelError, OutOfMemory, SettingError
-from grace_store.base.settings import ExtractRequest, GradientRequest, RunOptions
+from grace_store.base.settings import ExtractRequest, GradientRequest
 from grace_store.base.states import Reason
 from grace_store.base.unit import SampleSignals, UnitSignals
 from grace_store.model.door import open_extractor, resolve_spec
@@ -275,12 +275,10 @@ def test_a_vector_does_not_depend_on_order_batch_or_padding(models):
         name = f"{per}_vector"
         whole = take(open_gradient(model, adapter, per=per, dimension=64))
         for batch_tokens in (1, 60):
-            small = RunOptions(device="cpu", threads=1, batch_tokens=batch_tokens)
+            small = ExtractRequest(batch_tokens=batch_tokens)
             found = take(open_gradient(model, adapter, small, per=per, dimension=64))
             np.testing.assert_allclose(getattr(found, name), getattr(whole, name), rtol=1e-3, atol=2e-5)
-        packed = take(
-            open_gradient(model, adapter, RunOptions(device="cpu", threads=1, packing=True), per=per, dimension=64)
-        )
+        packed = take(open_gradient(model, adapter, ExtractRequest(packing=True), per=per, dimension=64))
         np.testing.assert_allclose(getattr(packed, name), getattr(whole, name), rtol=1e-3, atol=2e-5)
     extractor = open_gradient(model, adapter, dimension=64)
     expected = per_sample(extractor).sample_vector
@@ -324,10 +322,10 @@ def test_both_ways_of_making_gradients_give_the_same(models, monkeypatch):
 def test_a_model_in_bfloat16_gives_nearly_the_same_by_both_ways(models, monkeypatch):
     model, adapter = models("llama")
     exact = per_sample(open_gradient(model, adapter, dimension=64))
-    quick = open_gradient(model, adapter, dtype="bfloat16", dimension=64)
+    quick = open_gradient(model, adapter, ExtractRequest(dtype="bfloat16"), dimension=64)
     assert isinstance(quick._source, RecordedGradients)
     monkeypatch.setattr(sample_gradients, "_LOOSE", -1.0)
-    plain = open_gradient(model, adapter, dtype="bfloat16", dimension=64)
+    plain = open_gradient(model, adapter, ExtractRequest(dtype="bfloat16"), dimension=64)
     assert isinstance(plain._source, PlainGradients)
     for rounded in (per_sample(quick), per_sample(plain)):
         assert (rounded.sample_vector * exact.sample_vector).sum(axis=1).min() > 0.99
@@ -424,7 +422,7 @@ def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost(models, monkeyp
 
 def test_rows_that_wait_survive_a_projection_that_runs_out_of_memory(models, monkeypatch):
     model, adapter = models("qwen2")
-    one_by_one = RunOptions(device="cpu", threads=1, batch_tokens=1)
+    one_by_one = ExtractRequest(batch_tokens=1)
     expected = per_sample(open_gradient(model, adapter, one_by_one, dimension=16)).sample_vector
     extractor = open_gradient(model, adapter, one_by_one, dimension=16)
     actual, calls = extractor._projected.flush, []

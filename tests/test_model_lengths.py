@@ -11,7 +11,8 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.base.errors import ResumeMismatch
+from grace_store.base.settings import ExtractRequest
 from grace_store.model.door import open_extractor, resolve_spec
 from grace_store.model.inputs.batches import ANY_LENGTHS, ONE_AT_A_TIME, LengthRule, form_batches, form_packs
 from grace_store.model.load.length_probe import find_length_rule
@@ -30,7 +31,6 @@ SAMPLES = [
     make_sample("word one two three.\n" * 3, "It is 7.\n", "So 8."),
 ]
 SCALINGS = ["longrope", "dynamic", "longrope of one kind of layer", "longrope with its own scale"]
-PACKED = ONE_THREAD.model_copy(update={"packing": True})
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +54,12 @@ def truth(folder: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
-@pytest.mark.parametrize("options", [ONE_THREAD, PACKED], ids=["padded", "packed"])
-def test_vectors_are_those_of_each_sample_alone(models, scaling, options):
+@pytest.mark.parametrize("packing", [False, True], ids=["padded", "packed"])
+def test_vectors_are_those_of_each_sample_alone(models, scaling, packing):
     folder = models(scaling)
     expected = truth(folder)
-    spec = resolve_spec(str(folder), ExtractRequest(), options)
-    extractor = open_extractor(str(folder), spec, options)
+    spec = resolve_spec(str(folder), ExtractRequest(packing=packing), ONE_THREAD)
+    extractor = open_extractor(str(folder), spec, ONE_THREAD)
     lengths = [tokens.num_tokens for tokens in extractor.prepare(SAMPLES).tokens.values()]
     assert min(lengths) < LIMIT < max(lengths)
     found = extract(extractor, SAMPLES).segment_vector
@@ -76,8 +76,15 @@ def test_vectors_are_those_of_each_sample_alone(models, scaling, options):
 def test_a_batch_size_changes_nothing(models, scaling):
     folder = models(scaling)
     _, usual = open_tiny(folder)
-    _, small = open_tiny(folder, ONE_THREAD.model_copy(update={"batch_tokens": 60}))
+    _, small = open_tiny(folder, batch_tokens=60)
     assert relative(extract(small, SAMPLES).segment_vector, extract(usual, SAMPLES).segment_vector) < 4e-6
+
+
+def test_a_signal_whose_older_values_depended_on_batch_mates_is_not_finished(models):
+    folder = str(models("longrope"))
+    older = resolve_spec(folder, ExtractRequest(), ONE_THREAD).without_batches()
+    with pytest.raises(ResumeMismatch, match="depended on their batch-mates"):
+        open_extractor(folder, older, ONE_THREAD)
 
 
 @pytest.mark.parametrize("scaling", ["longrope", "dynamic"])
@@ -85,9 +92,7 @@ def test_gradients_do_not_depend_on_batch_mates_either(models, scaling, tmp_path
     folder = models(scaling)
     adapter = make_adapter(folder, tmp_path / "adapter")
     together = open_gradient(folder, adapter, dimension=8, normalise=False)
-    alone = open_gradient(
-        folder, adapter, RunOptions(device="cpu", threads=1, batch_tokens=1), dimension=8, normalise=False
-    )
+    alone = open_gradient(folder, adapter, ExtractRequest(batch_tokens=1), dimension=8, normalise=False)
     expected = alone.compute(alone.prepare(SAMPLES)).result().sample_vector
     assert relative(together.compute(together.prepare(SAMPLES)).result().sample_vector, expected) < 1e-5
 

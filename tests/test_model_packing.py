@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from grace_store.base.errors import SettingError
-from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.base.settings import ExtractRequest
 from grace_store.model.door import open_extractor, resolve_spec
-from tests.autograd import relative
+from tests.autograd import ONE_THREAD, relative
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model
 from tests.traces import TEXTS, WITH_PICTURES
 
-PADDED = RunOptions(device="cpu", threads=1)
-PACKED = RunOptions(device="cpu", threads=1, packing=True)
+PADDED = {"packing": False}
+PACKED = {"packing": True}
 
 
-def extract(model: str, options: RunOptions, samples, **wishes):
-    spec = resolve_spec(model, ExtractRequest(**wishes), options)
-    extractor = open_extractor(model, spec, options)
+def extract(model: str, wishes: dict[str, Any], samples):
+    spec = resolve_spec(model, ExtractRequest(**wishes), ONE_THREAD)
+    extractor = open_extractor(model, spec, ONE_THREAD)
     prepared = extractor.prepare(samples)
     return prepared, extractor.compute(prepared).result()
 
@@ -28,8 +30,8 @@ def extract(model: str, options: RunOptions, samples, **wishes):
 @pytest.mark.parametrize("family", ["qwen3", "llama", "mistral", "gpt2"])
 def test_packed_texts_have_the_same_vectors(tmp_path, family, attention):
     model = str(tiny_text_model(family, tmp_path / family))
-    _, expected = extract(model, PADDED, TEXTS, attention=attention)
-    prepared, found = extract(model, PACKED, TEXTS, attention=attention)
+    _, expected = extract(model, {**PADDED, "attention": attention}, TEXTS)
+    prepared, found = extract(model, {**PACKED, "attention": attention}, TEXTS)
     (batch,) = prepared.batches
     assert batch.num_padded_tokens == sum(tokens.num_tokens for tokens in prepared.tokens.values())
     assert relative(found.segment_vector, expected.segment_vector) < 1e-5
@@ -54,7 +56,7 @@ def test_models_that_would_mix_packed_samples_up_are_refused(tmp_path, family):
 
 def test_packs_are_filled_by_tokens_not_by_samples(tmp_path):
     model = str(tiny_text_model("qwen3", tmp_path / "qwen3"))
-    small = PACKED.model_copy(update={"batch_tokens": 110})
+    small = {**PACKED, "batch_tokens": 110}
     _, expected = extract(model, PADDED, TEXTS)
     prepared, found = extract(model, small, TEXTS)
     assert len(prepared.batches) > 1

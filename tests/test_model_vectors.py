@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from grace_store.base.settings import ExtractRequest, RunOptions
+from grace_store.base.settings import ExtractRequest
 from grace_store.model.door import open_extractor, resolve_spec
 from grace_store.model.inputs.tokens import NO_SEGMENT
 from tests.autograd import ONE_THREAD, extract, open_tiny, relative, text_truth
@@ -71,10 +71,9 @@ def test_a_vector_does_not_depend_on_its_batch_mates(model_folder, family):
 
 
 @pytest.mark.parametrize(("batch_tokens", "head_tokens"), [(1, 512), (150, 1), (100_000, 7), (100_000, 33)])
-def test_batch_and_block_sizes_change_speed_only(model_folder, batch_tokens, head_tokens):
+def test_batch_and_block_sizes_change_the_rounding_only(model_folder, batch_tokens, head_tokens):
     _, usual = open_tiny(model_folder("gemma2"))
-    options = RunOptions(device="cpu", threads=1, batch_tokens=batch_tokens, head_tokens=head_tokens)
-    _, other = open_tiny(model_folder("gemma2"), options)
+    _, other = open_tiny(model_folder("gemma2"), batch_tokens=batch_tokens, head_tokens=head_tokens)
     expected, found = extract(usual, TEXTS), extract(other, TEXTS)
     assert relative(found.segment_vector, expected.segment_vector) < 1e-5
     for name in ("segment_loss", "segment_entropy", "segment_hit_rate"):

@@ -13,7 +13,6 @@ import transformers
 
 import grace_store.model.inputs.reading as reading
 import grace_store.model.inputs.vision as vision
-from grace_store.base.settings import RunOptions
 from grace_store.data.sample import Sample
 from grace_store.model.load.weights import LoadedModel
 from tests.autograd import autograd_truth, extract, open_tiny, relative
@@ -189,7 +188,7 @@ def test_the_vision_tower_runs_once_a_batch_and_the_head_on_responses_only(visio
 
 @pytest.mark.parametrize("family", ["qwen3_vl", "llava_onevision"])
 def test_images_that_are_not_kept_are_made_again(vision_model, monkeypatch, family):
-    _, extractor = open_tiny(vision_model(family), RunOptions(device="cpu", threads=1, batch_tokens=150))
+    _, extractor = open_tiny(vision_model(family), batch_tokens=150)
     expected = extract(extractor, WITH_PICTURES)
     monkeypatch.setattr(reading, "UNIT_IMAGE_BYTES", 0)
     prepared = extractor.prepare(WITH_PICTURES)

@@ -340,9 +340,7 @@ def test_a_worker_process_and_a_resumed_run_write_the_same_bytes(warmed, tmp_pat
     extract(real_job(warmed, tmp_path / "store.zarr", shard=(1, 3)))
     extract(real_job(warmed, tmp_path / "store.zarr", engine=processes("cpu")))
     assert content(tmp_path / "store.zarr") == expected
-    again = ExtractAgainJob(
-        str(warmed / "model"), num_units=1, options=ONE_THREAD.model_copy(update={"batch_tokens": 90})
-    )
+    again = ExtractAgainJob(str(warmed / "model"), num_units=1, options=ONE_THREAD)
     assert list(verify_against_model(view, again)) == []
     chunk = tmp_path / "store.zarr/signals/g/sample_norm/c/1"
     other = extract(real_job(warmed, tmp_path / "other.zarr", wishes={"preconditioner": "none"}))

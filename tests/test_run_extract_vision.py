@@ -21,8 +21,8 @@ from grace_store.run.verify import ExtractAgainJob, verify, verify_against_model
 from tests.jobs import content, processes
 from tests.tiny_vision_models import tiny_vision_model
 
-OPTIONS = RunOptions(device="cpu", threads=1, batch_tokens=4096)
-REQUEST = ExtractRequest(max_pixels=2048, storage="float32")
+OPTIONS = RunOptions(device="cpu", threads=1)
+REQUEST = ExtractRequest(max_pixels=2048, batch_tokens=4096, storage="float32")
 NUM_FIGURES = 16
 
 

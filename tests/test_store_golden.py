@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grace_store.base.errors import MissingExtra, StoreError
+from grace_store.base.errors import MissingExtra, ResumeMismatch, StoreError
 from grace_store.base.settings import ExtractRequest, GradientRequest, RunOptions
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.run.extract import ExtractJob, extract, missing_units
@@ -86,6 +86,10 @@ def test_signals_of_its_own_version_can_be_added_and_no_others(tmp_path):
     request = ExtractRequest(kind="gradient", gradient=GradientRequest(dimension=24))
     with pytest.raises(StoreError, match=r"planned in version 1\.0 of the format, which has no gradient signals.* new"):
         extract(job_on(store, "1.0", tmp_path, signal="g", request=request, options=RunOptions()))
+    with pytest.raises(StoreError, match="has no signals with settings for batches"):
+        extract(job_on(store, "1.0", tmp_path, signal="g", request=ExtractRequest(batch_tokens=1024)))
+    with pytest.raises(ResumeMismatch, match="batch-tokens: begun with None, now 1024"):
+        extract(job_on(store, "1.0", tmp_path, signal="later", request=ExtractRequest(batch_tokens=1024)))
     with pytest.raises(StoreError, match="has no signals of images as ms-swift prepares them"):
         extract(job_on(store, "1.0", tmp_path, signal="g", request=ExtractRequest(images_as="ms-swift")))
     assert content(store.location) == before

@@ -8,11 +8,13 @@ from pydantic import Field
 from grace_store.base.settings import DataSpec, ExtractSpec, Frozen, Kind, canonical_json
 from grace_store.base.states import Reason
 
-FORMAT_VERSION = "1.1"
+FORMAT_VERSION = "1.2"
 KIND_VERSIONS: dict[Kind, str] = {"proxy": "1.0", "gradient": "1.1"}
 """The version of the format in which each kind of signal appeared."""
 IMAGES_AS_VERSION = "1.1"
 """That in which images need not be as the processor has them."""
+BATCHES_VERSION = "1.2"
+"""That in which a signal freezes its batches."""
 
 
 def version_number(version: str) -> tuple[int, ...]:
@@ -95,7 +97,7 @@ class SampleSetAside(Frozen):
 
 
 class Commit(Frozen):
-    """A unit is done. Written last; nothing in it depends on when, where or how often the unit was run."""
+    """A unit is done. Written last; nothing in it but a split depends on when, where or how often the unit was run."""
 
     unit: int
     signal_sha256: str
@@ -105,6 +107,9 @@ class Commit(Frozen):
     images_sha256: str | None = None
     """SHA-256 over the digests of the images behind the vectors; None without images."""
     set_aside: tuple[SampleSetAside, ...] = ()
+    split: tuple[int, ...] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Numbers of samples in the passes that the unit took, in their order, if a pass of the frozen size did not fit
+    into memory; left out if all did."""
     chunks: dict[str, ChunkDigest]
 
 

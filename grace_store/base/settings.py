@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, field_validator, model_validator
 
@@ -172,6 +172,18 @@ class GradientSpec(Frozen):
         return self
 
 
+class Batching(NamedTuple):
+    """How a unit is cut into passes, and so how its sums are rounded."""
+
+    batch_tokens: int
+    head_tokens: int = 512
+    packing: bool = False
+
+
+DEFAULT_BATCHING: dict[Kind, Batching] = {"proxy": Batching(16384), "gradient": Batching(2048)}
+"""A backward pass keeps what every layer was given, many times what a forward pass needs."""
+
+
 class ExtractSpec(Frozen):
     """What a signal's vectors are vectors of."""
 
@@ -204,6 +216,13 @@ class ExtractSpec(Frozen):
     """Number format that the model runs in."""
     attention: Attention = "sdpa"
     """Attention kernel of the model."""
+    batch_tokens: int | None = Field(default=None, ge=1, exclude_if=lambda value: value is None)
+    """Tokens in one forward pass, padding included."""
+    head_tokens: int | None = Field(default=None, ge=1, exclude_if=lambda value: value is None)
+    """Tokens whose logits are held in memory at a time."""
+    packing: bool | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Run samples end to end without padding, if the model gives the same numbers so; faster with the attention kernel
+    flash_attention_2."""
     storage: Storage = "int8"
     """How vectors are stored. Grams, and so GRACE's scores, are exact in all of these; what reads vectors (LESS, ICONS,
     CADC, duplicates, diversity) is as precise as they are."""
@@ -213,6 +232,27 @@ class ExtractSpec(Frozen):
         if (self.kind == "gradient") != (self.gradient is not None):
             raise ValueError("a spec has a gradient exactly if its kind is gradient")
         return self
+
+    @model_validator(mode="after")
+    def _batches_whole(self) -> ExtractSpec:
+        if len({getattr(self, name) is None for name in Batching._fields}) > 1:
+            raise ValueError(f"a spec has all of {', '.join(Batching._fields)}, or none of them")
+        return self
+
+    @property
+    def freezes_batches(self) -> bool:
+        """Whether the spec says how units are cut into passes; one of an older version of the format does not."""
+        return self.batch_tokens is not None
+
+    @property
+    def batching(self) -> Batching:
+        """How units are cut into passes; the defaults where the spec does not say."""
+        said = [getattr(self, name) for name in Batching._fields]
+        return Batching(*said) if self.freezes_batches else DEFAULT_BATCHING[self.kind]
+
+    def without_batches(self) -> ExtractSpec:
+        """Return the spec as an older version of the format has it."""
+        return self.model_copy(update=dict.fromkeys(Batching._fields))
 
     @property
     def vector_size(self) -> int:
@@ -267,6 +307,9 @@ class ExtractRequest(Frozen):
     max_pixels: int | None = Field(default=None, ge=1)
     dtype: Dtype | None = None
     attention: Attention | None = None
+    batch_tokens: int | None = Field(default=None, ge=1)
+    head_tokens: int | None = Field(default=None, ge=1)
+    packing: bool | None = None
     storage: Storage | None = None
 
 
@@ -307,13 +350,6 @@ def default_threads() -> int:
 class RunOptions(Frozen):
     """How fast, on what. May differ from run to run."""
 
-    batch_tokens: int | None = Field(default=None, ge=1)
-    """Tokens in one forward pass, padding included."""
-    head_tokens: int = Field(default=512, ge=1)
-    """Tokens whose logits are held in memory at a time."""
-    packing: bool = False
-    """Run samples end to end without padding, if the model gives the same numbers so; faster with the attention kernel
-    flash_attention_2."""
     device: str = "auto"
     """Device to compute on: auto (a GPU if there is one), cpu, cuda, cuda:N or mps."""
     threads: int | None = Field(default=None, ge=1)

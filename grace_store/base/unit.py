@@ -16,6 +16,8 @@ class UnitOutcome:
     images_sha256: str | None = None
     """SHA-256 over the SHA-256 (hexadecimal, a newline after each) of the encoded images behind the vectors, in the
     order of the samples and of reading; None without images."""
+    split: tuple[int, ...] | None = None
+    """Samples in each pass, in their order, if one had to be split for want of memory."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import click
 
 from grace_store.base.events import Listener
 from grace_store.base.settings import (
+    DEFAULT_BATCHING,
     MAX_DEFAULT_THREADS,
     DataRequest,
     DataSpec,
@@ -88,7 +89,13 @@ reading = {
     "max_pixels": As(default="the processor's"),
 }
 """Defaults in words, of how a model reads a sample."""
-extract_spec = options_of(ExtractRequest, ExtractSpec, but=("kind", "gradient"), differing=reading)
+batching = {
+    "batch_tokens": As(default=" for gradients ".join(str(each.batch_tokens) for each in DEFAULT_BATCHING.values())),
+    "head_tokens": As(default=str(DEFAULT_BATCHING["proxy"].head_tokens)),
+    "packing": As(default="no-packing"),
+}
+"""The same of how a unit is cut into passes."""
+extract_spec = options_of(ExtractRequest, ExtractSpec, but=("kind", "gradient"), differing=reading | batching)
 """What changes the numbers; frozen in the signal."""
 gradient_spec = stacked(
     options_of(ExtractRequest, ExtractSpec, only=["kind"]),
@@ -101,12 +108,7 @@ gradient_spec = stacked(
 """What changes the numbers of projected gradients; frozen in the signal."""
 
 cores = As(default=f"one a core, at most {MAX_DEFAULT_THREADS}")
-speed = options_of(
-    RunOptions,
-    but=("queue_units",),
-    has_defaults=True,
-    differing={"batch_tokens": As(default="16384; for gradients 2048"), "threads": cores},
-)
+speed = options_of(RunOptions, but=("queue_units",), has_defaults=True, differing={"threads": cores})
 """What changes only the speed; may differ from run to run."""
 device = options_of(RunOptions, only=["device"], has_defaults=True)
 

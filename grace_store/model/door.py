@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from grace_store.base.errors import ModelError, SettingError
 from grace_store.base.settings import (
+    DEFAULT_BATCHING,
     SPARSE_ENTRIES,
     Attention,
+    Batching,
     ExtractRequest,
     ExtractSpec,
     GradientRequest,
@@ -49,7 +51,8 @@ def resolve_spec(
         "dtype": request.dtype or ("bfloat16" if weights.resolve_device(options.device).type == "cuda" else "float32"),
         "attention": _resolve_attention(request.attention, described),
     }
-    return ExtractSpec(**{**wishes_in(request), **chosen})
+    batching = DEFAULT_BATCHING[request.kind or "proxy"]._asdict()
+    return ExtractSpec(**{**batching, **wishes_in(request), **chosen})
 
 
 def open_extractor(
@@ -65,12 +68,13 @@ def open_extractor(
     extractor = _extractor(loaded, spec, options, adapter, images)
     sees_images = described.processor is not None and not spec.text_only
     # Batches large enough to hold all samples of a trial.
-    trial, large = partial(ProxyExtractor, loaded, spec, head=extractor.head, images=images), {"batch_tokens": 2**20}
-    padded = trial(options.model_copy(update={**large, "packing": False}))
+    large = spec.model_copy(update=Batching(2**20)._asdict())
+    trial = partial(ProxyExtractor, loaded, options=options, head=extractor.head, images=images)
     if sees_images:
-        check_sees_images(padded)
-    if options.packing:
-        check_packing(trial(options.model_copy(update=large)), padded, with_images=sees_images)
+        check_sees_images(trial(large))
+    if spec.packing:
+        packed = trial(large.model_copy(update={"packing": True}))
+        check_packing(packed, trial(large), with_images=sees_images)
     return extractor
 
 

@@ -20,8 +20,6 @@ STRETCH_TOKENS = 64
 class ProxyExtractor(UnitExtractor[SegmentRows, UnitSignals]):
     """Turns samples into proxy vectors: dL/dh at the output head, averaged over each segment."""
 
-    batch_tokens = 16384
-
     @property
     def vector_size(self) -> int:
         return self.head.vector_size
@@ -32,7 +30,12 @@ class ProxyExtractor(UnitExtractor[SegmentRows, UnitSignals]):
     def _run(self, batch: Batch, image_inputs: ImageInputs) -> SegmentRows:
         with torch.inference_mode():
             hidden = self.hidden_states(batch, image_inputs)
-            means = means_of_any_length(self.head, hidden, batch.tokens_on(self._device), self._head_tokens)
+            tokens = batch.tokens_on(self._device)
+            # Signals of older versions of the format are finished with the sums they were begun with.
+            if self._spec.freezes_batches:
+                means = means_of_any_length(self.head, hidden, tokens, self._batching.head_tokens)
+            else:
+                means = self.head.segment_means(hidden, tokens, self._batching.head_tokens)
             return SegmentRows(to_host(means.vector), to_host(means.statistics))
 
 

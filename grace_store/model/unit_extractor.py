@@ -8,13 +8,13 @@ from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from grace_store.base.errors import GraceStoreError, ModelError, OutOfMemory
+from grace_store.base.errors import GraceStoreError, ModelError, OutOfMemory, ResumeMismatch
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import UnitOutcome, UnitSignals
@@ -23,7 +23,7 @@ from grace_store.model.failures import in_words, is_device_lost, is_out_of_memor
 from grace_store.model.head.choose_head import choose_head
 from grace_store.model.head.closed_form import OutputHead
 from grace_store.model.head.own_forward import response_states
-from grace_store.model.inputs.batches import form_batches, form_packs
+from grace_store.model.inputs.batches import ANY_LENGTHS, form_batches, form_packs
 from grace_store.model.inputs.collate import Batch, collate
 from grace_store.model.inputs.packing import packed_positions
 from grace_store.model.inputs.reading import ImageQueue, SampleReader
@@ -60,6 +60,8 @@ class UnitInFlight(ABC, Generic[ResultT, OutcomeT]):
     vector_size: int
     results: list[tuple[Batch, ResultT]] = field(default_factory=list)
     """What came of each batch, in main memory once the event has come."""
+    is_split: bool = False
+    """Whether a batch was too large for the memory."""
     event: torch.cuda.Event | None = None
 
     def result(self) -> OutcomeT:
@@ -71,6 +73,7 @@ class UnitInFlight(ABC, Generic[ResultT, OutcomeT]):
         signals.num_tokens = sum(tokens[member].num_tokens for batch, _ in self.results for member in batch.members)
         signals.set_aside = dict(sorted({**self.prepared.set_aside, **signals.set_aside}.items()))
         signals.images_sha256 = _images_digest(self.prepared.images, signals.set_aside)
+        signals.split = tuple(len(batch.members) for batch, _ in self.results) if self.is_split else None
         return signals
 
     @abstractmethod
@@ -116,9 +119,6 @@ class PendingSegments(UnitInFlight[SegmentRows, UnitSignals]):
 class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
     """Tokenises units, forms their batches and runs them, smaller ones where memory runs out."""
 
-    batch_tokens: ClassVar[int]
-    """Padded tokens of a batch, unless the options say how many."""
-
     def __init__(
         self,
         loaded: LoadedModel,
@@ -131,10 +131,15 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         self.model: nn.Module = loaded.model
         self._device = loaded.device
         self.head = head or choose_head(loaded.model)
-        self._head_tokens = options.head_tokens
-        self._batch_tokens = options.batch_tokens or self.batch_tokens
-        self._packing = options.packing
+        self._spec, self._batching = spec, spec.batching
+        self._too_large: int | None = None
+        """The smallest number of tokens that did not fit into memory as one batch."""
         self._rule = find_length_rule(loaded.model, loaded.longest(spec.max_length))
+        if self._rule != ANY_LENGTHS and not spec.freezes_batches:
+            raise ResumeMismatch(
+                "This signal was begun in an older version of the format, and this model's values of long samples "
+                "depended on their batch-mates in it. Plan the dataset into a new --store; nothing was written."
+            )
         embeddings = loaded.model.get_input_embeddings()  # type: ignore[operator]
         self._reader = SampleReader(loaded, spec, min(self.head.vocab_size, embeddings.weight.shape[0]), images)
         self._image_pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="images")
@@ -166,7 +171,8 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         read = self._reader.read(samples)
         positions = list(read.tokens)
         lengths = [read.tokens[position].num_tokens for position in positions]
-        groups = (form_packs if self._packing else form_batches)(lengths, self._batch_tokens, self._rule)
+        form = form_packs if self._batching.packing else form_batches
+        groups = form(lengths, self._batching.batch_tokens, self._rule)
         batches = [self._collate([positions[i] for i in group], read.tokens) for group in groups]
         num_rows = tuple(sample.num_segments for sample in samples)
         return PreparedUnit(num_rows, read.tokens, read.images, read.set_aside, batches)
@@ -178,6 +184,10 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         waiting = deque(prepared.batches)
         while waiting:
             batch = waiting.popleft()
+            if self._is_known_too_large(batch):
+                waiting.extendleft(reversed(self._halves(batch, prepared.tokens)))
+                pending.is_split = True
+                continue
             made = self._try(batch, images, waiting[0].members if waiting else ())
             if isinstance(made, Exception):
                 waiting.extendleft(reversed(self._smaller(batch, made, prepared)))
@@ -191,7 +201,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
 
     def _collate(self, members: Sequence[int], tokens: dict[int, TokenizedSample]) -> Batch:
         samples = [tokens[member] for member in members]
-        return collate(members, samples, pin=self._device.type == "cuda", packed=self._packing)
+        return collate(members, samples, pin=self._device.type == "cuda", packed=self._batching.packing)
 
     def _try(self, batch: Batch, images: ImageQueue, upcoming: Sequence[int]) -> ResultT | Exception:
         try:
@@ -214,7 +224,8 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
     def _smaller(self, batch: Batch, failure: Exception, prepared: PreparedUnit) -> list[Batch]:
         """Return the batches to run instead of one that failed; sets a sample aside that fails by itself."""
         if is_out_of_memory(failure):
-            return self._split(batch, prepared.tokens)
+            self._note_too_large(batch)
+            return [batch]
         if len(batch.members) > 1:
             return [self._collate([member], prepared.tokens) for member in batch.members]
         self._check_works(failure)
@@ -247,21 +258,23 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
             on_device["position_ids"] = packed_positions(self.model, on_device, batch.packed_lengths)
         return on_device
 
-    def _split(self, batch: Batch, tokens: dict[int, TokenizedSample]) -> list[Batch]:
-        """Return the two halves of a batch that did not fit, and form smaller ones from now on."""
+    def _is_known_too_large(self, batch: Batch) -> bool:
+        return self._too_large is not None and batch.num_padded_tokens >= self._too_large and len(batch.members) > 1
+
+    def _note_too_large(self, batch: Batch) -> None:
+        """Remember what did not fit, so that no unit tries it again; raises for one sample, which cannot be split."""
         if len(batch.members) == 1:
             raise OutOfMemory(
-                f"One sample of {batch.num_padded_tokens} tokens does not fit on {self._device}. Lower --head-tokens, "
-                "use a larger or less busy device, or begin a new --signal with a lower --max-length (or --max-pixels)."
+                f"One sample of {batch.num_padded_tokens} tokens does not fit on {self._device}. Use a larger or less "
+                "busy device, or begin a new --signal with a lower --head-tokens or --max-length (or --max-pixels)."
             )
+        told = "a batch of %d tokens does not fit on %s: those as large are halved, and their units' commits say so"
+        _LOG.warning(told, batch.num_padded_tokens, self._device)
+        self._too_large = batch.num_padded_tokens
+
+    def _halves(self, batch: Batch, tokens: dict[int, TokenizedSample]) -> list[Batch]:
         middle = (len(batch.members) + 1) // 2
-        halves = [self._collate(part, tokens) for part in (batch.members[:middle], batch.members[middle:])]
-        lowered = min(self._batch_tokens, max(half.num_padded_tokens for half in halves))
-        if lowered < self._batch_tokens:
-            told = "a batch of %d tokens does not fit on %s; forming batches of %d from now on"
-            _LOG.warning(told, batch.num_padded_tokens, self._device, lowered)
-            self._batch_tokens = lowered
-        return halves
+        return [self._collate(part, tokens) for part in (batch.members[:middle], batch.members[middle:])]
 
 
 def to_host(tensor: Tensor) -> Tensor:

@@ -9,7 +9,16 @@ from typing import TypeVar
 from grace_store import __version__
 from grace_store.base.errors import ResumeMismatch, SettingError
 from grace_store.base.metadata import Signal
-from grace_store.base.settings import ExtractRequest, ExtractSpec, Frozen, RunOptions, as_begun, short, wishes_in
+from grace_store.base.settings import (
+    Batching,
+    ExtractRequest,
+    ExtractSpec,
+    Frozen,
+    RunOptions,
+    as_begun,
+    short,
+    wishes_in,
+)
 from grace_store.base.text import counted
 from grace_store.model.load.adapter_folder import find_adapters
 from grace_store.model.lora.recipe import WarmupSpec
@@ -18,7 +27,7 @@ from grace_store.store.backend import open_backend
 from grace_store.store.keys import check_signal_name
 from grace_store.store.lock import hold
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.unit_writer import check_kind, create_signal
+from grace_store.store.unit_writer import can_freeze_batches, check_kind, create_signal
 
 SIGNAL_WAIT_SECONDS = 3600.0
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "peft", "pillow", "zarr", "numpy")
@@ -82,8 +91,10 @@ def open_signal(
     if name not in store.signal_names:
         if model is None:
             raise SettingError(f"{store.location} has no signal {name!r} yet; say which --model to extract it with.")
-        check_kind(store, request.kind or "proxy", request.images_as or "processor")
+        said_batches = any(getattr(request, name) is not None for name in Batching._fields)
+        check_kind(store, request.kind or "proxy", request.images_as or "processor", batches=said_batches)
         spec = door.resolve_spec(model, request, options, adapter=adapter)
+        spec = spec if can_freeze_batches(store) else spec.without_batches()
         with hold(store.backend, f"create-{name}", wait_seconds=SIGNAL_WAIT_SECONDS):
             store = Store.open(store.backend)
             if name not in store.signal_names:
@@ -120,6 +131,8 @@ def check_same(
     """Raise ResumeMismatch, with a readable difference, unless the run would write the same numbers."""
     frozen = view.signal.spec
     now = door.resolve_spec(model, as_begun(frozen, request), options, adapter=adapter)
+    if not frozen.freezes_batches:  # what was said of them has been refused by now
+        now = now.without_batches()
     _refuse_differences(view, describe_differences(frozen, now))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from grace_store.base.arrays import Array, Int32Array, IntArray
 from grace_store.base.errors import Corrupt, StoreError
 from grace_store.base.metadata import (
+    BATCHES_VERSION,
     IMAGES_AS_VERSION,
     KIND_VERSIONS,
     ChunkDigest,
@@ -38,7 +39,7 @@ Regions = dict[str, tuple[int, Array]]
 def create_signal(store: Store, signal: Signal) -> SignalView:
     """Write the empty arrays of a signal and, last, the metadata that makes it exist."""
     keys.check_signal_name(signal.name)
-    check_kind(store, signal.spec.kind, signal.spec.images_as)
+    check_kind(store, signal.spec.kind, signal.spec.images_as, batches=signal.spec.freezes_batches)
     write_copy(store.backend, signal)
     _write_metadata(store, signal)
     store.backend.write(f"{keys.signal_key(signal.name)}/zarr.json", group_bytes(signal))
@@ -46,18 +47,28 @@ def create_signal(store: Store, signal: Signal) -> SignalView:
     return store.signal(signal.name)
 
 
-def check_kind(store: Store, kind: Kind, images_as: ImagesAs) -> None:
-    """Raise unless the version of the format that the store was planned in has signals of this kind."""
+def check_kind(store: Store, kind: Kind, images_as: ImagesAs, *, batches: bool) -> None:
+    """Raise unless the version of the format that the store was planned in has signals of this kind.
+
+    batches is whether the signal says which samples share a pass.
+    """
     planned = version_number(store.plan.format_version)
     missing = [f"{kind} signals"] if planned < version_number(KIND_VERSIONS[kind]) else []
     if images_as != "processor" and planned < version_number(IMAGES_AS_VERSION):
         missing.append(f"signals of images as {images_as} prepares them")
+    if batches and not can_freeze_batches(store):
+        missing.append("signals with settings for batches")
     if missing:
         raise StoreError(
             f"{store.location} was planned in version {store.plan.format_version} of the format, which has no "
             f"{' or '.join(missing)}: older programs that read the store would fail on them. Plan the same "
             "dataset into a new --store for them; that takes no model."
         )
+
+
+def can_freeze_batches(store: Store) -> bool:
+    """Return whether signals of the store say which samples share a pass."""
+    return version_number(store.plan.format_version) >= version_number(BATCHES_VERSION)
 
 
 def rewrite_signal_metadata(view: SignalView) -> None:
@@ -116,6 +127,7 @@ class UnitWriter:
                 SampleSetAside(sample=start + position, reason=why.reason, detail=why.detail)
                 for position, why in sorted(signals.set_aside.items())
             ),
+            split=signals.split if self._view.signal.spec.freezes_batches else None,
             chunks={name: digest_of(value) for name, value in chunks.items()},
         )
         self.confirm()

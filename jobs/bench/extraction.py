@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from grace_store.base.metadata import Signal
-from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions
+from grace_store.base.settings import DEFAULT_BATCHING, DataRequest, ExtractRequest, RunOptions
 from grace_store.model.door import ProxyExtractor, open_extractor, resolve_spec
 from grace_store.model.inputs.collate import Batch
 from grace_store.model.unit_extractor import PreparedUnit
@@ -22,7 +22,7 @@ from grace_store.store.opened import SignalView
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 from jobs.bench.workload import Traces
 
-BARE_TOKENS = RunOptions().head_tokens
+BARE_TOKENS = DEFAULT_BATCHING["proxy"].head_tokens
 """Tokens whose logits a bare pass makes at a time: as many as extraction does, which is no slower than fewer or all."""
 
 
@@ -40,11 +40,11 @@ class Extraction:
         storage: str = "int8",
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._options = RunOptions(device="cpu", threads=threads, loader_threads=1, batch_tokens=batch_tokens)
+        self._options = RunOptions(device="cpu", threads=threads, loader_threads=1)
         data = traces.write(folder / "traces.jsonl")
         self.store = plan([data], folder / "store.zarr", DataRequest(min_steps=1))
         self._dataset = open_dataset(self.store)
-        self._spec = resolve_spec(str(model), ExtractRequest(storage=storage), self._options)
+        self._spec = resolve_spec(str(model), ExtractRequest(storage=storage, batch_tokens=batch_tokens), self._options)
         extractor = open_extractor(str(model), self._spec, self._options)
         assert isinstance(extractor, ProxyExtractor)
         self.extractor = extractor

@@ -49,9 +49,10 @@ def request_of(kind: str, dimension: int, storage: str) -> ExtractRequest:
 
 def measure(kind: str, location: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Extract one kind of signal and return what it took."""
-    options = RunOptions(device=arguments.device, threads=arguments.threads, batch_tokens=arguments.batch_tokens)
+    options = RunOptions(device=arguments.device, threads=arguments.threads)
     store, door = Store.open(location), model_door()
     request = request_of(kind, arguments.dimension, arguments.storage)
+    request = request.model_copy(update={"batch_tokens": arguments.batch_tokens})
     view, model, adapter = open_signal(store, "cost", arguments.model, request, options, door, arguments.adapter)
     with open_dataset(store) as dataset:
         images = image_folder(arguments.images, view, dataset)

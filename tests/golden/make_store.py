@@ -15,6 +15,7 @@ from pathlib import Path
 from grace_store.base.settings import DataRequest, ExtractRequest
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.run.extract import ExtractJob, extract
+from grace_store.store.copies import write_copy
 from grace_store.store.opened import Store
 from grace_store.store.unit_writer import rewrite_signal_metadata
 from tests.fake_model import make_fake_model
@@ -40,6 +41,7 @@ def main(folder: Path) -> None:
         view = store.signal(name)
         # Where the model lay is nobody's business any more.
         view.signal = view.signal.model_copy(update={"origin": {"model": "model"}})
+        write_copy(store.backend, view.signal)
         rewrite_signal_metadata(view)
     found = {
         name: {

@@ -69,9 +69,6 @@ class PendingSamples(UnitInFlight[VectorRows, SampleSignals]):
 class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
     """Turns samples into projected gradients of the loss over a LoRA adapter's parameters."""
 
-    batch_tokens = 2048
-    """A backward pass keeps what every layer was given, many times what a forward pass needs."""
-
     def __init__(
         self,
         loaded: LoadedModel,
@@ -90,7 +87,8 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
         parameters = parameters_of(coordinates, layers)
         for parameter in parameters.values():
             parameter.requires_grad_(True)
-        self._source = by_sample.choose_source(loaded.model, self.head, record(layers), parameters, options.head_tokens)
+        recorder, head_tokens = record(layers), self._batching.head_tokens
+        self._source = by_sample.choose_source(loaded.model, self.head, recorder, parameters, head_tokens)
         if isinstance(self._source, by_sample.PlainGradients):
             self._rule = ONE_AT_A_TIME
         precondition = None
