@@ -119,7 +119,11 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "a file": (["status", "{data}"], 1, "it is a file"),
     "reserved name": (["extract", "--store", "{store}", "--signal", "each", "--model", "m"], 1, "cannot be the name"),
     "bad shard": (["extract", "--store", "s", "--shard", "4/4"], 2, "is not i/n with 0 <= i < n"),
-    "bad device": (["extract", "--store", "s", "--device", "abacus"], 1, "none of auto, cpu, cuda"),
+    "bad device": (
+        ["extract", "--store", "s", "--device", "Abacus"],
+        1,
+        "none of auto, cpu, NAME",
+    ),
     "bad unit": (["plan", "{data}", "--store", "{tmp}/s.zarr", "--unit-samples", "3", "--min-steps", "2"], 1, "power"),
     "bad steps": (["plan", "{data}", "--store", "{tmp}/s.zarr", "--min-steps", "0"], 2, "--min-steps"),
     "bad format": (["plan", "{data}", "--store", "{tmp}/s.zarr", "--format", "mystery"], 1, "mystery"),

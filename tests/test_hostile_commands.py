@@ -129,8 +129,8 @@ def test_settings_are_complained_about_in_our_words(tmp_path, scores):
     assert "alpha.0 'x': a number is wanted" in told
     assert "alpa 1: there is no such setting" in told
     assert "put should" not in told
-    device = refused("verify", scores.parent / "known.zarr", "--model", "m", "--device", "foo")
-    assert device == "Error: device 'foo' is none of auto, cpu, cuda, cuda:N, mps\n"
+    device = refused("verify", scores.parent / "known.zarr", "--model", "m", "--device", "foo bar")
+    assert device == "Error: device 'foo bar' is none of auto, cpu, NAME, NAME:N\n"
 
 
 class Evil:

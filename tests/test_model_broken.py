@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from grace_store.base.errors import GraceStoreError, ModelError, OutOfMemory, SettingError
 from grace_store.base.settings import ExtractRequest
+from grace_store.model.devices import telling
 from grace_store.model.door import open_extractor, resolve_spec
-from grace_store.model.failures import telling
 from grace_store.model.load import trials
 from tests.autograd import ONE_THREAD, extract, open_tiny, relative, text_truth
 from tests.tiny_models import randomize, tiny_text_model, tiny_tokenizer

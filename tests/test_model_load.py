@@ -11,10 +11,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-import grace_store.model.load.weights as loading
-from grace_store.base.errors import ModelError, SettingError, UnsafeModel
-from grace_store.base.settings import default_threads
-from grace_store.model.load.weights import describe_model, load, resolve_device
+from grace_store.base.errors import ModelError, UnsafeModel
+from grace_store.model.load.weights import describe_model, load
 from tests.tiny_models import randomize, tiny_text_model, tiny_tokenizer
 
 
@@ -42,22 +40,6 @@ def test_the_dtype_is_the_one_asked_for(folder, dtype):
     loaded = load(folder, dtype, "eager", "cpu", 1)
     assert {parameter.dtype for parameter in loaded.model.parameters()} == {getattr(torch, dtype)}
     assert loaded.model.config._attn_implementation == "eager"
-
-
-def test_a_cuda_device_becomes_the_current_one(folder, monkeypatch):
-    chosen = []
-    described = describe_model(folder)
-    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    load(folder, "float32", "sdpa", "cpu", 1)
-    assert chosen == []
-
-    def read_weights(*_args):
-        raise ModelError(f"reached with {chosen}")
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(loading, "_read_weights", read_weights)
-    with pytest.raises(ModelError, match=r"reached with \[device\(type='cuda', index=3\)\]"):
-        loading.load(described, "float32", "sdpa", "cuda:3", 1)
 
 
 def test_sharded_weights_load(tmp_path, folder):
@@ -189,15 +171,6 @@ def test_several_gguf_files_need_a_choice(tmp_path):
         (tmp_path / name).write_bytes(b"GGUF")
     with pytest.raises(ModelError, match="holds 2 GGUF files"):
         describe_model(tmp_path)
-
-
-def test_unknown_devices_are_named():
-    with pytest.raises(SettingError, match="no CUDA device"):
-        resolve_device("cuda:3")
-    with pytest.raises(SettingError, match="mps"):
-        resolve_device("mps")
-    assert resolve_device("auto").type == "cpu"
-    assert 1 <= default_threads() <= 8
 
 
 @pytest.mark.parametrize(("family", "limit"), [("gpt2", 512), ("opt", 512), ("gptj", 512), ("llama", None)])

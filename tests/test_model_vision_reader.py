@@ -215,8 +215,7 @@ def test_an_image_that_changes_under_way_ends_the_run(llava, monkeypatch, tmp_pa
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
-@pytest.mark.parametrize("pin", [False, True])
-def test_images_are_joined_and_pinned_before_they_are_asked_for(monkeypatch, num_threads, pin):
+def test_images_are_joined_and_pinned_before_they_are_asked_for(monkeypatch, num_threads):
     calls = []
 
     def note(name, actual):
@@ -227,14 +226,14 @@ def test_images_are_joined_and_pinned_before_they_are_asked_for(monkeypatch, num
         return noted
 
     monkeypatch.setattr(reading, "join_images", note("join", reading.join_images))
-    monkeypatch.setattr(torch.Tensor, "pin_memory", note("pin", lambda tensor: tensor))
+    monkeypatch.setattr(reading.devices, "pin", note("pin", lambda tensor, device: tensor))
     pixels = {member: {"pixel_values": torch.full((1 + member, 2), float(member))} for member in range(4)}
     images = {
         member: SampleImages((), inputs if member % 2 else None, note("make", lambda inputs=inputs: inputs))
         for member, inputs in pixels.items()
     }
     with ThreadPoolExecutor(num_threads, thread_name_prefix="images") as pool:
-        queue = ImageQueue(images, pool, pin=pin)
+        queue = ImageQueue(images, pool)
         for batch, upcoming in (((3, 0, 7), (1, 2)), ((1, 2), (8,)), ((8,), ())):
             found = queue.take(batch)
             queue.announce(upcoming)
@@ -242,7 +241,7 @@ def test_images_are_joined_and_pinned_before_they_are_asked_for(monkeypatch, num
             assert list(found) == ["pixel_values"] * bool(expected)
             assert all(torch.equal(tensor, torch.cat(expected)) for tensor in found.values())
     assert {thread for _, thread in calls} == {"images"}
-    assert sorted(name for name, _ in calls) == ["join"] * 2 + ["make"] * 2 + ["pin"] * 2 * pin
+    assert sorted(name for name, _ in calls) == ["join"] * 2 + ["make"] * 2 + ["pin"] * 2
 
 
 @pytest.mark.parametrize(("max_length", "num_too_long"), [(45, 1), (100, 0)])

@@ -8,7 +8,7 @@ import pytest
 
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import RunOptions
-from grace_store.run.engines import choice as engines
+from grace_store.model import devices
 from grace_store.run.engines.choice import EngineChoice, choose_engine
 from grace_store.run.engines.engine import EngineOptions
 from grace_store.run.engines.ray import needed_resources
@@ -18,7 +18,9 @@ from grace_store.run.engines.ray import needed_resources
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The GPUs that are visible; a test may add some."""
     visible: list[str] = []
-    monkeypatch.setattr(engines, "_gpus", lambda environment: visible)
+    monkeypatch.setattr(devices, "accelerator", lambda: "cuda" if visible else None)
+    monkeypatch.setattr(devices, "count", lambda: len(visible))
+    monkeypatch.setattr(devices, "visible_devices", lambda environment: visible)
     return visible
 
 
@@ -44,7 +46,7 @@ def test_workers_without_gpus_share_the_cpu(gpus: list[str]) -> None:
 
 def test_more_workers_than_gpus_are_refused(gpus: list[str]) -> None:
     gpus += ["0", "1"]
-    with pytest.raises(SettingError, match="visible GPUs is 2"):
+    with pytest.raises(SettingError, match="visible accelerators is 2"):
         chosen(workers=3)
 
 

@@ -115,10 +115,3 @@ def test_a_worker_that_fails_says_why(tmp_path: Path) -> None:
 
     with pytest.raises(WorkerDied, match="is not what it was"):
         extract(replace(job, engine=processes("cpu")), change_data)
-
-
-def test_environment_of_a_worker_shows_one_device() -> None:
-    from grace_store.run.engines.processes import device_environment
-
-    assert device_environment("3") == {"CUDA_VISIBLE_DEVICES": "3"}
-    assert device_environment("cpu") == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, field_validator, model_validator
@@ -351,7 +352,8 @@ class RunOptions(Frozen):
     """How fast, on what. May differ from run to run."""
 
     device: str = "auto"
-    """Device to compute on: auto (a GPU if there is one), cpu, cuda, cuda:N or mps."""
+    """Device to compute on: auto (an accelerator if there is one), cpu, or an accelerator as torch names its kind, with
+    or without a number (NAME, NAME:N)."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of each worker."""
     loader_threads: int = Field(default=2, ge=1)
@@ -362,6 +364,6 @@ class RunOptions(Frozen):
     @field_validator("device")
     @classmethod
     def _known_device(cls, value: str) -> str:
-        if value not in ("auto", "cpu", "cuda", "mps") and not value.startswith("cuda:"):
-            raise ValueError(f"device {value!r} is none of auto, cpu, cuda, cuda:N, mps")
+        if not re.fullmatch(r"auto|cpu|[a-z]\w*(:\d{1,4})?", value):
+            raise ValueError(f"device {value!r} is none of auto, cpu, NAME, NAME:N")
         return value

@@ -12,6 +12,7 @@ from grace_store.base.arrays import Float32Array
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import ImagesAs
 from grace_store.data.sample import Sample
+from grace_store.model import devices
 from grace_store.model.head.own_forward import backbones
 from grace_store.model.inputs.reading import ReadUnit, SampleReader
 from grace_store.model.inputs.trainer_images import TRAINERS
@@ -109,9 +110,5 @@ def _shows_the_same(ours: ReadUnit, theirs: ReadUnit) -> bool:
 
 
 def device_memory(extractor: ProxyExtractor) -> tuple[int, int] | None:
-    """Return the bytes free and the bytes in all of the extractor's GPU; None on a CPU."""
-    device = next(extractor.model.parameters()).device
-    if device.type != "cuda":
-        return None
-    free, total = torch.cuda.mem_get_info(device)
-    return int(free), int(total)
+    """Return the bytes free and the bytes in all of the extractor's accelerator; None on a CPU."""
+    return devices.memory(next(extractor.model.parameters()).device)

@@ -23,6 +23,7 @@ from grace_store.base.settings import (
     short,
     wishes_in,
 )
+from grace_store.model import devices
 from grace_store.model.inputs.render import resolve_rendering
 from grace_store.model.inputs.trainer_images import as_trainer
 from grace_store.model.load import weights
@@ -48,7 +49,7 @@ def resolve_spec(
         "gradient": gradient,
         "model": _identity(described, adapter),
         "rendering": resolve_rendering(request.rendering, described.tokenizer),
-        "dtype": request.dtype or ("bfloat16" if weights.resolve_device(options.device).type == "cuda" else "float32"),
+        "dtype": request.dtype or devices.default_dtype(options.device),
         "attention": _resolve_attention(request.attention, described),
     }
     batching = DEFAULT_BATCHING[request.kind or "proxy"]._asdict()

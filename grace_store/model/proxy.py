@@ -6,10 +6,11 @@ from torch import Tensor
 
 from grace_store.base.arrays import IntArray
 from grace_store.base.unit import UnitSignals
+from grace_store.model import devices
 from grace_store.model.head.closed_form import OutputHead, ResponseTokens, SegmentMeans
 from grace_store.model.inputs.collate import Batch
 from grace_store.model.inputs.vision import ImageInputs
-from grace_store.model.unit_extractor import PendingSegments, PreparedUnit, SegmentRows, UnitExtractor, to_host
+from grace_store.model.unit_extractor import PendingSegments, PreparedUnit, SegmentRows, UnitExtractor
 
 WHOLE_TOKENS = 512
 """Tokens of a segment that may be summed up as one."""
@@ -36,7 +37,7 @@ class ProxyExtractor(UnitExtractor[SegmentRows, UnitSignals]):
                 means = means_of_any_length(self.head, hidden, tokens, self._batching.head_tokens)
             else:
                 means = self.head.segment_means(hidden, tokens, self._batching.head_tokens)
-            return SegmentRows(to_host(means.vector), to_host(means.statistics))
+            return SegmentRows(devices.to_host(means.vector), devices.to_host(means.statistics))
 
 
 def means_of_any_length(head: OutputHead, hidden: Tensor, tokens: ResponseTokens, block_tokens: int) -> SegmentMeans:
@@ -60,16 +61,15 @@ def _in_stretches(tokens: ResponseTokens, lengths: IntArray, parts: IntArray) ->
     within = np.arange(len(tokens.host_segment)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     of_long = np.repeat(parts > 1, lengths)
     stretch = np.repeat(np.cumsum(parts) - parts, lengths) + np.where(of_long, within // STRETCH_TOKENS, 0)
-    segment = torch.from_numpy(stretch)
-    if tokens.segment.device.type == "cuda":
-        segment = segment.pin_memory()
-    return ResponseTokens(tokens.target, segment.to(tokens.segment.device, non_blocking=True), tokens.weight, stretch)
+    device = tokens.segment.device
+    segment = devices.to_device(devices.pin(torch.from_numpy(stretch), device), device)
+    return ResponseTokens(tokens.target, segment, tokens.weight, stretch)
 
 
 def _summed(rows: Tensor, long: IntArray, parts: IntArray, stop: IntArray) -> Tensor:
     """Return a row for each segment: its only one, or the sum of its stretches' rows."""
     kept = torch.cat([rows[first : first + 1] for first in (stop - parts).tolist()])
-    wide = torch.float32 if rows.device.type == "mps" else torch.float64
+    wide = devices.wide_dtype(rows.device)
     for number in long.tolist():
         kept[number] = rows[stop[number] - parts[number] : stop[number]].sum(dim=0, dtype=wide).to(rows.dtype)
     return kept

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from grace_store.base.errors import GraceStoreError, ModelError, OutOfMemory, ResumeMismatch
@@ -19,7 +18,8 @@ from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import UnitOutcome, UnitSignals
 from grace_store.data.sample import Sample
-from grace_store.model.failures import in_words, is_device_lost, is_out_of_memory
+from grace_store.model import devices
+from grace_store.model.devices import in_words
 from grace_store.model.head.choose_head import choose_head
 from grace_store.model.head.closed_form import OutputHead
 from grace_store.model.head.own_forward import response_states
@@ -62,12 +62,13 @@ class UnitInFlight(ABC, Generic[ResultT, OutcomeT]):
     """What came of each batch, in main memory once the event has come."""
     is_split: bool = False
     """Whether a batch was too large for the memory."""
-    event: torch.cuda.Event | None = None
+    mark: devices.Mark | None = None
+    """Where the results are on their way behind."""
 
     def result(self) -> OutcomeT:
         """Wait for the device and return the signals, in the samples' order."""
-        if self.event is not None:
-            self.event.synchronize()
+        if self.mark is not None:
+            self.mark.wait()
         signals = self.gather()
         tokens = self.prepared.tokens
         signals.num_tokens = sum(tokens[member].num_tokens for batch, _ in self.results for member in batch.members)
@@ -168,6 +169,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
 
     def prepare(self, samples: Sequence[Sample]) -> PreparedUnit:
         """Tokenise a unit, open its images and form its batches; CPU work only, safe from several threads."""
+        devices.make_current(self._device)  # of this thread, whichever it is
         read = self._reader.read(samples)
         positions = list(read.tokens)
         lengths = [read.tokens[position].num_tokens for position in positions]
@@ -180,7 +182,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
     def compute(self, prepared: PreparedUnit) -> UnitInFlight[ResultT, OutcomeT]:
         """Run the model on a prepared unit; called from one thread only."""
         pending = self._pending(prepared)
-        images = ImageQueue(prepared.images, self._image_pool, pin=self._device.type == "cuda")
+        images = ImageQueue(prepared.images, self._image_pool, self._device)
         waiting = deque(prepared.batches)
         while waiting:
             batch = waiting.popleft()
@@ -194,14 +196,12 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
             else:
                 pending.results.append((batch, made))
         self._finish()
-        if self._device.type == "cuda":
-            pending.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            pending.event.record(torch.cuda.current_stream(self._device))
+        pending.mark = devices.Mark(self._device)
         return pending
 
     def _collate(self, members: Sequence[int], tokens: dict[int, TokenizedSample]) -> Batch:
         samples = [tokens[member] for member in members]
-        return collate(members, samples, pin=self._device.type == "cuda", packed=self._batching.packing)
+        return collate(members, samples, self._device, packed=self._batching.packing)
 
     def _try(self, batch: Batch, images: ImageQueue, upcoming: Sequence[int]) -> ResultT | Exception:
         try:
@@ -211,19 +211,18 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         except GraceStoreError:
             raise
         except Exception as error:
-            if is_device_lost(error):
+            if devices.is_lost(error):
                 raise
             failure = error.with_traceback(None)
         # Past the except clause, the failed call's tensors are gone with its traceback.
         self._forget()
         self.head.release()
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+        devices.release_memory(self._device)
         return failure
 
     def _smaller(self, batch: Batch, failure: Exception, prepared: PreparedUnit) -> list[Batch]:
         """Return the batches to run instead of one that failed; sets a sample aside that fails by itself."""
-        if is_out_of_memory(failure):
+        if devices.is_out_of_memory(failure):
             self._note_too_large(batch)
             return [batch]
         if len(batch.members) > 1:
@@ -237,23 +236,23 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         """Raise unless the model runs on a few tokens: else a failure says nothing about a sample."""
         ids = np.arange(1, 5) % self.head.vocab_size
         try:
-            self._run(collate([0], [TokenizedSample(ids, np.array([-1, -1, 0, 0]), 1)], pin=False), {})
+            self._run(collate([0], [TokenizedSample(ids, np.array([-1, -1, 0, 0]), 1)]), {})
         except Exception as error:
             raise ModelError(f"{type(self.model).__name__} fails on any sample. {in_words(failure)}") from error
 
     def hidden_states(self, batch: Batch, image_inputs: ImageInputs) -> Tensor:
         """Return what the head is given for each response token, (num_tokens, d), in the order of the segments."""
-        predecessor = batch.predecessor.to(self._device, non_blocking=True)
+        predecessor = devices.to_device(batch.predecessor, self._device)
         return response_states(self.model, self.inputs_on_device(batch, image_inputs), predecessor)
 
     def image_inputs(self, prepared: PreparedUnit, batch: Batch) -> ImageInputs:
         """Return what a model that sees images is given for those of a batch."""
-        return ImageQueue(prepared.images, self._image_pool, pin=False).take(batch.members)
+        return ImageQueue(prepared.images, self._image_pool).take(batch.members)
 
     def inputs_on_device(self, batch: Batch, image_inputs: ImageInputs) -> dict[str, Tensor]:
         """Return all arguments of the model for a batch."""
         inputs = {**batch.inputs, **image_inputs}
-        on_device = {name: tensor.to(self._device, non_blocking=True) for name, tensor in inputs.items()}
+        on_device = {name: devices.to_device(tensor, self._device) for name, tensor in inputs.items()}
         if batch.packed_lengths:
             on_device["position_ids"] = packed_positions(self.model, on_device, batch.packed_lengths)
         return on_device
@@ -275,13 +274,6 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
     def _halves(self, batch: Batch, tokens: dict[int, TokenizedSample]) -> list[Batch]:
         middle = (len(batch.members) + 1) // 2
         return [self._collate(part, tokens) for part in (batch.members[:middle], batch.members[middle:])]
-
-
-def to_host(tensor: Tensor) -> Tensor:
-    """Return a tensor in main memory, or on its way there from a GPU."""
-    if tensor.device.type != "cuda":
-        return tensor.cpu()
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
 
 
 def _images_digest(images: dict[int, SampleImages], set_aside: Container[int]) -> str | None:

@@ -14,7 +14,7 @@ from grace_store.base.errors import OutOfMemory
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import SampleSignals, UnitOutcome
-from grace_store.model.failures import is_out_of_memory
+from grace_store.model import devices
 from grace_store.model.gradients import sample_gradients as by_sample
 from grace_store.model.gradients.coordinates import AdamStep, coordinates_of, parameters_of, read_moments
 from grace_store.model.gradients.projection import ProjectedRows, make_projector
@@ -30,7 +30,6 @@ from grace_store.model.unit_extractor import (
     SegmentRows,
     UnitExtractor,
     UnitInFlight,
-    to_host,
 )
 
 
@@ -128,7 +127,7 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
             with _same_every_time(self._device):
                 self._projected.flush()
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
+            if not devices.is_out_of_memory(error):
                 raise
             raise OutOfMemory(
                 f"Projecting gradients to {self.vector_size} numbers does not fit on {self._device}. Use a larger or "
@@ -138,8 +137,8 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
             norm = torch.linalg.vector_norm(rows.vector, dim=1, dtype=torch.float64)
             if self._gradient.normalise:
                 rows.vector.div_(torch.where(norm > 0, norm, 1.0).unsqueeze(1))
-            rows.vector, rows.norm = to_host(rows.vector), to_host(norm.float())
-            rows.statistics = to_host(rows.statistics)
+            rows.vector, rows.norm = devices.to_host(rows.vector), devices.to_host(norm.float())
+            rows.statistics = devices.to_host(rows.statistics)
         self._finished = []
 
     def _forget(self) -> None:
@@ -150,18 +149,7 @@ class GradientExtractor(UnitExtractor[VectorRows, UnitOutcome]):
 
 @contextmanager
 def _same_every_time(device: torch.device) -> Iterator[None]:
-    """Have a GPU add up in the same order every time, where it knows how: a unit run twice gives the same bytes."""
-    if device.type != "cuda":
+    """Have a unit that is run twice give the same bytes, without a word where a device does not know how."""
+    with devices.same_every_time(device), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         yield
-        return
-    was, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
-        torch.use_deterministic_algorithms(was, warn_only=warned)

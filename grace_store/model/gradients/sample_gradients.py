@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.base.settings import Per
+from grace_store.model import devices
 from grace_store.model.gradients.recorded_gradients import NotBySample, Recorder
 from grace_store.model.head.closed_form import OutputHead, alone, averaging_matrix, residual_of
 from grace_store.model.head.own_forward import response_states
@@ -62,11 +63,11 @@ class RecordedGradients:
         self._recorder.start(inputs["input_ids"].shape, batch.packed_lengths)
         try:
             with torch.enable_grad():
-                hidden = response_states(self._model, inputs, batch.predecessor.to(device, non_blocking=True))
+                hidden = response_states(self._model, inputs, devices.to_device(batch.predecessor, device))
             if not hidden.requires_grad:
                 raise NotBySample("no adapted layer has a part in this batch")
             with torch.no_grad():
-                each_token = alone(batch.target.to(device, non_blocking=True))
+                each_token = alone(devices.to_device(batch.target, device))
                 each = self._head.segment_means(hidden.detach(), each_token, self._head_tokens)
         except BaseException:
             self._recorder.stop()
@@ -101,9 +102,9 @@ class PlainGradients:
         device = inputs["input_ids"].device
         with torch.enable_grad():
             logits: Tensor = self._model(**inputs, use_cache=False).logits
-            predecessor = batch.predecessor.to(device, non_blocking=True)
+            predecessor = devices.to_device(batch.predecessor, device)
             chosen = logits.reshape(-1, logits.shape[-1]).index_select(0, predecessor).float()
-            target = batch.target.to(device, non_blocking=True)
+            target = devices.to_device(batch.target, device)
             losses = nn.functional.cross_entropy(chosen, target, reduction="none")
         # A masked logit is minus infinity, and 0 times that would be no entropy.
         finite = chosen.detach().clamp(min=torch.finfo(torch.float32).min)
@@ -140,7 +141,7 @@ def _is_exact(
 ) -> bool:
     """Tell whether recorded gradients of a few tokens are those that autograd gives for each sample alone."""
     trial = _trial_samples(model)
-    together = collate(range(len(trial)), trial, pin=False)
+    together = collate(range(len(trial)), trial)
     try:
         found = _gradients(recorded, together, parameters)
     except NotBySample as error:
@@ -151,7 +152,7 @@ def _is_exact(
         _LOG.info("gradients one sample at a time: %s has no part in a text", missing[0])
         return False
     for row, sample in enumerate(trial):
-        alone = _gradients(plain, collate([0], [sample], pin=False), parameters)
+        alone = _gradients(plain, collate([0], [sample]), parameters)
         expected = torch.cat([alone[name][0] for name in parameters])
         difference = torch.cat([found[name][row] for name in parameters]) - expected
         tolerance = _TOLERANCE.get(next(model.parameters()).dtype, _LOOSE)
@@ -165,7 +166,7 @@ def row_statistics(batch: Batch, statistics: Tensor, per: Per) -> Tensor:
     """Return the means of the tokens' statistics over each row: (rows, 3)."""
     device = statistics.device
     if per == "segment":
-        segment, weight = batch.segment.to(device, non_blocking=True), batch.weight.to(device, non_blocking=True)
+        segment, weight = devices.to_device(batch.segment, device), devices.to_device(batch.weight, device)
         return averaging_matrix(segment, weight, 0, int(batch.host_segment[-1]) + 1) @ statistics
     sample, counts = _sample_of_tokens(batch), row_tokens(batch, "sample")
     weight = on_device(1.0 / counts[sample], statistics)
@@ -200,9 +201,7 @@ def on_device(values: npt.NDArray[np.generic], like: Tensor, dtype: torch.dtype 
     """Return an array where a tensor is, and of its dtype unless another is given, without waiting for the device."""
     # Converted first: a copy that also converts goes by way of memory that is not pinned.
     tensor = torch.from_numpy(values).to(dtype or like.dtype)
-    if like.device.type == "cuda":
-        tensor = tensor.pin_memory()
-    return tensor.to(like.device, non_blocking=True)
+    return devices.to_device(devices.pin(tensor, like.device), like.device)
 
 
 def _trial_samples(model: nn.Module) -> list[TokenizedSample]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from grace_store.base.errors import ModelError
-from grace_store.model.failures import telling
+from grace_store.model.devices import telling
 from grace_store.model.head.closed_form import ClosedFormHead, OutputHead, ResponseTokens, alone
 from grace_store.model.head.own_forward import OwnForward, VjpHead, refuse_not_finite, run_backbone, trial_ids
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from grace_store.base.arrays import IntArray
+from grace_store.model import devices
 
 MEAN_BUFFER_BYTES = 1 << 29
 """What the vocabulary-wide means of a group of segments may take; more segments are done in groups."""
@@ -113,7 +114,7 @@ class ClosedFormHead:
     def __init__(
         self, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0, cap: float | None = None
     ) -> None:
-        self._mixed = weight.dtype != torch.float32 and has_mixed_product(weight)
+        self._mixed = weight.dtype != torch.float32 and devices.has_mixed_product(weight)
         self._weight = weight.detach() if self._mixed else weight.detach().float()
         self._inner_scale = scale if cap is None else scale / cap
         self._bias = None if bias is None else bias.detach().float() * self._inner_scale
@@ -199,15 +200,3 @@ class ClosedFormHead:
             kept = torch.empty((num_rows, self.vocab_size), dtype=torch.float32, device=device)
             self._scratch[name] = kept
         return kept[:num_rows]
-
-
-def has_mixed_product(weight: Tensor) -> bool:
-    """Tell whether the device multiplies matrices of this dtype into float32 without a float32 copy."""
-    if weight.device.type != "cuda":
-        return False
-    tiny = torch.ones((16, 16), dtype=weight.dtype, device=weight.device)
-    try:
-        torch.mm(tiny, tiny, out_dtype=torch.float32)
-    except (RuntimeError, TypeError, NotImplementedError):
-        return False
-    return True

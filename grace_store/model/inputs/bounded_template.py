@@ -17,7 +17,7 @@ from jinja2.exceptions import TemplateError, TemplateRuntimeError
 from jinja2.visitor import NodeTransformer
 from transformers.utils import chat_template_utils
 
-from grace_store.model.failures import in_words
+from grace_store.model.devices import in_words
 
 MAX_TURNS = 100_000
 """How often all loops of a template may turn for one conversation."""

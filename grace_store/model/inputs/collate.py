@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from grace_store.base.arrays import Float32Array, IntArray
+from grace_store.model import devices
 from grace_store.model.head.closed_form import ResponseTokens
 from grace_store.model.inputs.tokens import TokenizedSample
 
@@ -39,15 +40,21 @@ class Batch:
 
     def tokens_on(self, device: torch.device) -> ResponseTokens:
         return ResponseTokens(
-            self.target.to(device, non_blocking=True),
-            self.segment.to(device, non_blocking=True),
-            self.weight.to(device, non_blocking=True),
+            devices.to_device(self.target, device),
+            devices.to_device(self.segment, device),
+            devices.to_device(self.weight, device),
             self.host_segment,
         )
 
 
-def collate(members: Sequence[int], samples: Sequence[TokenizedSample], *, pin: bool, packed: bool = False) -> Batch:
-    """Return the batch of some samples; members are their positions in the unit, samples their tokens."""
+def collate(
+    members: Sequence[int],
+    samples: Sequence[TokenizedSample],
+    device: torch.device = devices.CPU,
+    *,
+    packed: bool = False,
+) -> Batch:
+    """Return the batch of some samples, in main memory but for a device; members are their positions in the unit."""
     lengths = [sample.num_tokens for sample in samples]
     shape = (1, sum(lengths)) if packed else (len(samples), max(lengths))
     starts = np.cumsum([0, *lengths]) if packed else np.arange(len(samples)) * max(lengths)
@@ -69,11 +76,11 @@ def collate(members: Sequence[int], samples: Sequence[TokenizedSample], *, pin: 
     host_segment = np.concatenate(segment)
     return Batch(
         tuple(members),
-        {name: _tensor(values, pin=pin) for name, values in inputs.items()},
-        _tensor(np.concatenate(predecessor), pin=pin),
-        _tensor(np.concatenate(target), pin=pin),
-        _tensor(host_segment, pin=pin),
-        _tensor(np.concatenate(weight).astype(np.float32), pin=pin),
+        {name: _tensor(values, device) for name, values in inputs.items()},
+        _tensor(np.concatenate(predecessor), device),
+        _tensor(np.concatenate(target), device),
+        _tensor(host_segment, device),
+        _tensor(np.concatenate(weight).astype(np.float32), device),
         host_segment,
         tuple(sample.num_segments for sample in samples),
         tuple(lengths) if packed else (),
@@ -86,6 +93,6 @@ def _input_names(sample: TokenizedSample, *, packed: bool) -> list[str]:
     return ["position_ids", *(name for name in names if name != "attention_mask")] if packed else names
 
 
-def _tensor(array: IntArray | Float32Array, *, pin: bool) -> Tensor:
+def _tensor(array: IntArray | Float32Array, device: torch.device) -> Tensor:
     tensor = torch.from_numpy(np.ascontiguousarray(array))
-    return tensor.pin_memory() if pin else tensor
+    return devices.pin(tensor, device)

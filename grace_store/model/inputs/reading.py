@@ -1,4 +1,4 @@
-"""From the samples of a unit to tokens and images, or to the reason why not. CPU work only; knows no devices."""
+"""From the samples of a unit to tokens and images, or to the reason why not. CPU work only."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
+
 from grace_store.base.errors import GraceStoreError, SettingError
 from grace_store.base.settings import ExtractSpec, ImagesAs
 from grace_store.base.states import Reason, SetAside, Unusable
 from grace_store.data.image_files import ImageFolder
 from grace_store.data.sample import Sample
-from grace_store.model.failures import in_words, is_out_of_memory
+from grace_store.model import devices
+from grace_store.model.devices import in_words
 from grace_store.model.inputs.render import RenderedSample, Renderer
 from grace_store.model.inputs.tokens import SampleTokenizer, TokenizedSample
 from grace_store.model.inputs.trainer_images import as_trainer
@@ -117,7 +120,7 @@ class SampleReader:
         try:
             return self._tokenizer.tokenize(rendered)
         except Exception as error:
-            if is_out_of_memory(error):
+            if devices.is_out_of_memory(error):
                 raise
             if len(rendered) == 1:
                 return [Unusable(Reason.BAD_TEXT, f"the tokenizer fails on it: {in_words(error)}")]
@@ -145,7 +148,7 @@ def _set_aside(unit: ReadUnit, position: int) -> Iterator[None]:
     except GraceStoreError:
         raise
     except Exception as error:
-        if is_out_of_memory(error):
+        if devices.is_out_of_memory(error):
             raise
         unit.set_aside[position] = SetAside(
             Reason.BAD_TEXT, f"it cannot be read as the model is given it: {in_words(error)}"
@@ -155,11 +158,12 @@ def _set_aside(unit: ReadUnit, position: int) -> Iterator[None]:
 class ImageQueue:
     """Hands out the images of one batch after the other, made and joined by other threads ahead of their turn."""
 
-    def __init__(self, images: dict[int, SampleImages], pool: ThreadPoolExecutor, *, pin: bool = False) -> None:
-        """Take pin as True if the images go to a device that copies page-locked memory on its own."""
+    def __init__(
+        self, images: dict[int, SampleImages], pool: ThreadPoolExecutor, device: torch.device = devices.CPU
+    ) -> None:
         self._images = images
         self._pool = pool
-        self._pin = pin
+        self._device = device
         self._coming: dict[tuple[int, ...], Future[ImageInputs]] = {}
 
     def announce(self, members: Sequence[int]) -> None:
@@ -180,4 +184,5 @@ class ImageQueue:
 
     def _join(self, made: Sequence[ImageInputs | Future[ImageInputs]]) -> ImageInputs:
         joined = join_images([each.result() if isinstance(each, Future) else each for each in made])
-        return {name: tensor.pin_memory() for name, tensor in joined.items()} if self._pin else joined
+        devices.make_current(self._device)  # of this thread, which is the pool's
+        return {name: devices.pin(tensor, self._device) for name, tensor in joined.items()}

@@ -20,7 +20,8 @@ from grace_store.base.errors import DatasetChanged, ModelError
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.image_files import ImageFolder, Picture
 from grace_store.data.sample import ImageRef, Sample
-from grace_store.model.failures import in_words, is_out_of_memory
+from grace_store.model import devices
+from grace_store.model.devices import in_words
 from grace_store.model.inputs.render import RenderedSample
 from grace_store.model.inputs.tokens import NO_SEGMENT, TokenizedSample
 
@@ -133,7 +134,7 @@ class VisionReader:
                 )
             )
         except Exception as error:
-            if not pictures or is_out_of_memory(error):
+            if not pictures or devices.is_out_of_memory(error):
                 raise
             sizes = ", ".join(f"{picture.image.width} x {picture.image.height}" for picture in pictures)
             raise Unusable(

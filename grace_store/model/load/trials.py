@@ -9,7 +9,7 @@ from torch import Tensor
 from grace_store.base.errors import ModelError, SettingError
 from grace_store.base.states import Reason
 from grace_store.data.sample import ImageRef, Sample, Turn
-from grace_store.model.failures import in_words, telling
+from grace_store.model.devices import in_words, telling
 from grace_store.model.inputs.vision import join_images
 from grace_store.model.proxy import ProxyExtractor
 

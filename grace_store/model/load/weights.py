@@ -20,9 +20,10 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.models.auto import modeling_auto as known_models
 from transformers.utils import logging as transformers_logging
 
-from grace_store.base.errors import ModelError, SettingError, UnsafeModel
+from grace_store.base.errors import ModelError, UnsafeModel
 from grace_store.base.settings import Attention, Dtype, ModelIdentity, default_threads
-from grace_store.model.failures import in_words, telling
+from grace_store.model import devices
+from grace_store.model.devices import in_words, telling
 from grace_store.model.head.own_forward import refuse_not_finite, run_backbone, trial_ids
 from grace_store.model.load.identity import identify
 from grace_store.model.load.length_probe import forget_lengths
@@ -109,16 +110,14 @@ def load(
     """Return a model, described before or at a path, with its weights in the dtype asked for, on the device."""
     described = model if isinstance(model, ModelDescription) else describe_model(model)
     torch.set_num_threads(threads or default_threads())
-    target = resolve_device(device)
-    if target.type == "cuda":
-        # Kernels that are not torch's own (Triton's) run on the current device, wherever their tensors are.
-        torch.cuda.set_device(target)
+    target = devices.resolve(device)
+    devices.make_current(target)
     if target.type == "cpu" and dtype == "bfloat16" and not _bfloat16_products_work():
         _LOG.warning("this machine's matrix unit does not run here; bfloat16 goes without it, slowly")
         torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]
     # Of the experts' implementations, the eager one is right in every dtype on every device; the grouped
-    # product is much faster where it was made for, half precision on CUDA.
-    experts = None if target.type == "cuda" and dtype != "float32" else "eager"
+    # product is much faster where it was made for.
+    experts = None if devices.has_grouped_products(target, dtype) else "eager"
     with _quiet():
         loaded = _read_weights(described, _DTYPES[dtype], attention, experts, target)
     loaded.eval()
@@ -130,20 +129,6 @@ def load(
         _check_causal(loaded)
     limits = described.max_positions, described.context
     return LoadedModel(loaded, described.tokenizer, described.identity, target, *limits, described.processor)
-
-
-def resolve_device(device: str) -> torch.device:
-    """Return the device to run on; "auto" is the current CUDA device if there is one."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise SettingError(f"--device {device} was asked for, but torch {torch.__version__} sees no CUDA device here.")
-    if device == "mps" and not torch.backends.mps.is_available():
-        raise SettingError("--device mps was asked for, but torch sees no such device here.")
-    resolved = torch.device(device)
-    if resolved.type == "cuda" and resolved.index is None:
-        resolved = torch.device("cuda", torch.cuda.current_device())
-    return resolved
 
 
 @cache
@@ -250,7 +235,7 @@ def _read_weights(
         options.update(gguf_file=folder.gguf_file, quantization_config=GgufConfig(dequantize=True))
     if experts:
         options["experts_implementation"] = experts
-    if device.type == "cuda" and importlib.util.find_spec("accelerate") and not folder.gguf_file:
+    if device.type != "cpu" and importlib.util.find_spec("accelerate") and not folder.gguf_file:
         options["device_map"] = {"": device}  # straight to the device, without a copy in main memory
     # The reader of GGUF files draws its bar whatever it was told.
     silence = redirect_stderr(io.StringIO()) if folder.gguf_file else nullcontext()

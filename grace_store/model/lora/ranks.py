@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from grace_store.base.errors import SettingError
+from grace_store.model import devices
 from grace_store.model.lora.recipe import Ranks
 
 _PATIENCE = timedelta(hours=2)
@@ -27,10 +28,10 @@ def as_one_of(ranks: Ranks, device: torch.device) -> Iterator[None]:
             f"This is rank {ranks.rank} of {ranks.world_size}, but {' and '.join(missing)} are not set, so the ranks "
             "cannot find each other. Start with torchrun, or set them as jobs/launch/slurm.sbatch does."
         )
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    dist.init_process_group(backend, rank=ranks.rank, world_size=ranks.world_size, timeout=_PATIENCE)
+    devices.make_current(device)
+    dist.init_process_group(
+        devices.collectives(device), rank=ranks.rank, world_size=ranks.world_size, timeout=_PATIENCE
+    )
     try:
         yield
     finally:
@@ -43,11 +44,10 @@ def add_up(tensor: Tensor) -> None:
         dist.all_reduce(tensor)
 
 
-def lowest_and_highest(value: int) -> tuple[int, int]:
+def lowest_and_highest(value: int, device: torch.device) -> tuple[int, int]:
     """Return the least and the greatest value that a rank has, once every rank has come here."""
     if not (dist.is_available() and dist.is_initialized()):
         return value, value
-    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
     extremes = torch.tensor([-value, value], device=device)
     dist.all_reduce(extremes, dist.ReduceOp.MAX)
     negative, highest = extremes.tolist()

@@ -79,7 +79,7 @@ class StepLoop:
         """Return how many steps were taken before, with the adapter and the log as they were then."""
         saved = read_last(self.out, self.recipe_sha256)
         done = saved.step if saved else 0
-        least, most = lowest_and_highest(done)  # also: nobody writes before everybody has read
+        least, most = lowest_and_highest(done, self.trainer.device)  # also: nobody writes before everybody has read
         if least != most:
             raise SettingError(
                 f"The ranks do not see the same --out: in {self.out}, one finds step {most} saved and another "

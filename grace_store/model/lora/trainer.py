@@ -1,24 +1,20 @@
 """The door to training: from wishes to a whole WarmupSpec, and from a spec to a model that can be trained."""
 
-import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-
-import torch
 
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener
 from grace_store.base.settings import ExtractRequest, Rendering, RunOptions, wishes_in
 from grace_store.base.states import SetAside
 from grace_store.data.sample import Sample
-from grace_store.model.devices import count_gpus
+from grace_store.model import devices
 from grace_store.model.door import resolve_spec
 from grace_store.model.inputs.render import Renderer
 from grace_store.model.inputs.tokens import SampleTokenizer
 from grace_store.model.inputs.vision import image_mark
-from grace_store.model.load.weights import ModelDescription, describe_model, load, resolve_device
+from grace_store.model.load.weights import ModelDescription, describe_model, load
 from grace_store.model.lora.ranks import as_one_of
 from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupRequest, WarmupSpec
 from grace_store.model.lora.step_loop import StepLoop, TrainingSet, checkpoint_steps
@@ -61,12 +57,8 @@ class Warmup:
         self._spec = spec
         self._options = options
         self._ranks = ranks
-        # Read by cuBLAS when it starts: without it, products may differ from run to run.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        device = options.device
-        if device in ("auto", "cuda") and resolve_device(device).type == "cuda":
-            # A task that is shown one GPU only calls it the first.
-            device = f"cuda:{ranks.local_rank % count_gpus()}"
+        devices.prepare_same_every_time()
+        device = devices.of_rank(options.device, ranks.local_rank)
         self._loaded = load(describe_model(model), spec.dtype, spec.attention, device, options.threads)
         self._encoder = TrainingEncoder(self._loaded, spec, images, options.loader_threads)
 
@@ -83,17 +75,5 @@ class Warmup:
         trainer = AdapterTrainer(self._loaded, self._spec, self._options, self._ranks, self._model_path)
         seconds, is_first = self._options.save_seconds, self._ranks.is_first
         loop = StepLoop(self._spec, trainer, data, out, recipe_sha256, seconds, is_first, listener)
-        with as_one_of(self._ranks, self._loaded.device), _reproducible(self._loaded.device):
+        with as_one_of(self._ranks, self._loaded.device), devices.same_every_time(self._loaded.device):
             loop.run(stop)
-
-
-@contextmanager
-def _reproducible(device: torch.device) -> Iterator[None]:
-    """Have the device add up in one order, so that a resumed run gives the same bits; the CPU does anyway."""
-    before = torch.are_deterministic_algorithms_enabled()
-    if device.type == "cuda":
-        torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from grace_store.base.errors import ModelError, OutOfMemory
-from grace_store.model.failures import in_words, is_out_of_memory
+from grace_store.model import devices
+from grace_store.model.devices import in_words
 from grace_store.model.inputs.vision import ImageInputs
 from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import LoadedModel
@@ -45,7 +46,7 @@ class AdapterTrainer:
 
     def __init__(self, loaded: LoadedModel, spec: WarmupSpec, options: WarmupOptions, ranks: Ranks, base: str) -> None:
         self._model: Any = loaded.model
-        self._device = loaded.device
+        self.device = loaded.device
         self._max_grad_norm = spec.max_grad_norm
         self._batch_tokens = options.batch_tokens
         self._rule = find_length_rule(loaded.model, loaded.longest(spec.max_length))
@@ -81,18 +82,18 @@ class AdapterTrainer:
     def take_step(self, batch: Sequence[TrainingSample], rate: float, *, stop: bool = False) -> StepResult:
         """Take one step with a batch that all ranks are given whole; each runs its share."""
         num_tokens = sum(len(sample.learnt) for sample in batch)
-        told = torch.tensor([0.0, float(stop)], device=self._device)
+        told = torch.tensor([0.0, float(stop)], device=self.device)
         self._optimizer.zero_grad(set_to_none=True)
         for micro, images in self._passes(batch):
             try:
                 loss = self._loss_sum(micro, images) / num_tokens
                 loss.backward()  # type: ignore[no-untyped-call]
             except Exception as error:
-                if not is_out_of_memory(error):
+                if not devices.is_out_of_memory(error):
                     raise ModelError(f"The model fails on a pass of training: {in_words(error)}.") from error
                 size = " x ".join(map(str, micro.inputs["input_ids"].shape))
                 raise OutOfMemory(
-                    f"A pass of {size} tokens does not fit on {self._device}. Lower --batch-tokens and run again: the "
+                    f"A pass of {size} tokens does not fit on {self.device}. Lower --batch-tokens and run again: the "
                     "steps saved so far are kept."
                 ) from error
             told[0] += loss.detach()
@@ -110,7 +111,7 @@ class AdapterTrainer:
 
     def heldout_loss(self, samples: Sequence[TrainingSample]) -> float:
         """Return the mean loss over the samples' learnt tokens."""
-        total = torch.zeros((), device=self._device)
+        total = torch.zeros((), device=self.device)
         with torch.no_grad():
             for micro, images in self._passes(samples):
                 total += self._loss_sum(micro, images)
@@ -128,14 +129,14 @@ class AdapterTrainer:
             yield batch, taken
 
     def _loss_sum(self, batch: MicroBatch, images: ImageInputs) -> Tensor:
-        kept = batch.kept.to(self._device)
+        kept = batch.kept.to(self.device)
         options = {"logits_to_keep": kept} if self._chooses_logits else {}
-        inputs = {name: tensor.to(self._device) for name, tensor in {**batch.inputs, **images}.items()}
+        inputs = {name: tensor.to(self.device) for name, tensor in {**batch.inputs, **images}.items()}
         logits = self._model(**inputs, use_cache=False, **options).logits
         if logits.shape[1] != len(kept):  # a class that has no such option, or ignores it
             logits = logits.index_select(1, kept)
-        chosen = logits[batch.row.to(self._device), batch.place.to(self._device)]
-        target = batch.target.to(self._device)
+        chosen = logits[batch.row.to(self.device), batch.place.to(self.device)]
+        target = batch.target.to(self.device)
         # Block by block, twice: float32 copies of all logits at once would take more memory than the model.
         blocks = zip(torch.split(chosen, _LOSS_TOKENS), torch.split(target, _LOSS_TOKENS), strict=True)
         losses = [checkpoint(_cross_entropy, *block, use_reentrant=False) for block in blocks]

@@ -32,9 +32,9 @@ def choose_engine(
 ) -> EngineChoice:
     """Return the engine for what was asked and what the environment offers.
 
-    A rank of torchrun or srun does its shard here, on its own GPU. Otherwise several GPUs mean one worker each, and one
-    device, or a named one, this process. A shard that is given says which units are meant, not where they run;
-    an engine elsewhere that is named does the work whatever there is here.
+    A rank of torchrun or srun does its shard here, on its own device. Otherwise several accelerators mean one worker
+    each, and one device, or a named one, this process. A shard that is given says which units are meant, not where
+    they run; an engine elsewhere that is named does the work whatever there is here.
     """
     rank = None if shard is not None else rank_in(environment)
     if elsewhere is not None:
@@ -45,28 +45,31 @@ def choose_engine(
     if rank is not None:
         if workers is not None:
             raise SettingError("--workers has no meaning for a rank of torchrun or srun: each rank is one worker.")
+        from grace_store.model import devices
+
         i, n, local = rank
-        if options.device in ("auto", "cuda") and (gpus := _gpus(environment)):
-            options = options.model_copy(update={"device": f"cuda:{local % len(gpus)}"})
-        return EngineChoice(options, (i, n))
-    devices = _devices(options, workers, environment)
-    engine = EngineOptions("processes", devices=devices) if devices else EngineOptions("here")
+        return EngineChoice(options.model_copy(update={"device": devices.of_rank(options.device, local)}), (i, n))
+    names = _devices(options, workers, environment)
+    engine = EngineOptions("processes", devices=names) if names else EngineOptions("here")
     return EngineChoice(options, shard or (0, 1), engine)
 
 
 def _devices(options: RunOptions, workers: int | None, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the devices that get a worker process each; none if this process is to do the work."""
-    if options.device not in ("auto", "cuda"):
+    from grace_store.model import devices
+
+    devices.kind_of(options.device)  # raises for one that is not there
+    if options.device not in ("auto", devices.ANY_ACCELERATOR, devices.accelerator()):
         if workers is not None and workers > 1 and options.device != "cpu":
             raise SettingError(f"--workers {workers} with --device {options.device}: one device takes one worker.")
         return ("cpu",) * (workers or 0) if options.device == "cpu" else ()
-    gpus = _gpus(environment)
+    visible = devices.visible_devices(environment)
     if workers is None:
-        return tuple(gpus) if len(gpus) > 1 else ()
-    if gpus and workers > len(gpus):
-        seen = f"the number of visible GPUs is {len(gpus)}"
-        raise SettingError(f"--workers {workers}, but {seen}; give at most one worker a GPU.")
-    return tuple(gpus[:workers]) if gpus else ("cpu",) * workers
+        return tuple(visible) if len(visible) > 1 else ()
+    if visible and workers > len(visible):
+        seen = f"the number of visible accelerators is {len(visible)}"
+        raise SettingError(f"--workers {workers}, but {seen}; give at most one worker a device.")
+    return tuple(visible[:workers]) if visible else ("cpu",) * workers
 
 
 def rank_in(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
@@ -81,12 +84,3 @@ def current_ranks(environment: Mapping[str, str] = os.environ) -> Ranks:
     """Return which rank of a warm-up this process is; alone, the only one."""
     rank, size, local = rank_in(environment) or (0, 1, 0)
     return Ranks(rank=rank, world_size=size, local_rank=local)
-
-
-def _gpus(environment: Mapping[str, str]) -> list[str]:
-    """Return the visible GPUs as CUDA_VISIBLE_DEVICES would name them."""
-    from grace_store.model.devices import count_gpus
-
-    count = count_gpus()
-    named = [name for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    return named[:count] if named else [str(i) for i in range(count)]

@@ -30,9 +30,11 @@ class _Run:
     """Worker processes, each with its own environment (which device it sees), and what they have to say."""
 
     def __init__(self, work: Work) -> None:
+        from grace_store.model.devices import environment_of
+
         self._job = work.job
         self._units = work.units
-        self._environments = [device_environment(device) for device in work.engine.devices]
+        self._environments = [environment_of(device) for device in work.engine.devices]
         found = partial(find_committed, work.view)
         queue_units, confirm = work.job.options.queue_units, work.lease.confirm
         self._dispatch = Dispatch(queue_units, found, confirm, work.listener, work.stop)
@@ -117,11 +119,6 @@ class _Run:
         assert worker.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             worker.process.stdin.close()
-
-
-def device_environment(device: str) -> dict[str, str]:
-    """Return the environment in which a worker sees one device only: "cpu", or a GPU's number."""
-    return {} if device == "cpu" else {"CUDA_VISIBLE_DEVICES": device}
 
 
 class _Processes(Engine):

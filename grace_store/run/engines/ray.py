@@ -69,6 +69,8 @@ class _Run:
 
     def finish(self) -> None:
         """Run the units; raise WorkerDied at the end if some could not be done."""
+        from grace_store.model.devices import ANY_ACCELERATOR
+
         self._dispatch.waiting.extend(self._work.units)
         with joined_cluster(self._work.engine.address) as self._ray:
             self._actor_class = self._ray.remote(_actor_class())
@@ -76,7 +78,7 @@ class _Run:
             has_gpus = bool(self._work.engine.address) or any(each["Resources"].get("GPU") for each in self._alive())
             self._amounts = needed_resources(self._job.options, has_gpus=has_gpus)
             on_cpus = {"device": "cpu", "threads": int(self._amounts.get("CPU", 0))}
-            placed = {"device": "cuda"} if "GPU" in self._amounts else on_cpus
+            placed = {"device": ANY_ACCELERATOR} if "GPU" in self._amounts else on_cpus
             self._job = self._job.model_copy(update={"options": self._job.options.model_copy(update=placed)})
             try:
                 while self._actors or (self._dispatch.waiting and not self._work.stop.is_set() and self._has_hope()):
@@ -254,9 +256,9 @@ class _Run:
 
 def needed_resources(options: RunOptions, *, has_gpus: bool) -> dict[str, float]:
     """Return what of a node a worker takes: a GPU, or as many CPUs as it has threads."""
-    if options.device not in ("auto", "cpu", "cuda"):
-        raise SettingError(f"--device {options.device}: Ray hands out the devices itself; say cuda, cpu or auto.")
-    if options.device == "cuda" or (options.device == "auto" and has_gpus):
+    if ":" in options.device:
+        raise SettingError(f"--device {options.device}: Ray hands out the devices itself; leave the number out.")
+    if options.device not in ("auto", "cpu") or (options.device == "auto" and has_gpus):
         return {"GPU": 1.0}
     return {"CPU": float(options.threads or 1)}
 
