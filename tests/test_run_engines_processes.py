@@ -11,10 +11,11 @@ from grace_store.base.errors import WorkerDied
 from grace_store.base.events import Event, Rated, Started, UnitCommitted, Warned
 from grace_store.base.settings import RunOptions
 from grace_store.cli.progress import ProgressDisplay
+from grace_store.run.engines.engine import EngineOptions
 from grace_store.run.extract import extract, missing_units
 from grace_store.store.opened import Store
 from tests.fake_model import GATE, Gate
-from tests.jobs import HELD, NUM_UNITS, content, make_job, processes
+from tests.jobs import FIRST_SAMPLES, HELD, NUM_UNITS, content, make_job, processes
 
 
 @pytest.fixture
@@ -91,8 +92,8 @@ def test_a_device_that_does_not_start_is_left_out_and_the_others_go_on(
     extract(job, let_go_when_left_out)
     assert content(job.store) == finished
     assert [text.partition(".")[0] for text in warnings] == [
-        "Worker 1 died; units [] will be redone",
-        "Worker 1 does not start and is left out",
+        "Worker 1 (device 7) died; units [] will be redone",
+        "Worker 1 (device 7) does not start and is left out",
     ]
 
 
@@ -115,3 +116,25 @@ def test_a_worker_that_fails_says_why(tmp_path: Path) -> None:
 
     with pytest.raises(WorkerDied, match="is not what it was"):
         extract(replace(job, engine=processes("cpu")), change_data)
+
+
+@pytest.mark.usefixtures("repo_on_path")
+@pytest.mark.parametrize("engine", [EngineOptions("here"), processes("cpu")], ids=["here", "worker"])
+def test_a_device_that_does_not_finish_a_unit_is_told_of_once(tmp_path, monkeypatch, engine: EngineOptions) -> None:
+    (tmp_path / "gate").mkdir()
+    gate = Gate(tmp_path / "gate")
+    gate.hold(FIRST_SAMPLES[0])
+    monkeypatch.setenv(GATE, str(gate.folder))
+    warnings: list[str] = []
+
+    def let_go_when_told(event: Event) -> None:
+        if isinstance(event, Warned):
+            warnings.append(event.text)
+            gate.let_go()
+
+    job = make_job(tmp_path, engine=engine, options=RunOptions(patience=1))
+    view = extract(job, let_go_when_told)
+    assert view.completion() is not None
+    (told,) = [text for text in warnings if "has not finished unit 0 within 1 seconds (--patience)" in text]
+    assert "run the same command again" in told
+    assert told.startswith("Worker 0: " if engine.devices else "The device")

@@ -8,7 +8,8 @@
     ├── SettingError (ValueError)         a setting has no meaning
     ├── ModelError (ValueError)           the model folder cannot be used
     │   ├── UnsafeModel                   it holds pickles or code
-    │   └── OutOfMemory (MemoryError)     one sample alone does not fit on the device
+    │   ├── OutOfMemory (MemoryError)     one sample alone does not fit on the device
+    │   └── DeviceLost (RuntimeError)     the device can compute nothing more in this process
     ├── StoreError
     │   ├── NotAStore (FileNotFoundError) nothing, or something else, lies at that path
     │   ├── UnknownName (KeyError)        no such signal or sample in the store
@@ -64,6 +65,10 @@ class UnsafeModel(ModelError):
 
 class OutOfMemory(ModelError, MemoryError):
     """One sample alone does not fit on the device."""
+
+
+class DeviceLost(ModelError, RuntimeError):
+    """The device can compute nothing more in this process."""
 
 
 class StoreError(GraceStoreError):

@@ -360,6 +360,8 @@ class RunOptions(Frozen):
     """Threads that read and tokenise samples ahead of the model."""
     queue_units: int = Field(default=2, ge=1)
     """Units that may wait before the device, and behind it."""
+    patience: int = Field(default=600, ge=1)
+    """Seconds after which a device that has not finished a unit is said to hang."""
 
     @field_validator("device")
     @classmethod

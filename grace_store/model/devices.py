@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from grace_store.base.errors import GraceStoreError, ModelError, OutOfMemory, SettingError
+from grace_store.base.errors import DeviceLost, GraceStoreError, ModelError, OutOfMemory, SettingError
 
 ANY_ACCELERATOR = "accelerator"
 """The --device that is whatever accelerator there is, and never the CPU."""
@@ -240,8 +240,9 @@ class Mark:
     def wait(self) -> None:
         """Return when the device has done all that it was told before the mark."""
         if self._event is not None:
-            make_current(self._device)
-            self._event.synchronize()
+            with watching(self._device):
+                make_current(self._device)
+                self._event.synchronize()
 
 
 def release_memory(device: torch.device) -> None:
@@ -275,6 +276,22 @@ def is_lost(error: BaseException) -> bool:
         return False
     kinds = getattr(torch, "AcceleratorError", ())
     return isinstance(error, kinds) or any(message in str(error) for message in _LOST)
+
+
+@contextmanager
+def watching(device: torch.device) -> Iterator[None]:
+    """Turn what a device says when it is lost into DeviceLost; any other error passes."""
+    try:
+        yield
+    except GraceStoreError:
+        raise
+    except Exception as error:
+        if not is_lost(error):
+            raise
+        raise DeviceLost(
+            f"The device {device} is lost ({in_words(error)}). What is committed is kept: run the same command again, "
+            f"and leave the device out ({visible_variable()}) if it is lost once more."
+        ) from error
 
 
 @contextmanager

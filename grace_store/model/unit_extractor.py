@@ -169,18 +169,23 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
 
     def prepare(self, samples: Sequence[Sample]) -> PreparedUnit:
         """Tokenise a unit, open its images and form its batches; CPU work only, safe from several threads."""
-        devices.make_current(self._device)  # of this thread, whichever it is
         read = self._reader.read(samples)
         positions = list(read.tokens)
         lengths = [read.tokens[position].num_tokens for position in positions]
         form = form_packs if self._batching.packing else form_batches
         groups = form(lengths, self._batching.batch_tokens, self._rule)
-        batches = [self._collate([positions[i] for i in group], read.tokens) for group in groups]
+        with devices.watching(self._device):
+            devices.make_current(self._device)  # of this thread, whichever it is
+            batches = [self._collate([positions[i] for i in group], read.tokens) for group in groups]
         num_rows = tuple(sample.num_segments for sample in samples)
         return PreparedUnit(num_rows, read.tokens, read.images, read.set_aside, batches)
 
     def compute(self, prepared: PreparedUnit) -> UnitInFlight[ResultT, OutcomeT]:
         """Run the model on a prepared unit; called from one thread only."""
+        with devices.watching(self._device):
+            return self._compute(prepared)
+
+    def _compute(self, prepared: PreparedUnit) -> UnitInFlight[ResultT, OutcomeT]:
         pending = self._pending(prepared)
         images = ImageQueue(prepared.images, self._image_pool, self._device)
         waiting = deque(prepared.batches)

@@ -75,5 +75,6 @@ class Warmup:
         trainer = AdapterTrainer(self._loaded, self._spec, self._options, self._ranks, self._model_path)
         seconds, is_first = self._options.save_seconds, self._ranks.is_first
         loop = StepLoop(self._spec, trainer, data, out, recipe_sha256, seconds, is_first, listener)
-        with as_one_of(self._ranks, self._loaded.device), devices.same_every_time(self._loaded.device):
+        device = self._loaded.device
+        with devices.watching(device), as_one_of(self._ranks, device), devices.same_every_time(device):
             loop.run(stop)

@@ -89,6 +89,8 @@ class AdapterTrainer:
                 loss = self._loss_sum(micro, images) / num_tokens
                 loss.backward()  # type: ignore[no-untyped-call]
             except Exception as error:
+                if devices.is_lost(error):
+                    raise
                 if not devices.is_out_of_memory(error):
                     raise ModelError(f"The model fails on a pass of training: {in_words(error)}.") from error
                 size = " x ".join(map(str, micro.inputs["input_ids"].shape))

@@ -94,6 +94,8 @@ class Dispatch:
                 worker.in_flight.discard(int(fields["unit"]))
                 self._deaths_in_a_row = 0
                 self.listener(UnitCommitted(**fields))
+            case "Warned":
+                self.listener(Warned(f"{worker.name}: {fields['text']}"))
             case "Failed":
                 worker.failure = fields["text"]
 

@@ -34,6 +34,7 @@ class _Run:
 
         self._job = work.job
         self._units = work.units
+        self._devices = work.engine.devices
         self._environments = [environment_of(device) for device in work.engine.devices]
         found = partial(find_committed, work.view)
         queue_units, confirm = work.job.options.queue_units, work.lease.confirm
@@ -62,7 +63,9 @@ class _Run:
         environment = {**os.environ, **self._environments[number]}
         # Ctrl-C in the terminal is for the parent alone, which lets workers finish their units.
         process = subprocess.Popen(command, env=environment, start_new_session=True, **lines)
-        worker = _Process(f"Worker {number}", str(number), number=number, process=process)
+        device = self._devices[number]
+        name = f"Worker {number}" if device == "cpu" else f"Worker {number} (device {device})"
+        worker = _Process(name, str(number), number=number, process=process)
         self._workers.append(worker)
         self._send(worker, job.model_dump_json())
         worker.reader = threading.Thread(target=self._listen, args=(worker,), daemon=True)
