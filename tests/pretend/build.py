@@ -14,12 +14,14 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Callable
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 SOURCES = Path(__file__).parent
 PACKAGE = "pretend_accelerator"
+LIBRARY = f"_machine{sysconfig.get_config_var('EXT_SUFFIX')}"
 ENTRY_POINTS = f"[torch.backends]\npretend = {PACKAGE}:autoload\n"
 
 
@@ -28,14 +30,19 @@ class NoCompiler(RuntimeError):
 
 
 def build() -> Path:
-    """Return the folder to put on PYTHONPATH, built if it is not there; several processes may ask at once."""
-    folder = _cache() / f"grace-store-pretend-{_digest()}"
-    if folder.exists():
-        return folder
-    with (folder.with_suffix(".lock")).open("w") as lock:
+    """Return the folder to put on PYTHONPATH, made if it is not there; several processes may ask at once."""
+    return _made_once(_digest(".cpp", ".h", ".py"), _install)
+
+
+def _made_once(digest: str, make: Callable[[Path], None]) -> Path:
+    """Return the folder of a digest, filled by the first process that asks for it."""
+    folder = _cache() / f"grace-store-pretend-{digest}"
+    with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            _build_into(folder)
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=folder.name) as scratch:
+                make(Path(scratch))
+                (Path(scratch) / "made").rename(folder)
     return folder
 
 
@@ -44,27 +51,27 @@ def _cache() -> Path:
     return Path(sys.prefix) if os.access(sys.prefix, os.W_OK) else Path(tempfile.gettempdir())
 
 
-def _digest() -> str:
+def _digest(*suffixes: str) -> str:
+    """Return a digest of the sources that end so, and of what they are built against."""
     digest = hashlib.sha256(f"{metadata.version('torch')} {sys.version}".encode())
-    for path in sorted(path for path in SOURCES.rglob("*") if path.suffix in (".cpp", ".h", ".py")):
+    for path in sorted(path for path in SOURCES.rglob("*") if path.suffix in suffixes):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _build_into(folder: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=folder.name) as scratch:
-        site = Path(scratch) / "site"
-        shutil.copytree(SOURCES / "accelerator", site / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
-        _compile(Path(scratch), site / PACKAGE / f"_machine{sysconfig.get_config_var('EXT_SUFFIX')}")
-        about = site / f"{PACKAGE}-1.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: 1\n")
-        (about / "entry_points.txt").write_text(ENTRY_POINTS)
-        site.rename(folder)
+def _install(scratch: Path) -> None:
+    """Lay out the package with its library and its entry point, as pip would."""
+    site = scratch / "made"
+    shutil.copytree(SOURCES / "accelerator", site / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(_made_once(_digest(".cpp", ".h"), _compile) / LIBRARY, site / PACKAGE)
+    about = site / f"{PACKAGE}-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(ENTRY_POINTS)
 
 
-def _compile(scratch: Path, library: Path) -> None:
-    """Compile all sources, as many at once as there are cores, and link them against torch."""
+def _compile(scratch: Path) -> None:
+    """Compile all sources at once and link them against torch."""
     spec = find_spec("torch")
     assert spec is not None
     assert spec.origin is not None
@@ -74,8 +81,9 @@ def _compile(scratch: Path, library: Path) -> None:
     sources = sorted(SOURCES.glob("*.cpp"))
     objects = [scratch / f"{source.stem}.o" for source in sources]
     _run_all([["-c", str(source), "-o", str(made), *flags] for source, made in zip(sources, objects, strict=True)])
+    (scratch / "made").mkdir()
     libraries = ["-lc10", "-ltorch_cpu", "-ltorch_python", f"-L{torch / 'lib'}"]
-    _run_all([["-shared", *map(str, objects), "-o", str(library), *libraries]])
+    _run_all([["-shared", *map(str, objects), "-o", str(scratch / "made" / LIBRARY), *libraries]])
 
 
 def _run_all(commands: list[list[str]]) -> None:

@@ -173,7 +173,7 @@ PYBIND11_MODULE(_machine, module) {
   module.def("num_devices", &pretend::num_devices);
   module.def("has_context", &pretend::has_context);
   module.def("default_generator", [](int device) {
-    return py::reinterpret_steal<py::object>(THPGenerator_initDefaultGenerator(pretend::default_generator(c10::DeviceIndex(device))));
+    return py::reinterpret_steal<py::object>(THPGenerator_Wrap(pretend::default_generator(c10::DeviceIndex(device))));
   });
   module.def("in_bad_fork", &pretend::in_bad_fork);
   module.def("set_memory_limit", &pretend::set_memory_limit);

@@ -38,6 +38,12 @@ Stream& queue_of(const Tensor& tensor) { return queue_of(tensor.device().index()
 
 // ---------------------------------------------------------------- the same tensor, seen from elsewhere
 
+// A number written in Python promotes dtypes less than a tensor does; what stands for it has to as well.
+Tensor marked_as(const Tensor& tensor, Tensor same) {
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) same.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return same;
+}
+
 // Returns a CPU tensor over the device's bytes; only work in a queue may look into it.
 Tensor as_cpu(const Tensor& tensor) {
   if (!is_here(tensor)) return tensor;
@@ -46,15 +52,13 @@ Tensor as_cpu(const Tensor& tensor) {
   if (!block) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
   auto* first = block->bytes.get() + tensor.storage_offset() * tensor.element_size();
   auto same = at::from_blob(first, tensor.sizes(), tensor.strides(), [block](void*) {}, options);
-  same.unsafeGetTensorImpl()->set_wrapped_number(tensor.unsafeGetTensorImpl()->is_wrapped_number());
-  return same;
+  return marked_as(tensor, same);
 }
 
 Tensor as_meta(const Tensor& tensor) {
   if (!is_here(tensor)) return tensor;
   auto same = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
-  same.unsafeGetTensorImpl()->set_wrapped_number(tensor.unsafeGetTensorImpl()->is_wrapped_number());
-  return same;
+  return marked_as(tensor, same);
 }
 
 // Returns a value with each tensor in it replaced.
