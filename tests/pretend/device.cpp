@@ -56,9 +56,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(Device device) const noexcept override { exchange_device(device.index()); }
   c10::DeviceCapability getDeviceCapability(Device) const override { return {}; }
 
-  c10::Stream getStream(Device device) const override { return made(device, current_stream(device.index())); }
+  c10::Stream getStream(Device device) const override { return made(device, current_stream(numbered(device).index())); }
   c10::Stream getDefaultStream(Device device) const override { return made(device, 0); }
-  c10::Stream getNewStream(Device device, int) const override { return made(device, new_stream(device.index())); }
+  c10::Stream getNewStream(Device device, int) const override { return made(device, new_stream(numbered(device).index())); }
   c10::Stream getStreamFromGlobalPool(Device device, bool) const override { return getNewStream(device, 0); }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     return made(stream.device(), exchange_stream(stream.device_index(), stream.id()));
@@ -87,7 +87,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
  private:
-  static c10::Stream made(Device device, int64_t id) { return c10::Stream(c10::Stream::UNSAFE, device, id); }
+  Device numbered(Device device) const { return device.has_index() ? device : getDevice(); }
+  c10::Stream made(Device device, int64_t id) const { return c10::Stream(c10::Stream::UNSAFE, numbered(device), id); }
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 

@@ -288,6 +288,15 @@ void convolution_backward(const OperatorHandle&, Stack* stack) {
   launch(find("aten::convolution_backward"), stack);
 }
 
+// Devices count integers, the CPU only floating numbers.
+void histogram(const OperatorHandle& op, Stack* stack) {
+  auto& input = torch::jit::peek(*stack, 0, 4);
+  auto dtype = input.toTensor().scalar_type();
+  if (c10::isIntegralType(dtype, false)) input = input.toTensor().to(at::kFloat);
+  launch(op, stack);
+  stack->back() = stack->back().toTensor().to(dtype);
+}
+
 // ---------------------------------------------------------------- memory
 
 Tensor empty(
@@ -435,6 +444,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, module) {
   module.impl("view_as_real", at::native::view_as_real);
   module.impl("view_as_complex", at::native::view_as_complex);
   module.impl("record_stream", [](Tensor&, c10::Stream) {});
+  module.impl("index.Tensor", boxed<&launch>());  // torch's own for any device would look for masks' shapes twice.
+  module.impl("histc", boxed<&histogram>());
   module.impl("convolution_overrideable", boxed<&convolution>());
   module.impl("convolution_backward_overrideable", boxed<&convolution_backward>());
 }

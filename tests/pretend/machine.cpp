@@ -143,9 +143,9 @@ void run_next(Stream& stream) {
   ++stream.done;
   try {
     work.run();
-  } catch (const std::exception& error) {
+  } catch (const c10::Error& error) {
     // What a kernel finds wrong with its data comes out at some later call, and is the end of the device.
-    lose(stream, c10::str("device-side assert triggered in ", work.name, ": ", error.what()));
+    lose(stream, c10::str("device-side assert triggered in ", work.name, ": ", error.what_without_backtrace()));
   }
 }
 
