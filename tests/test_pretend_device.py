@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.pretend.processes import on_device, run_python
-
-if TYPE_CHECKING:
-    import torch
+from tests.pretend.processes import environment, on_device, run_python
 
 
 def _device() -> Any:
@@ -81,7 +79,10 @@ def test_seeds_give_the_same_numbers_again_on_each_device() -> None:
     import torch
 
     def draw() -> list[float]:
-        return [*torch.randn(4, device="pretend:1").tolist(), *torch.nn.functional.dropout(torch.ones(9, device="pretend")).tolist()]
+        return [
+            *torch.randn(4, device="pretend:1").tolist(),
+            *torch.nn.functional.dropout(torch.ones(9, device="pretend")).tolist(),
+        ]
 
     torch.manual_seed(5)
     state = torch.pretend.get_rng_state_all()
@@ -92,7 +93,10 @@ def test_seeds_give_the_same_numbers_again_on_each_device() -> None:
     torch.manual_seed(5)
     assert draw() == first
     generator = torch.Generator("pretend").manual_seed(7)
-    assert torch.rand(2, device="pretend", generator=generator).tolist() != torch.rand(2, device="pretend", generator=generator).tolist()
+    assert (
+        torch.rand(2, device="pretend", generator=generator).tolist()
+        != torch.rand(2, device="pretend", generator=generator).tolist()
+    )
 
 
 # ---------------------------------------------------------------- it computes as the CPU
@@ -116,7 +120,9 @@ def test_models_give_the_states_and_gradients_of_the_cpu(family: str, tmp_path: 
         out = model(ids.to(device), attention_mask=mask.to(device), labels=ids.to(device))
         out.loss.backward()
         parameters = list(model.parameters())
-        assert {p.device for p in parameters} | {p.grad.device for p in parameters if p.grad is not None} == {torch.device(device)}
+        assert {p.device for p in parameters} | {p.grad.device for p in parameters if p.grad is not None} == {
+            torch.device(device)
+        }
         found.append([out.logits.detach().cpu(), *(p.grad.cpu() for p in parameters if p.grad is not None)])
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
 
@@ -132,7 +138,9 @@ def test_a_vision_model_gives_the_states_of_the_cpu() -> None:
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]},
     }  # fmt: skip
     vision = {"depth": 2, "embed_dim": 32, "hidden_size": 32, "num_heads": 4}
-    config = Qwen2VLConfig(text_config=text, vision_config=vision, image_token_id=50, vision_start_token_id=51, vision_end_token_id=52)
+    config = Qwen2VLConfig(
+        text_config=text, vision_config=vision, image_token_id=50, vision_start_token_id=51, vision_end_token_id=52
+    )
     torch.manual_seed(0)
     model = Qwen2VLModel(config).eval()
     grid = torch.tensor([[1, 4, 4]])
@@ -346,10 +354,16 @@ def test_an_index_out_of_range_is_found_by_the_kernel_and_ends_the_device() -> N
 
 
 def test_a_hang_lasts_until_the_process_is_killed() -> None:
-    program = "import torch; x = torch.ones(2, device='pretend:1'); print('queued', flush=True); print((x + 1).tolist())"
-    with pytest.raises(subprocess.TimeoutExpired) as stopped:
-        run_python(["-c", program], timeout=5, faults="1=hang@2")
-    assert stopped.value.stdout == b"queued\n"
+    program = "import torch; x = torch.ones(2, device='pretend:1') + 1; print('queued', flush=True); print(x.tolist())"
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, env=environment(faults="1=hang@2"), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "queued\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.terminate()
+        assert process.stdout.read() == ""
+    assert process.returncode == -signal.SIGTERM
 
 
 def test_the_host_cannot_touch_the_memory() -> None:

@@ -297,6 +297,13 @@ void histogram(const OperatorHandle& op, Stack* stack) {
   stack->back() = stack->back().toTensor().to(dtype);
 }
 
+// The CPU's kernel of this name takes its numbers from the CPU's generator, and when it runs.
+std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
+  if (!train.value_or(true) || p == 0) return {input.clone(), at::ones_like(input, at::kBool)};
+  auto mask = at::empty_like(input, at::kBool).bernoulli_(1 - p);
+  return {input * mask * (p == 1 ? 0 : 1 / (1 - p)), mask};
+}
+
 // ---------------------------------------------------------------- memory
 
 Tensor empty(
@@ -446,6 +453,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, module) {
   module.impl("record_stream", [](Tensor&, c10::Stream) {});
   module.impl("index.Tensor", boxed<&launch>());  // torch's own for any device would look for masks' shapes twice.
   module.impl("histc", boxed<&histogram>());
+  module.impl("native_dropout", native_dropout);
   module.impl("convolution_overrideable", boxed<&convolution>());
   module.impl("convolution_backward_overrideable", boxed<&convolution_backward>());
 }

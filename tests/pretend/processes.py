@@ -19,7 +19,13 @@ from typing import Any
 from tests.pretend.build import build
 
 REPOSITORY = Path(__file__).parent.parent.parent
-SETTINGS = {"devices": "DEVICES", "visible": "VISIBLE_DEVICES", "memory": "MEMORY", "faults": "FAULTS", "counters": "COUNTERS"}
+SETTINGS = {
+    "devices": "DEVICES",
+    "visible": "VISIBLE_DEVICES",
+    "memory": "MEMORY",
+    "faults": "FAULTS",
+    "counters": "COUNTERS",
+}
 
 
 def environment(**settings: object) -> dict[str, str]:

@@ -111,4 +111,3 @@ def find_place() -> str:
     if frame is None:
         return "a thread of torch"
     return f"{'/'.join(Path(frame.f_code.co_filename).parts[-3:])}:{frame.f_lineno}"
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Event, Stream, Tensor
+from torch.accelerator import current_device_index as current_device
 from torch.accelerator import (
     current_stream,
     empty_cache,
@@ -16,7 +17,6 @@ from torch.accelerator import (
     set_stream,
     synchronize,
 )
-from torch.accelerator import current_device_index as current_device
 from torch.accelerator import get_memory_info as mem_get_info
 from torch.accelerator import set_device_index as set_device
 
