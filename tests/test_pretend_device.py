@@ -93,10 +93,9 @@ def test_seeds_give_the_same_numbers_again_on_each_device() -> None:
     torch.manual_seed(5)
     assert draw() == first
     generator = torch.Generator("pretend").manual_seed(7)
-    assert (
-        torch.rand(2, device="pretend", generator=generator).tolist()
-        != torch.rand(2, device="pretend", generator=generator).tolist()
-    )
+    first, second = (torch.rand(2, device="pretend", generator=generator).tolist() for _ in range(2))
+    assert first != second
+    assert torch.rand(2, device="pretend", generator=generator.manual_seed(7)).tolist() == first
 
 
 # ---------------------------------------------------------------- it computes as the CPU
@@ -138,7 +137,8 @@ def test_a_vision_model_gives_the_states_of_the_cpu() -> None:
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]},
     }  # fmt: skip
     vision = {"depth": 2, "embed_dim": 32, "hidden_size": 32, "num_heads": 4}
-    config = Qwen2VLConfig(
+    tokens = {"image_token_id": 50, "vision_start_token_id": 51, "vision_end_token_id": 52}
+    config = Qwen2VLConfig(text_config=text, vision_config=vision, **tokens)
         text_config=text, vision_config=vision, image_token_id=50, vision_start_token_id=51, vision_end_token_id=52
     )
     torch.manual_seed(0)
@@ -416,7 +416,7 @@ worker = threading.Thread(target=lambda: torch.empty(1, pin_memory=True), name="
 worker.start()
 worker.join()
 """
-    settings = {"devices": 8, "visible": "3,5", "memory": "3=4000,5=5000", "counters": tmp_path}
+    settings = {"devices": 8, "visible_devices": "3,5", "memory": "3=4000,5=5000", "counters": tmp_path}
     result = run_python(["-c", program], **settings)
     assert result.returncode == 0, result.stderr
     (file,) = tmp_path.iterdir()

@@ -1,1 +1,1 @@
-"""An accelerator that is not there, for the tests: see README.md. Processes get it by their environment, never this one."""
+"""An accelerator that is not there, for the tests: README.md says what it does, processes.py how to have it."""

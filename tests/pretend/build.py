@@ -1,7 +1,7 @@
 """Builds the pretend accelerator once for each version of its sources and of torch.
 
-What it makes is a folder to put on PYTHONPATH: a package, `pretend_accelerator`, and the entry point by which torch loads
-it when torch itself is imported, as it loads the backends of Ascend's or Intel's devices. Nothing here imports torch.
+What it makes is a folder to put on PYTHONPATH: a package, `pretend_accelerator`, and the entry point by which torch
+loads it when torch itself is imported, as it loads the backend of Ascend's devices. Nothing here imports torch.
 """
 
 from __future__ import annotations

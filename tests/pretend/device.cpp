@@ -1,4 +1,4 @@
-// Makes the machine a device of torch: allocators, current device and stream, events, random numbers; and the Python module.
+// Makes the machine a device of torch: allocators, current device, streams, events, random numbers; and its Python module.
 #include "machine.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -58,7 +58,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   c10::Stream getStream(Device device) const override { return made(device, current_stream(numbered(device).index())); }
   c10::Stream getDefaultStream(Device device) const override { return made(device, 0); }
-  c10::Stream getNewStream(Device device, int) const override { return made(device, new_stream(numbered(device).index())); }
+  c10::Stream getNewStream(Device device, int) const override {
+    return made(device, new_stream(numbered(device).index()));
+  }
   c10::Stream getStreamFromGlobalPool(Device device, bool) const override { return getNewStream(device, 0); }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     return made(stream.device(), exchange_stream(stream.device_index(), stream.id()));
@@ -97,14 +99,17 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 // A generator of the CPU that says it belongs to the device. Each kernel takes a seed from it when it is launched.
 struct Generator final : c10::GeneratorImpl {
   explicit Generator(DeviceIndex device, at::Generator numbers = at::detail::createCPUGenerator())
-      : GeneratorImpl(Device(kPretend, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)), numbers_(numbers) {}
+      : GeneratorImpl(Device(kPretend, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+        numbers_(std::move(numbers)) {}
   void set_current_seed(uint64_t seed) override { numbers_.set_current_seed(seed); }
   uint64_t current_seed() const override { return numbers_.current_seed(); }
   uint64_t seed() override { return numbers_.seed(); }
   void set_offset(uint64_t) override { TORCH_CHECK(false, "pretend: a generator has no offset"); }
   uint64_t get_offset() const override { TORCH_CHECK(false, "pretend: a generator has no offset"); }
   void set_state(const c10::TensorImpl& state) override { numbers_.unsafeGetGeneratorImpl()->set_state(state); }
-  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return numbers_.unsafeGetGeneratorImpl()->get_state(); }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
+    return numbers_.unsafeGetGeneratorImpl()->get_state();
+  }
   uint64_t next() {
     std::lock_guard<std::mutex> lock(mutex_);
     return at::check_generator<at::CPUGeneratorImpl>(numbers_)->random64();
@@ -150,7 +155,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   at::Generator getNewGenerator(DeviceIndex device) const override {
     return at::make_generator<Generator>(device < 0 ? DeviceIndex(current_device()) : device);
   }
-  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t size) const override { resize_storage(storage, size); }
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t size) const override {
+    resize_storage(storage, size);
+  }
 };
 
 std::string ask_python(const pybind11::function& finder) {
@@ -174,7 +181,8 @@ PYBIND11_MODULE(_machine, module) {
   module.def("num_devices", &pretend::num_devices);
   module.def("has_context", &pretend::has_context);
   module.def("default_generator", [](int device) {
-    return py::reinterpret_steal<py::object>(THPGenerator_Wrap(pretend::default_generator(c10::DeviceIndex(device))));
+    auto& generator = pretend::default_generator(c10::DeviceIndex(device));
+    return py::reinterpret_steal<py::object>(THPGenerator_Wrap(generator));
   });
   module.def("in_bad_fork", &pretend::in_bad_fork);
   module.def("set_memory_limit", &pretend::set_memory_limit);

@@ -1,5 +1,5 @@
-// Every operator of the device. An operator is queued: torch's meta kernels say the shapes of what it returns, so that the
-// host can go on; the CPU's kernel computes it when its turn comes.
+// Every operator of the device. An operator is queued: torch's meta kernels say the shapes of what it returns, so that
+// the host can go on; the CPU's kernel computes it when its turn comes.
 #include "kernels.h"
 
 #include <ATen/EmptyTensor.h>
@@ -82,8 +82,8 @@ IValue with_tensors(const IValue& value, const Replace& replace) {
 // Calls an operator on tensors of the CPU or of no device, whatever mode the thread that comes to it is in.
 void call(const OperatorHandle& op, Stack& stack) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  auto modes = c10::autocast_dispatch_keyset | c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
-  c10::impl::ExcludeDispatchKeyGuard no_modes(modes);
+  c10::DispatchKeySet python_modes({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
+  c10::impl::ExcludeDispatchKeyGuard no_modes(c10::autocast_dispatch_keyset | python_modes);
   op.callBoxed(stack);
 }
 
@@ -116,7 +116,8 @@ int device_of(const OperatorHandle& op, const Stack& arguments) {
   for (const auto& value : arguments) {
     with_tensors(value, [&](const Tensor& tensor) {
       if (!is_here(tensor)) return tensor;
-      TORCH_CHECK(!found || *found == tensor.device(), kMixed, *found, " and ", tensor.device(), "! (", op.schema().name(), ")");
+      bool is_same = !found || *found == tensor.device();
+      TORCH_CHECK(is_same, kMixed, *found, " and ", tensor.device(), "! (", op.schema().name(), ")");
       found = tensor.device();
       return tensor;
     });
@@ -171,7 +172,8 @@ Tensor empty_here(const Tensor& like, int device) {
 
 void reshape_like(const Tensor& tensor, const Tensor& like) {
   if (tensor.sizes() == like.sizes()) return;
-  size_t needed = at::detail::computeStorageNbytes(like.sizes(), like.strides(), tensor.element_size(), tensor.storage_offset());
+  size_t needed = at::detail::computeStorageNbytes(
+      like.sizes(), like.strides(), tensor.element_size(), tensor.storage_offset());
   if (needed > tensor.storage().nbytes()) resize_storage(tensor.storage(), needed);
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides());
 }
@@ -186,8 +188,8 @@ void deliver(const IValue& made, const IValue& place) {
     if (to[i].defined()) to[i].copy_(from[i]);
 }
 
-// Runs an operator at once, all work before it first: its results are known by running it alone. Without a reason, a real
-// device would not make the host wait, and only a missing meta kernel does.
+// Runs an operator at once, all work before it first: its results are known by running it alone. Without a reason, a
+// real device would not make the host wait, and only a missing meta kernel does.
 Stack run_now(const Launch& launch, const std::string& reason) {
   auto stack = std::make_shared<Stack>(for_cpu(launch));
   for (size_t i = 0; i < stack->size(); ++i)  // A tensor over the device's bytes cannot grow; one of the CPU's own can.
@@ -254,12 +256,15 @@ Stack run_later(const Launch& launch) {
 // Returns why the host has to wait for an operator's results on any device, or nothing.
 std::string reason_to_wait(const Launch& launch) {
   static const std::set<std::string> shaped_by_data = {
-      "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive", "aten::bincount"};
+      "aten::nonzero",    "aten::masked_select",      "aten::_unique2",
+      "aten::unique_dim", "aten::unique_consecutive", "aten::bincount"};
   const auto& name = launch.name();
   if (name == "aten::_local_scalar_dense") return "item";
   if (name == "aten::repeat_interleave" && launch.arguments.back().isNone()) return name;
-  for (const auto& result : launch.op.schema().returns())
-    if (!result.type()->isSubtypeOf(*c10::TensorType::get()) && result.type()->kind() != c10::ListType::Kind) return name;
+  for (const auto& result : launch.op.schema().returns()) {
+    bool is_tensor = result.type()->isSubtypeOf(*c10::TensorType::get()) || result.type()->kind() == c10::ListType::Kind;
+    if (!is_tensor) return name;
+  }
   bool has_mask = false;
   for (const auto& value : launch.arguments)
     if (value.isOptionalTensorList())
@@ -270,6 +275,8 @@ std::string reason_to_wait(const Launch& launch) {
 void launch(const OperatorHandle& op, Stack* stack) {
   auto arguments = torch::jit::pop(*stack, op.schema().arguments().size());
   Launch launch{op, arguments, device_of(op, arguments)};
+  bool is_known = op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  TORCH_CHECK_NOT_IMPLEMENTED(is_known, "Could not run '", launch.name(), "' with arguments from the 'pretend' backend.");
   use(launch.device, "launch");
   bring_over(launch);
   auto reason = reason_to_wait(launch);
@@ -304,11 +311,16 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::op
   return {input * mask * (p == 1 ? 0 : 1 / (1 - p)), mask};
 }
 
+// CUDA multiplies half precision into float32 without a copy, the CPU does not.
+Tensor mixed_product(const Tensor& self, const Tensor& other, at::ScalarType dtype) {
+  return at::mm(self.to(dtype), other.to(dtype));
+}
+
 // ---------------------------------------------------------------- memory
 
 Tensor empty(
-    at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<at::Device> device,
-    std::optional<bool>, std::optional<at::MemoryFormat> format) {
+    at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+    std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
   c10::OptionalDeviceGuard guard(device && device->has_index() ? device : std::nullopt);
   return at::detail::empty_generic(
       size, c10::GetAllocator(c10::DeviceType::PrivateUse1), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
@@ -345,7 +357,7 @@ void count_copy(int device, const char* direction, bool is_pinned, bool is_queue
   count(device, "copied bytes", kind, int64_t(bytes));
 }
 
-// Returns a host tensor whose memory, if pinned, stays until the queue is done with it, as torch's own allocators see to.
+// Returns a host tensor whose memory, if pinned, stays until the queue is done with it: torch's allocators see to that.
 Tensor kept_alive(const Tensor& host) {
   auto owner = pinned_block(host.data_ptr());
   if (!owner) return host;
@@ -400,8 +412,10 @@ Tensor copy_from_and_resize(const Tensor& from, const Tensor& to) {
 
 void call_in(at::ScalarType dtype, const OperatorHandle& op, Stack* stack) {
   c10::impl::ExcludeDispatchKeyGuard once(c10::DispatchKey::AutocastPrivateUse1);
-  auto cast = [&](const Tensor& tensor) { return at::autocast::cached_cast(dtype, tensor, c10::DeviceType::PrivateUse1); };
-  for (auto& value : torch::jit::last(*stack, op.schema().arguments().size())) const_cast<IValue&>(value) = with_tensors(value, cast);
+  for (auto value = stack->end() - op.schema().arguments().size(); value != stack->end(); ++value)
+    *value = with_tensors(*value, [&](const Tensor& tensor) {
+      return at::autocast::cached_cast(dtype, tensor, c10::DeviceType::PrivateUse1);
+    });
   op.callBoxed(stack);
 }
 
@@ -438,7 +452,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, module) {
   module.impl("empty.memory_format", empty);
   module.impl("empty_strided", empty_strided);
   module.impl("resize_", resize_);
-  module.impl("set_.source_Storage", [](Tensor& self, at::Storage source) -> Tensor& { return at::native::set_(self, source); });
+  module.impl("set_.source_Storage", static_cast<Tensor& (*)(Tensor&, at::Storage)>(at::native::set_));
   module.impl("set_.source_Storage_storage_offset", set_storage);
   module.impl("set_.source_Tensor", at::native::set_tensor_);
   module.impl("_copy_from", copy_from);
@@ -454,6 +468,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, module) {
   module.impl("index.Tensor", boxed<&launch>());  // torch's own for any device would look for masks' shapes twice.
   module.impl("histc", boxed<&histogram>());
   module.impl("native_dropout", native_dropout);
+  module.impl("mm.dtype", mixed_product);
   module.impl("convolution_overrideable", boxed<&convolution>());
   module.impl("convolution_backward_overrideable", boxed<&convolution_backward>());
 }
@@ -461,9 +476,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, module) {
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, module) { module.fallback(torch::CppFunction::makeFallthrough()); }
 
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, module) {
-  for (const char* name : {"mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "conv1d", "conv2d", "conv3d", "convolution", "scaled_dot_product_attention"})
+  for (const char* name :
+       {"mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention"})
     module.impl(name, boxed<&in_low_precision>());
-  for (const char* name : {"exp", "log", "rsqrt", "pow.Tensor_Scalar", "layer_norm", "nll_loss", "cross_entropy_loss", "cosine_similarity"})
+  for (const char* name : {"exp", "log", "rsqrt", "pow.Tensor_Scalar", "layer_norm", "nll_loss", "cross_entropy_loss"})
     module.impl(name, boxed<&in_float32>());
 }
 

@@ -36,7 +36,7 @@ struct Device {
   Counters counters;
 };
 
-// Held while anything below is read or changed, and while work runs. Never taken by a thread that then waits for the GIL.
+// Held while anything below is read or changed, and while work runs. A thread that holds it never asks for the GIL.
 std::mutex& mutex = *new std::mutex;
 using Lock = std::unique_lock<std::mutex>;
 std::condition_variable& never = *new std::condition_variable;
@@ -58,7 +58,8 @@ void on_fault(int, siginfo_t* info, void*) {
   auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   if (address >= first_address && address < first_address + devices.size() * kRange) {
     char line[80];
-    int length = std::snprintf(line, sizeof line, "the host touched memory of pretend:%d\n", int((address - first_address) / kRange));
+    int device = int((address - first_address) / kRange);
+    int length = std::snprintf(line, sizeof line, "the host touched memory of pretend:%d\n", device);
     [[maybe_unused]] auto written = write(STDERR_FILENO, line, length);
   }
   // Whoever handled it before (Python's faulthandler, if on) does so when the access is tried again.
@@ -85,15 +86,16 @@ void count_memory(Device& device, int64_t blocks, int64_t bytes) {
     auto& all = stat[size_t(c10::CachingAllocator::StatType::AGGREGATE)];
     amount > 0 ? all.increase(amount) : all.decrease(-amount);
   };
-  for (auto* stat : {&device.stats.allocation, &device.stats.active}) change(*stat, blocks);
-  for (auto* stat : {&device.stats.allocated_bytes, &device.stats.reserved_bytes, &device.stats.active_bytes}) change(*stat, bytes);
+  auto& stats = device.stats;
+  for (auto* stat : {&stats.allocation, &stats.active}) change(*stat, blocks);
+  for (auto* stat : {&stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes}) change(*stat, bytes);
 }
 
 size_t allocated_bytes(const Device& device) {
   return device.stats.allocated_bytes[size_t(c10::CachingAllocator::StatType::AGGREGATE)].current;
 }
 
-// The tensor is gone: its bytes count no more, as with a caching allocator, though queued work may still hold the block.
+// The tensor is gone: its bytes count no more, as with a caching allocator, though queued work may still hold them.
 void release(void* context) {
   std::unique_ptr<BlockRef> block(static_cast<BlockRef*>(context));
   Lock lock(mutex);
@@ -111,7 +113,7 @@ void check_not_lost(const Device& device) {
 }
 
 void use(Lock&, int index, const char* how) {
-  TORCH_CHECK(!forked, "Cannot re-initialize pretend in forked subprocess. To use pretend with multiprocessing, you must use the 'spawn' start method");
+  TORCH_CHECK(!forked, "Cannot re-initialize pretend in forked subprocess. Use the 'spawn' start method");
   auto& device = devices.at(index);
   check_not_lost(device);
   if (device.has_context) return;
@@ -262,9 +264,9 @@ c10::CachingDeviceAllocator::DeviceStats memory_stats(int device) {
 
 void reset_memory_stats(int index, bool peak) {
   Lock lock(mutex);
-  auto& stats = devices.at(index).stats;
-  for (auto* array : {&stats.allocation, &stats.active, &stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes})
-    for (auto& stat : *array) peak ? stat.reset_peak() : stat.reset_accumulated();
+  auto& all = devices.at(index).stats;
+  for (auto* stats : {&all.allocation, &all.active, &all.allocated_bytes, &all.reserved_bytes, &all.active_bytes})
+    for (auto& stat : *stats) peak ? stat.reset_peak() : stat.reset_accumulated();
 }
 
 // ---------------------------------------------------------------- queues

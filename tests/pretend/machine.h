@@ -1,7 +1,7 @@
 // The machine behind the device: memory, queues, faults and counters. Knows nothing of tensors.
 //
-// Nothing runs when it is asked for. Work is put into the queue of a stream and is run, in order, by the host thread that
-// waits for it: as late as a real device may be, and the same in every run.
+// Nothing runs when it is asked for. Work is put into the queue of a stream and is run, in order, by the host thread
+// that waits for it: as late as a real device may be, and the same in every run.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -19,7 +19,7 @@
 
 namespace pretend {
 
-constexpr int kGarbage = 0xFF;  // What memory holds before anything is written: NaN in every floating dtype, -1 in ints.
+constexpr int kGarbage = 0xFF;  // What memory holds before anything is written: NaN in floating dtypes, -1 in integers.
 
 // ---------------------------------------------------------------- devices
 
@@ -32,8 +32,9 @@ void use(int device, const char* how);  // Makes the context if this is the firs
 
 // ---------------------------------------------------------------- memory
 
-// An address in front of which no memory lies: a tensor's data_ptr is one, and the host dies when it follows it. The bytes
-// lie elsewhere and only kernels know where. A queued kernel keeps a block it needs, even when its tensor is gone.
+// A piece of the device's memory. No memory lies at its address, which is a tensor's data_ptr: the host dies when it
+// follows it. The bytes lie elsewhere, and only kernels know where. A queued kernel keeps the blocks it needs, even when
+// their tensors are gone.
 struct Block {
   int device;
   uintptr_t address;
@@ -80,11 +81,11 @@ int64_t exchange_stream(int device, int64_t id);
 
 Point push(Stream& stream, Work work);
 Point end_of(Stream& stream);
-void make_wait(Stream& stream, Point point);           // The stream waits, the host does not.
-void wait(Point point, const std::string& reason);     // The host waits; counted with the reason and its Python line.
-void run_until(Point point);                           // As wait, uncounted: for what a real device would not wait for.
+void make_wait(Stream& stream, Point point);        // The stream waits, the host does not.
+void wait(Point point, const std::string& reason);  // The host waits; counted with the reason and its Python line.
+void run_until(Point point);                        // As wait, uncounted: for what a real device would not wait for.
 void synchronize(int device, const std::string& reason);
-bool poll(Point point);                                // Whether it is reached; the device works on one piece meanwhile.
+bool poll(Point point);  // Whether it is reached; the device does one piece of work meanwhile.
 
 // ---------------------------------------------------------------- faults and counters
 

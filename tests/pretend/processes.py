@@ -29,8 +29,8 @@ SETTINGS = {
 
 
 def environment(**settings: object) -> dict[str, str]:
-    """Return the environment of a process that has the device: keywords are those of SETTINGS."""
-    chosen = {f"PRETEND_{SETTINGS[name]}": str(value) for name, value in settings.items()}
+    """Return the environment of a process that has the device, with settings such as devices=8 for PRETEND_DEVICES."""
+    chosen = {f"PRETEND_{name.upper()}": str(value) for name, value in settings.items()}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PRETEND_")}
     return {**kept, **chosen, "PYTHONPATH": os.pathsep.join([str(build()), str(REPOSITORY)])}
 

@@ -83,7 +83,7 @@ def set_memory(size: int, device: int = 0) -> None:
 
 
 def plan_fault(kind: str, launch: int, device: int = 0) -> None:
-    """Let the n-th launch from now, 1 for the next, fail (the device is then lost) or hang (until the process is killed)."""
+    """Let the n-th launch from now (1 is the next) fail, after which the device is lost, or hang until killed."""
     _machine.plan_fault(device, FAULTS[kind], launch)
 
 
