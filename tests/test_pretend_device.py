@@ -139,8 +139,6 @@ def test_a_vision_model_gives_the_states_of_the_cpu() -> None:
     vision = {"depth": 2, "embed_dim": 32, "hidden_size": 32, "num_heads": 4}
     tokens = {"image_token_id": 50, "vision_start_token_id": 51, "vision_end_token_id": 52}
     config = Qwen2VLConfig(text_config=text, vision_config=vision, **tokens)
-        text_config=text, vision_config=vision, image_token_id=50, vision_start_token_id=51, vision_end_token_id=52
-    )
     torch.manual_seed(0)
     model = Qwen2VLModel(config).eval()
     grid = torch.tensor([[1, 4, 4]])
