@@ -1,4 +1,4 @@
-// Makes the machine a device of torch: allocators, current device, streams, events, random numbers; and its Python module.
+// Makes the machine a device of torch: allocators, current device, streams, events, random numbers; and a Python module.
 #include "machine.h"
 
 #include <ATen/CPUGeneratorImpl.h>

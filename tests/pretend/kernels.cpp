@@ -262,8 +262,8 @@ std::string reason_to_wait(const Launch& launch) {
   if (name == "aten::_local_scalar_dense") return "item";
   if (name == "aten::repeat_interleave" && launch.arguments.back().isNone()) return name;
   for (const auto& result : launch.op.schema().returns()) {
-    bool is_tensor = result.type()->isSubtypeOf(*c10::TensorType::get()) || result.type()->kind() == c10::ListType::Kind;
-    if (!is_tensor) return name;
+    const auto& type = *result.type();
+    if (!type.isSubtypeOf(*c10::TensorType::get()) && type.kind() != c10::ListType::Kind) return name;
   }
   bool has_mask = false;
   for (const auto& value : launch.arguments)
@@ -276,7 +276,7 @@ void launch(const OperatorHandle& op, Stack* stack) {
   auto arguments = torch::jit::pop(*stack, op.schema().arguments().size());
   Launch launch{op, arguments, device_of(op, arguments)};
   bool is_known = op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
-  TORCH_CHECK_NOT_IMPLEMENTED(is_known, "Could not run '", launch.name(), "' with arguments from the 'pretend' backend.");
+  TORCH_CHECK_NOT_IMPLEMENTED(is_known, "Could not run '", launch.name(), "' with arguments from pretend.");
   use(launch.device, "launch");
   bring_over(launch);
   auto reason = reason_to_wait(launch);
@@ -476,8 +476,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, module) {
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, module) { module.fallback(torch::CppFunction::makeFallthrough()); }
 
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, module) {
-  for (const char* name :
-       {"mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention"})
+  for (const char* name : {"mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "conv1d", "conv2d", "conv3d"})
     module.impl(name, boxed<&in_low_precision>());
   for (const char* name : {"exp", "log", "rsqrt", "pow.Tensor_Scalar", "layer_norm", "nll_loss", "cross_entropy_loss"})
     module.impl(name, boxed<&in_float32>());

@@ -33,8 +33,8 @@ void use(int device, const char* how);  // Makes the context if this is the firs
 // ---------------------------------------------------------------- memory
 
 // A piece of the device's memory. No memory lies at its address, which is a tensor's data_ptr: the host dies when it
-// follows it. The bytes lie elsewhere, and only kernels know where. A queued kernel keeps the blocks it needs, even when
-// their tensors are gone.
+// follows it. The bytes lie elsewhere, and only kernels know where. A queued kernel keeps the blocks it needs, even
+// when their tensors are gone.
 struct Block {
   int device;
   uintptr_t address;
