@@ -1,4 +1,4 @@
-// Makes the machine a device of torch: allocators, current device, streams, events, random numbers; and a Python module.
+// Makes the machine a device of torch: allocators, current device, streams, events, random numbers; its Python module.
 #include "machine.h"
 
 #include <ATen/CPUGeneratorImpl.h>
