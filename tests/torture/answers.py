@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from grace_store.store.keys import COMMITS, SAMPLES_GROUP, SIGNALS_GROUP
+from grace_store.store.keys import COMMITS, SAMPLES_GROUP, SIGNALS_GROUP, completion_key
 from tests.fake_model import make_fake_model
 from tests.jobs import content, record
 from tests.torture.runs import NUM_UNITS, Outcome, SmallJob, differences, end_child, left_behind, start_child
@@ -73,12 +73,14 @@ class Victim:
     # ------------------------------------------------------------ what is done to it
 
     def foreign_unit(self, rng: random.Random) -> str:
-        """All chunks of a unit and their commit come from elsewhere: every digest fits."""
+        """All chunks of a unit and their commit come from elsewhere: every digest fits. Then a run adds up the totals."""
         unit, (signals, commits), where = rng.randrange(NUM_UNITS), *self._elsewhere(rng)
         for chunk in _chunks(signals):
             if f"/c/{unit}/" in f"{chunk}/":
                 _put(signals / chunk, self.root / SIGNALS_GROUP / "base" / chunk)
         _put(commits / f"{unit:08}.json", self.root / COMMITS / "base" / f"{unit:08}.json")
+        (self.root / completion_key("base")).unlink()
+        self.run(self.job.extract(STORE))
         return f"unit {unit} of {where} in its place"
 
     def foreign_chunk(self, rng: random.Random) -> str:
@@ -150,9 +152,11 @@ class Victim:
                 wrong.append(f"{name} ended without a sentence: {said[-500:]}")
         return wrong
 
-    def not_mended(self) -> list[str]:
-        if self.run(["verify", "--deep", str(self.root)]).code == 0:
-            return ["verify --deep calls it sound"]
+    def not_mended(self, *, is_plain: bool) -> list[str]:
+        """Return what a check does not find, without --deep if it is plain to see, and what a repair does not mend."""
+        depth = [] if is_plain else ["--deep"]
+        if self.run(["verify", *depth, str(self.root)]).code == 0:
+            return [f"{' '.join(['verify', *depth])} calls it sound"]
         repaired = self.run(["repair", str(self.root), "--device", "cpu"])
         wrong = [f"repair failed: {repaired.text[-500:]}"] if repaired.code else []
         return wrong + differences(content(self.root), self.whole) + [f"{p} is left" for p in left_behind(self.root)]
@@ -185,10 +189,12 @@ def torture(seed: int, count: int, folder: Path) -> Tally:
         victim.foreign_unit, victim.moved_chunk, victim.lost_chunk, victim.lost_plan_chunk, victim.foreign_chunk,
         victim.foreign_commit, victim.flipped_byte,
     ]  # fmt: skip
+    # No byte of a chunk has to be read to see these.
+    plain = (victim.foreign_unit, victim.foreign_commit, victim.lost_chunk, victim.lost_plan_chunk)
     for i in range(count):
         harm = harms[i % len(harms)]
         what = harm(random.Random(f"{seed}-{i}"))
-        wrong = victim.wrong_answers() + victim.not_mended()
+        wrong = victim.wrong_answers() + victim.not_mended(is_plain=harm in plain)
         tally.tried += 1
         tally.became[harm.__name__.replace("_", " ")] += 1
         if wrong:

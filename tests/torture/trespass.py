@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import time
 from collections import Counter
@@ -32,9 +33,19 @@ from tests.torture.tally import Tally, main
 STORE = "store.zarr"
 BUSY = "is being written by process"
 TAKEN_OVER = "was taken over"
+TRIED = NUM_UNITS // 2
+"""The unit that a worker is tried on."""
+RATED = "Measured on a few samples"
+"""What a run says once all its workers are ready."""
+HASTE_SECONDS = 0.3
+"""In this time a worker that has a unit begins with it. Who is slower is not caught, and not blamed."""
 PATIENCE_SECONDS = 60.0
 OVERLAPPING = {"0/1": ("0/1", "0/2", "1/2", "2/3"), "0/2": ("0/1", "0/3", "2/3", "0/2"), "1/2": ("0/1", "1/3", "1/2")}
 """{the shard of a run that is held: shards that have units of it}. Two shards of other counts overlap however few."""
+
+
+class NotHeld(Exception):
+    """A run that should wait in the middle of a unit ended, or never came there."""
 
 
 class Ground:
@@ -52,10 +63,12 @@ class Ground:
         return end_child(start_child(words, said), said)
 
     @contextlib.contextmanager
-    def held(self, *more: str) -> Iterator[Callable[[], Outcome]]:
+    def held(self, *more: str, num_workers: int = 1) -> Iterator[Callable[[], Outcome]]:
         """Start a run, yield when it waits in the middle of a unit; what is yielded lets it go and waits for its end."""
         self.gate.clear()
-        self.gate.hold(*(f"case-{unit * SAMPLES_PER_UNIT}" for unit in range(NUM_UNITS)))
+        # Workers are ready when they were tried on a unit, so that one is let through.
+        held = [unit for unit in range(NUM_UNITS) if num_workers == 1 or unit != TRIED]
+        self.gate.hold(*(f"case-{unit * SAMPLES_PER_UNIT}" for unit in held))
         said = self.job.folder / "said-held"
         pid = start_child(self.job.extract(STORE, *more), said, {GATE: str(self.gate.folder)})
         ended: list[Outcome] = []
@@ -66,14 +79,22 @@ class Ground:
             return ended[0]
 
         try:
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while not self.gate.seen(""):
-                assert time.monotonic() < deadline, said.read_text()
-                time.sleep(0.005)
+            self._wait(pid, said, num_workers)
             yield let_go
         finally:
             if not ended:
                 let_go()
+
+    def _wait(self, pid: int, said: Path, num_processes: int) -> None:
+        """Return when so many processes of a run have come to a unit."""
+        came: set[int] = set()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(came) < num_processes:
+            has_ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+            if has_ended or time.monotonic() > deadline:
+                raise NotHeld(f"the run came to no unit: {said.read_text()[-500:]}")
+            time.sleep(0.005)
+            came |= self.gate.processes("")
 
     # ------------------------------------------------------------ who comes
 
@@ -129,8 +150,13 @@ class Ground:
         return wrong + ([f"the rest failed: {rest.text[-500:]}"] if rest.code else [])
 
     def workers(self, rng: random.Random) -> list[str]:
-        """Worker processes share the units of a run."""
-        return _bad_end(self.run(self.job.extract(STORE, "--workers", "2")))
+        """Worker processes, all of them ready when the work begins, share the units of a run."""
+        with self.held("--workers", "2", num_workers=2) as let_go:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while RATED not in (self.job.folder / "said-held").read_text() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(HASTE_SECONDS)
+            return _bad_end(let_go())
 
     def not_once(self) -> list[str]:
         """Return which units were not committed once, by one run."""
@@ -154,7 +180,10 @@ def torture(seed: int, count: int, folder: Path) -> Tally:
     for i in range(count):
         way = ways[i % len(ways)]
         ground.job.remove(STORE)
-        wrong = way(random.Random(f"{seed}-{i}")) + ground.not_once()
+        try:
+            wrong = way(random.Random(f"{seed}-{i}")) + ground.not_once()
+        except NotHeld as error:
+            wrong = [str(error)]
         store = ground.job.store(STORE)
         wrong += differences(content(store), ground.whole) + [f"{path} is left" for path in left_behind(store)]
         tally.tried += 1
