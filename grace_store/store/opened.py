@@ -277,9 +277,9 @@ class SignalView:
         return slice(start, start + self.store.num_steps(sample) + 1)
 
     def rows(self, name: str, start: int, stop: int) -> Array:
-        """Return rows of one unit of one of the signal's arrays, as committed; of vectors no more is read than they need.
+        """Return rows of one unit, which must be committed, of one of the signal's arrays, held against the commit.
 
-        Of these only the checksums are looked at: the digest would take the whole unit.
+        Of vectors no more is read than what is asked for, and only checksums are looked at: a digest takes all of it.
         """
         spec = self.array_spec(name)
         if spec.inner:

@@ -65,9 +65,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="How much of each torture; 0.1 is a tenth.")
     parser.add_argument("--only", nargs="*", choices=PIECES, default=list(PIECES))
     parser.add_argument("--json", type=Path, default=Path("torture.json"), help="Where the counts are kept.")
-    parser.add_argument(
-        "--mutants", action="store_true", help="See too that each known mutant of the package is noticed."
-    )
+    parser.add_argument("--mutants", action="store_true", help="Also take safeguards out of the package.")
     words = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(2) as pool:

@@ -1,8 +1,8 @@
 """Wrong, missing and foreign files under commands that read: each answers as for the sound store, or refuses.
 
-What `verify --deep` finds does not protect who never asks it. So here a finished store gets a wrong byte, loses a chunk,
-or gets chunks, commits and whole units of other units, signals and stores, all of them sound where they come from; then
-the commands themselves are asked. `repair` must bring the same bytes back.
+What `verify --deep` finds does not protect who never asks it. So here a finished store gets a wrong byte, loses a
+chunk, or gets chunks, commits and whole units of other units, signals and stores, all of them sound where they come
+from; then the commands themselves are asked. `repair` must bring the same bytes back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tests.torture.tally import Tally, main
 
 STORE = "store.zarr"
 OTHER_SIGNAL = "other"
-SCORED = ("sample_gram", "segment_num_tokens", "sample_state")
+SCORED = ("sample_gram", "segment_num_tokens")
+"""What values are made of."""
 SHORT_RESPONSES = "100"
 """Of characters, so that the other signal has some samples set aside: other states, other Grams, the same sizes."""
 
@@ -73,7 +74,7 @@ class Victim:
     # ------------------------------------------------------------ what is done to it
 
     def foreign_unit(self, rng: random.Random) -> str:
-        """All chunks of a unit and their commit come from elsewhere: every digest fits. Then a run adds up the totals."""
+        """All chunks of a unit and their commit come from elsewhere: every digest fits. A run adds up the totals."""
         unit, (signals, commits), where = rng.randrange(NUM_UNITS), *self._elsewhere(rng)
         for chunk in _chunks(signals):
             if f"/c/{unit}/" in f"{chunk}/":
@@ -192,7 +193,7 @@ def torture(seed: int, count: int, folder: Path) -> Tally:
     # No byte of a chunk has to be read to see these.
     plain = (victim.foreign_unit, victim.foreign_commit, victim.lost_chunk, victim.lost_plan_chunk)
     for i in range(count):
-        harm = harms[i % len(harms)]
+        harm = harms[(seed + i) % len(harms)]
         what = harm(random.Random(f"{seed}-{i}"))
         wrong = victim.wrong_answers() + victim.not_mended(is_plain=harm in plain)
         tally.tried += 1

@@ -118,9 +118,9 @@ def torture(seed: int, count: int, folder: Path) -> Tally:
     tally = Tally("torn writes")
     tearer = Tearer(folder)
     tally.figures["writes"] = sum(map(len, tearer.places.values())) + sum(tearer.num_writes.values())
-    for i in range(count):
-        tear = tearer.output if i % 4 == 3 else tearer.extraction
-        what, wrong = tear(random.Random(f"{seed}-{i}"), i // 4 if i % 4 == 3 else i - i // 4)
+    for turn in range(seed, seed + count):
+        tear = tearer.output if turn % 4 == 3 else tearer.extraction
+        what, wrong = tear(random.Random(turn), turn // 4 if turn % 4 == 3 else turn - turn // 4)
         tally.tried += 1
         tally.became[f"{tear.__name__} torn"] += 1
         if wrong:

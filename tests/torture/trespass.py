@@ -64,7 +64,7 @@ class Ground:
 
     @contextlib.contextmanager
     def held(self, *more: str, num_workers: int = 1) -> Iterator[Callable[[], Outcome]]:
-        """Start a run, yield when it waits in the middle of a unit; what is yielded lets it go and waits for its end."""
+        """Start a run, and yield when it waits in the middle of a unit; what is yielded lets it go until its end."""
         self.gate.clear()
         # Workers are ready when they were tried on a unit, so that one is let through.
         held = [unit for unit in range(NUM_UNITS) if num_workers == 1 or unit != TRIED]
@@ -134,7 +134,7 @@ class Ground:
         return [each for child in children for each in _bad_end(end_child(*child))]
 
     def taken_over(self, rng: random.Random) -> list[str]:
-        """Another machine has taken the lock of a run that was silent: it may not commit the unit it comes back with."""
+        """Another machine has taken the lock of a silent run, which may not commit what it comes back with."""
         self.run(self.job.plan(STORE))
         with self.held() as let_go:
             lock = self.job.store(STORE) / LOCKS / "base.0-of-1.json"
@@ -178,7 +178,7 @@ def torture(seed: int, count: int, folder: Path) -> Tally:
         ground.same_signal, ground.other_shard, ground.shards_at_once, ground.taken_over, ground.workers,
     ]  # fmt: skip
     for i in range(count):
-        way = ways[i % len(ways)]
+        way = ways[(seed + i) % len(ways)]
         ground.job.remove(STORE)
         try:
             wrong = way(random.Random(f"{seed}-{i}")) + ground.not_once()
