@@ -32,9 +32,7 @@ class Mutant:
 
     def make(self, folder: Path) -> None:
         """Put a copy of the package and of the tests into a folder, the mutant in its place."""
-        shutil.copytree(
-            REPOSITORY / "grace_store", folder / "grace_store", ignore=shutil.ignore_patterns("__pycache__")
-        )
+        shutil.copytree(REPOSITORY / "grace_store", folder / "grace_store")  # with what was compiled of it
         (folder / "tests").symlink_to(REPOSITORY / "tests")
         path = folder / "grace_store" / self.file
         text = path.read_text()
