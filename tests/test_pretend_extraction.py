@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import random
-import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jobs.bench import device_counts
 from tests.pretend.mutants import MUTANTS
 from tests.pretend.processes import run_python
 
-TRANSFORMERS = re.compile(r" at (site-packages/transformers|transformers/utils|models/\w+)/\w+\.py:")
-"""Waits that are not ours to leave out. One a batch is how it looks for packed samples; Qwen3-VL has many."""
 TO_DEVICE, TO_HOST = "host to device, pinned, queued", "device to host, pinned, queued"
 COPIES = {
     # Ids, the response's predecessors and targets, each token's segment and weight; packed, positions as well.
@@ -39,7 +38,7 @@ def counted() -> dict[str, Any]:
 def test_no_wait_of_ours_is_between_batches(counted: dict[str, Any], name: str) -> None:
     found = counted[name]
     assert found["batches"] >= 2 * found["units"]
-    assert [wait for wait in found["waits"] if not TRANSFORMERS.search(wait)] == []
+    assert device_counts.waits_of_ours(found) == {}
     (wait,) = found["waits for units"]
     assert wait.startswith("event.synchronize at grace_store/model/devices.py:")
     assert found["waits for units"][wait] == found["units"]
@@ -63,6 +62,13 @@ def test_copies_do_not_grow(counted: dict[str, Any], name: str) -> None:
     copies, (there, back) = counted[name]["copies"], MOST[name]
     assert copies[TO_DEVICE] <= there
     assert copies[TO_HOST] == back
+
+
+@pytest.mark.parametrize("name", [*COPIES, *MOST])
+def test_the_benchmark_says_what_is_counted(counted: dict[str, Any], name: str) -> None:
+    page = (Path(device_counts.__file__).parent / "ROOFLINE.md").read_text()
+    lines = {tuple(cell.strip() for cell in line.strip("| ").split("|")) for line in page.splitlines()}
+    assert device_counts.row(name, counted[name]) in lines
 
 
 def test_a_process_has_a_context_on_its_own_device_only(counted: dict[str, Any]) -> None:
