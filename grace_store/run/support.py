@@ -11,7 +11,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ VARIABLES = re.compile(
     r"OMP_NUM_THREADS|MKL_NUM_THREADS|PYTORCH_\w*ALLOC_CONF|\w+_WORKSPACE_CONFIG|\w+_LAUNCH_BLOCKING"
 )
 """Of the environment, those that change how devices are used; their values are numbers and switches."""
+_INPUTS = ("model", "adapter", "images")
+"""Places that a signal's origin names."""
 _LONGEST_QUOTE = 24
 _URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*)://\S+")
 _FOLDERS = re.compile(r"(?<![\w.…])~?(?:/[^\s/'\"()\[\],:;]+)*/(?=[^\s/'\"()\[\],:;])")
@@ -57,7 +59,7 @@ class SupportReport(Frozen):
 
 def collect_support(store: str | Path | None = None, environment: Mapping[str, str] = os.environ) -> SupportReport:
     """Return what a report of a failed run needs, of this machine and of the store that the run wrote into."""
-    about, runs = (None, []) if store is None else _store_and_runs(store)
+    about, runs, places = (None, [], []) if store is None else _store_and_runs(store)
     found = {
         "grace_store": __version__,
         "versions": _versions(),
@@ -67,7 +69,7 @@ def collect_support(store: str | Path | None = None, environment: Mapping[str, s
         "store": about,
         "runs": runs,
     }
-    return SupportReport(**_Scrubber().cleaned(found))
+    return SupportReport(**_Scrubber(places).cleaned(found))
 
 
 # ---------------------------------------------------------------- the machine
@@ -117,13 +119,22 @@ def _last_line(text: str) -> str:
 # ---------------------------------------------------------------- the store
 
 
-def _store_and_runs(store: str | Path) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
-    """Return a store's settings and counts and its last runs' events; of one that cannot be opened, why."""
+def _store_and_runs(store: str | Path) -> tuple[dict[str, Any], list[list[dict[str, Any]]], list[str]]:
+    """Return a store's settings and counts, its last runs' events, and all places that they may name.
+
+    Of a store that cannot be opened, why.
+    """
     try:
         opened = Store.open(store)
-        return _about(opened), _runs(opened)
+        return _about(opened), _runs(opened), [str(store), *_places(opened)]
     except (GraceStoreError, OSError) as error:
-        return {"failure": f"{type(error).__name__}: {error}"}, []
+        return {"failure": f"{type(error).__name__}: {error}"}, [], [str(store)]
+
+
+def _places(store: Store) -> list[str]:
+    origins = [store.signal(name).signal.origin for name in store.signal_names]
+    inputs = [origin[what] for origin in origins for what in _INPUTS if what in origin]
+    return [store.location, *(file.path for file in store.plan.files), *inputs]
 
 
 def _about(store: Store) -> dict[str, Any]:
@@ -136,7 +147,7 @@ def _signal(view: SignalView) -> dict[str, Any]:
     spec = view.signal.spec.model_dump(mode="json", exclude_none=True)
     if "system" in spec:
         spec["system"] = f"{len(spec['system'])} characters"
-    software = {name: value for name, value in view.signal.origin.items() if name not in ("model", "adapter", "images")}
+    software = {name: value for name, value in view.signal.origin.items() if name not in _INPUTS}
     splits = {unit: view.commit(unit).split for unit in view.committed_units()[-NUM_LINES:]}
     return {
         "spec": spec,
@@ -161,8 +172,11 @@ def _runs(store: Store) -> list[list[dict[str, Any]]]:
 class _Scrubber:
     """Cuts folders, places and long quotations out of everything that is text."""
 
-    def __init__(self) -> None:
-        self._private = [str(Path.home()), str(Path.cwd())]
+    def __init__(self, places: Sequence[str]) -> None:
+        """Take places whose folders are known, as a space in a folder's name would end it."""
+        known = {folder for place in places for folder in Path(place).absolute().parents}
+        folders = {*known, Path.home(), Path.cwd()} - {Path("/")}
+        self._folders = sorted(map(str, folders), key=len, reverse=True)
         self._host = re.compile(rf"\b{re.escape(socket.gethostname())}\b")
 
     def cleaned(self, value: Any) -> Any:
@@ -173,7 +187,7 @@ class _Scrubber:
         return self._text(value) if isinstance(value, str) else value
 
     def _text(self, text: str) -> str:
-        for folder in self._private:
-            text = text.replace(f"{folder}/", "…/") if len(folder) > 1 else text
+        for folder in self._folders:
+            text = text.replace(f"{folder}/", "/")
         text = _QUOTED.sub("'…'", _FOLDERS.sub("…/", _URL.sub(r"\1:…", text)))
         return self._host.sub("HOST", text)

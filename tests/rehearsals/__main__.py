@@ -30,6 +30,7 @@ def play_all(rehearsals: Sequence[Rehearsal], folder: Path) -> list[dict[str, An
             failures = [f"{type(error).__name__}: {error}"]
         seconds = round(time.monotonic() - began, 1)
         sys.stderr.write(f"{'ok  ' if not failures else 'FAIL'} {rehearsal.name}: {seconds:.0f} s\n")
+        sys.stderr.writelines(f"     {failure}\n" for failure in failures)
         return {"name": rehearsal.name, "seconds": seconds, "failures": failures}
 
     with ThreadPoolExecutor(2) as pool:

@@ -41,7 +41,7 @@ def reference(kind: str, devices: int, *more: str, unit: int = 4) -> Callable[[S
         name = "-".join(["reference", *kind.split(), str(devices), str(unit), *(each.strip("-") for each in more)])
         where = stage.folder / f"{name}.zarr"
         words = extract(kind, *(() if devices else ("--device", "cpu")), *more, unit=unit)
-        stage.once(name, lambda: stage.play(Play(words, devices=devices), where))
+        stage.once(name, lambda: stage.prepared(Play(words, devices=devices), where))
         return where
 
     return find
@@ -84,7 +84,7 @@ def _scarce(share: float) -> Callable[[Stage, Play], Play]:
 
     def prepare(stage: Stage, play: Play) -> Play:
         name = f"peak-{hash(play.words)}"
-        free = stage.once(name, lambda: stage.play(play, stage.folder / f"{name}.zarr"))
+        free = stage.once(name, lambda: stage.prepared(play, stage.folder / f"{name}.zarr"))
         return replace(play, memory=str(int(share * free.peak_bytes())))
 
     return prepare

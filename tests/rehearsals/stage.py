@@ -86,7 +86,14 @@ class Stage:
 
     def _make_adapter(self, path: Path) -> None:
         words = ("warmup", "--model", "{text}", "--data", "{traces}", *WARMUP, "--out", str(path), "--device", "cpu")
-        self.play(Play(words, devices=0), path)
+        self.prepared(Play(words, devices=0), path)
+
+    def prepared(self, play: Play, out: Path) -> Played:
+        """Run a command that others build on."""
+        played = self.play(play, out)
+        if played.code:
+            raise RuntimeError(f"{play.words[0]} for others ended with {played.code}: {played.err[-2000:]}")
+        return played
 
     def play(self, play: Play, out: Path) -> Played:
         """Run a command; {out} among its words is the path given."""
@@ -108,11 +115,11 @@ WARMUP = ("--min-steps", "2", "--ratio", "0.25", "--batch-size", "4", "--heldout
 
 
 def _variables(play: Play, counters: Path, folder: Path) -> dict[str, str]:
-    settings: dict[str, object] = {"devices": play.devices, "counters": counters}
+    settings: dict[str, object] = {"devices": play.devices or 1, "counters": counters}
     settings |= {name: value for name in ("memory", "faults") if (value := getattr(play, name))}
     own = {"GRACE_STORE_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     kept = {name: value for name, value in environment(**settings).items() if name not in ("RANK", "WORLD_SIZE")}
-    return {**kept, **own}
+    return {**kept, **own, **({} if play.devices else {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})}
 
 
 def _free_port() -> int:
