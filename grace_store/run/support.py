@@ -104,7 +104,7 @@ def _ask_devices() -> dict[str, Any]:
     listed = {line["device"]: line for line in lines if "device" in line}
     begun = [line["begins"] for line in lines if "begins" in line and line["begins"] not in listed]
     silent = [{"device": number, "trial": failure} for number in begun]
-    about = next((line for line in lines if "num_devices" in line), {})
+    about: dict[str, Any] = next((line for line in lines if "num_devices" in line), {})
     return {**about, "listed": [*listed.values(), *silent], **({"failure": failure} if failure else {})}
 
 
