@@ -19,13 +19,13 @@ from tests.rehearsals.stage import Stage
 
 def play_all(rehearsals: Sequence[Rehearsal], folder: Path) -> list[dict[str, Any]]:
     """Return for each rehearsal its name, its seconds and what failed."""
-    stage = Stage(folder)
+    stage, played = Stage(folder), Path(tempfile.mkdtemp(prefix="played-", dir=folder))
 
     def play(numbered: tuple[int, Rehearsal]) -> dict[str, Any]:
         number, rehearsal = numbered
         began = time.monotonic()
         try:
-            failures = rehearsal.failures(stage, folder / f"played-{number}")
+            failures = rehearsal.failures(stage, played / str(number))
         except Exception as error:  # noqa: BLE001 - counted as what it is, and the others are played
             failures = [f"{type(error).__name__}: {error}"]
         seconds = round(time.monotonic() - began, 1)
@@ -43,14 +43,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="Draws a share.")
     parser.add_argument("--processes", type=int, help="Play a share that starts this number of processes at most.")
     parser.add_argument("--json", type=Path, default=Path("rehearse.json"), help="Where the results are kept.")
+    parser.add_argument("--folder", type=Path, help="Keep models and references here, or take them from here.")
     words = parser.parse_args()
     chosen = REHEARSALS if words.processes is None else share(words.seed, words.processes)
-    folder = Path(tempfile.mkdtemp(prefix="grace-store-rehearsals-"))
+    folder = words.folder or Path(tempfile.mkdtemp(prefix="grace-store-rehearsals-"))
+    folder.mkdir(exist_ok=True)
     began = time.monotonic()
     try:
         results = play_all([each for each in chosen if words.only in each.name], folder)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if words.folder is None:
+            shutil.rmtree(folder, ignore_errors=True)
     for result in results:
         sys.stdout.write(
             f"{result['seconds']:>8.0f} s  {'ok' if not result['failures'] else 'FAIL':<5}{result['name']}\n"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from grace_store.store.keys import COMPLETIONS
 from tests.rehearsals import checks
 from tests.rehearsals.checks import Check, Scene
 from tests.rehearsals.stage import WARMUP, Play, Stage
@@ -41,10 +42,14 @@ def reference(kind: str, devices: int, *more: str, unit: int = 4) -> Callable[[S
         name = "-".join(["reference", *kind.split(), str(devices), str(unit), *(each.strip("-") for each in more)])
         where = stage.folder / f"{name}.zarr"
         words = extract(kind, *(() if devices else ("--device", "cpu")), *more, unit=unit)
-        stage.once(name, lambda: stage.prepared(Play(words, devices=devices), where))
+        stage.once(name, lambda: _is_complete(where) or stage.prepared(Play(words, devices=devices), where))
         return where
 
     return find
+
+
+def _is_complete(store: Path) -> bool:
+    return any((store / COMPLETIONS).glob("*"))
 
 
 def one_device(kind: str) -> Check:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,15 +59,15 @@ class Played:
 
 @dataclass
 class Stage:
-    """A folder of inputs, made when first asked for, and shared by all rehearsals."""
+    """A folder of inputs, made when first asked for unless they are there, and shared by all rehearsals."""
 
     folder: Path
     _made: dict[str, Any] = field(default_factory=dict)
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _locks: dict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """Return what a name stands for, made by the first that asks."""
-        with self._lock:
+        with self._locks[name]:
             if name not in self._made:
                 self._made[name] = make()
             return self._made[name]
@@ -81,7 +82,7 @@ class Stage:
             "adapter": self._make_adapter,
         }
         path = self.folder / f"{name}.jsonl" if name in ("traces", "pictures") else self.folder / name
-        self.once(name, lambda: makers[name](path))
+        self.once(name, lambda: path.exists() or makers[name](path))
         return path / "checkpoint-3" if name == "adapter" else path
 
     def _make_adapter(self, path: Path) -> None:
