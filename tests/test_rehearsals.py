@@ -1,4 +1,4 @@
-"""A share of the rehearsals, drawn by a seed: real commands on the pretend accelerator. `make rehearse` plays them all."""
+"""Some rehearsals, drawn by a seed: real commands on the pretend accelerator. `make rehearse` plays them all."""
 
 from __future__ import annotations
 
