@@ -3,6 +3,7 @@
 # make test   sets up .venv and runs every check and test
 # make coverage  runs the tests once more and says which lines none of them runs
 # make torture  breaks all that can break, over and over, and counts what survives; safeguards of the package too
+# make rehearse  runs the real commands on a pretend accelerator: one device, eight, too little memory, faults
 # make bench  measures what it costs, every ratio against its goal
 # make docs   builds the pages of docs/ and the API's reference into build/docs; a warning is an error
 # make study  trains small models on the subsets of every method (35 minutes)
@@ -12,7 +13,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo check test coverage torture bench lint docs schemas tools study clean
+.PHONY: demo check test coverage torture rehearse bench lint docs schemas tools study clean
 
 demo: $(READY)
 	$(BIN)/grace-store demo --out demo-output
@@ -28,6 +29,9 @@ coverage: $(READY) tools
 
 torture: $(READY) tools
 	$(BIN)/python -m tests.torture --mutants --json torture.json $(TORTURE_ARGS)
+
+rehearse: $(READY) tools
+	$(BIN)/python -m tests.rehearsals --json rehearse.json $(REHEARSE_ARGS)
 
 bench: $(READY)
 	$(BIN)/python -m jobs.bench --out bench.json --page bench.html $(BENCH_ARGS)

@@ -162,10 +162,10 @@ def test_a_missing_package_is_answered_with_what_to_install(
 ) -> None:
     from grace_store.run.engines import choice as engines
 
-    def missing(environment: object) -> list[str]:
+    def missing(*_: object) -> tuple[str, ...]:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
-    monkeypatch.setattr(engines, "_gpus", missing)
+    monkeypatch.setattr(engines, "_devices", missing)
     result = run("extract", "--store", tmp_path / "s.zarr", code=1)
     assert f"pip install 'grace-store[{extra}]'" in result.stderr
 

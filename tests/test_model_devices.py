@@ -87,6 +87,24 @@ def test_a_worker_that_sees_more_than_its_device_says_so(machine, monkeypatch):
         devices.resolve("auto")
 
 
+@pytest.mark.parametrize(
+    ("kind", "count", "names", "device"),
+    [
+        ("abacus", 1, "", "accelerator"),
+        ("abacus", 4, "", "abacus:2"),
+        ("abacus", 4, "5,2,7,1", "abacus:2"),
+        ("cuda", 1, "2", "accelerator"),
+        ("cuda", 4, "5,2,7,1", "cuda:1"),
+    ],
+    ids=["one", "several", "renamed by a variable that clusters do not know", "shown one", "shown all, by their names"],
+)
+def test_a_worker_of_a_cluster_takes_the_device_that_it_was_given(machine, monkeypatch, kind, count, names, device):
+    machine(kind, count)
+    if names:
+        monkeypatch.setenv(f"{kind.upper()}_VISIBLE_DEVICES", names)
+    assert devices.assigned("2") == device
+
+
 def test_ranks_share_devices_in_turn(machine):
     assert devices.of_rank("auto", 3) == "auto"
     machine("npu", 2)

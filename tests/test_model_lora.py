@@ -302,7 +302,7 @@ def test_what_gets_no_adapter_is_told_before_the_first_step(tmp_path, family, le
         TrainingSet(samples(2), [[0, 1]], []),
         out=tmp_path,
         recipe_sha256="0",
-        save_seconds=1e9,
+        options=OPTIONS,
         is_first=True,
         listener=lambda event: notes.append(event.text) if isinstance(event, Note) else None,
     )

@@ -129,6 +129,24 @@ def test_a_place_where_workers_do_not_start_is_left_out() -> None:
         floor.dispatch.conclude()
 
 
+LOST = {"event": "Failed", "text": "The device is lost.", "has_lost_device": True}
+
+
+@pytest.mark.parametrize(("num_workers", "left_out"), [(3, {"1"}), (1, set())])
+def test_a_device_that_is_lost_twice_is_left_out_if_there_are_others(num_workers: int, left_out: set[str]) -> None:
+    floor = Floor(range(20), num_workers)
+    floor.dispatch.is_place_a_device = True
+    for _ in range(2):
+        floor.feed()
+        worker = floor.workers[-1 if num_workers == 1 else 1]
+        floor.dispatch.heard(worker, LOST, floor.workers)
+        floor.bury(worker)
+    assert floor.dispatch.left_out == left_out
+    last = [event.text for event in floor.events if isinstance(event, Warned)][-1]
+    assert ("died and is left out; units" in last) == bool(left_out), last
+    assert not floor.dispatch._given_up, "the device was at fault, not the units"
+
+
 def test_an_idle_worker_waits_for_what_others_may_lose() -> None:
     floor = Floor(range(3), 2)
     floor.feed()

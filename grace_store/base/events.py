@@ -76,6 +76,15 @@ class Finished(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Failed(Event):
+    """The run ended by an error; for its log, as whoever started it is told by the error itself."""
+
+    text: str
+    where: tuple[str, ...]
+    """The calls that led to it, the innermost last, as file:line in function."""
+
+
+@dataclass(frozen=True, slots=True)
 class SamplesScored(Event):
     """Scoring progress: how many of the planned samples were looked at so far."""
 

@@ -19,6 +19,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "verify": "Check that a store is what was written; exit 1 if it is not.",
         "repair": "Redo exactly what a deep verify finds broken.",
         "info": "Show what a store was made from: files, settings, models, sizes.",
+        "support": "Collect what to send when a run fails; no text of any trace.",
         "inspect": "Show one sample, segment by segment, with losses and scores.",
     },
     "Score and choose": {

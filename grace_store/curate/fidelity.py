@@ -21,6 +21,7 @@ from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.files import write_text
 from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.base.text import counted
+from grace_store.base.watch import Watch
 from grace_store.read.blocks import BlockReader
 from grace_store.read.records import UnitLoader, image_folder, open_dataset
 from grace_store.read.samples import samples_at
@@ -142,7 +143,8 @@ def _gradients(
     model = request.model or view.signal.origin["model"]
     adapter = request.adapter or view.signal.origin.get("adapter")
     check_same(view, model, ExtractRequest(), request.options, model_door(PROXY), adapter)
-    with open_dataset(view.store, request.data) as dataset:
+    watch = Watch(request.options.patience, listener)
+    with open_dataset(view.store, request.data) as dataset, watch:
         folder = image_folder(request.images, view, dataset)
         samples = UnitLoader(view.store, dataset).read_some(chosen)
         gradients = open_gradients(
@@ -158,7 +160,8 @@ def _gradients(
         positions = []
         began = told = time.monotonic()
         for number, (position, sample) in enumerate(zip(chosen, samples, strict=True)):
-            each = gradients.grams(sample)
+            with watch.over(f"the gradients of sample {number + 1} of {len(chosen)}"):
+                each = gradients.grams(sample)
             if each is None:
                 listener(Note(f"{sample.sample_id} can no longer be used; left out."))
                 continue

@@ -30,7 +30,8 @@ def autograd_difference(extractor: ProxyExtractor, samples: Sequence[Sample]) ->
     worst = 0.0
     for sample in samples:
         made = extractor.compute(extractor.prepare([sample])).result().segment_vector
-        expected = _gradients(extractor, sample)
+        with devices.watching(_device(extractor)):
+            expected = _gradients(extractor, sample)
         norms = np.maximum(np.linalg.norm(expected, axis=1), np.finfo(np.float32).tiny)
         worst = max(worst, float((np.linalg.norm(made - expected, axis=1) / norms).max()))
     return worst
@@ -111,4 +112,13 @@ def _shows_the_same(ours: ReadUnit, theirs: ReadUnit) -> bool:
 
 def device_memory(extractor: ProxyExtractor) -> tuple[int, int] | None:
     """Return the bytes free and the bytes in all of the extractor's accelerator; None on a CPU."""
-    return devices.memory(next(extractor.model.parameters()).device)
+    return devices.memory(_device(extractor))
+
+
+def device_name(extractor: ProxyExtractor) -> str:
+    """Return the extractor's device as torch names it, such as NAME:0."""
+    return str(_device(extractor))
+
+
+def _device(extractor: ProxyExtractor) -> torch.device:
+    return next(extractor.model.parameters()).device

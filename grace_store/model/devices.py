@@ -118,6 +118,17 @@ def of_rank(name: str, local_rank: int) -> str:
     return f"{kind}:{local_rank % count()}" if kind and name in ("auto", ANY_ACCELERATOR, kind) else name
 
 
+def assigned(name: str) -> str:
+    """Return the device that a cluster assigned to this process by a name of its own."""
+    kind = accelerator()
+    if kind is None or count() <= 1:
+        return ANY_ACCELERATOR
+    # A process that sees more than its own: the cluster does not know the variable of this kind, and counts from 0;
+    # or it was told to leave the variable alone, from which it then has its names.
+    names = visible_devices(os.environ) if kind == "cuda" else []
+    return f"{kind}:{names.index(name) if name in names else int(name)}"
+
+
 def visible_variable() -> str:
     """Return the environment variable that says which accelerators a process sees."""
     kind = accelerator() or "cuda"
@@ -296,12 +307,14 @@ def watching(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def telling(what: str) -> Iterator[None]:
-    """Turn any error inside into a ModelError (or OutOfMemory) whose message begins with what."""
+    """Turn any error inside but that of a lost device into a ModelError (or OutOfMemory) that begins with what."""
     try:
         yield
     except GraceStoreError:
         raise
     except Exception as error:
+        if is_lost(error):
+            raise  # which says nothing about the model
         if is_out_of_memory(error):
             raise OutOfMemory(f"{what}: it does not fit into memory ({in_words(error)}).") from error
         raise ModelError(f"{what}: {in_words(error)}.") from error

@@ -66,8 +66,23 @@ def open_extractor(
 ) -> ProxyExtractor | GradientExtractor:
     """Return an extractor that makes exactly what the spec says; raise if the model is another. images is a folder."""
     described, loaded = load_planned(model, spec, options, adapter)
-    extractor = _extractor(loaded, spec, options, adapter, images)
-    sees_images = described.processor is not None and not spec.text_only
+    with devices.watching(loaded.device):
+        extractor = _extractor(loaded, spec, options, adapter, images)
+        sees_images = described.processor is not None and not spec.text_only
+        _try_extractor(extractor, loaded, spec, options, images, sees_images=sees_images)
+    return extractor
+
+
+def _try_extractor(
+    extractor: ProxyExtractor | GradientExtractor,
+    loaded: LoadedModel,
+    spec: ExtractSpec,
+    options: RunOptions,
+    images: str | Path | None,
+    *,
+    sees_images: bool,
+) -> None:
+    """Raise unless the model sees its images, and keeps packed samples apart."""
     # Batches large enough to hold all samples of a trial.
     large = spec.model_copy(update=Batching(2**20)._asdict())
     trial = partial(ProxyExtractor, loaded, options=options, head=extractor.head, images=images)
@@ -76,7 +91,6 @@ def open_extractor(
     if spec.packing:
         packed = trial(large.model_copy(update={"packing": True}))
         check_packing(packed, trial(large), with_images=sees_images)
-    return extractor
 
 
 def load_planned(
@@ -97,7 +111,8 @@ def load_planned(
     elif adapter is not None:
         from grace_store.model.load.adapters import merge, read_adapter
 
-        loaded = replace(loaded, model=merge(read_adapter(adapter), loaded.model), identity=spec.model)
+        with devices.watching(loaded.device):
+            loaded = replace(loaded, model=merge(read_adapter(adapter), loaded.model), identity=spec.model)
     return described, loaded
 
 

@@ -243,6 +243,8 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         try:
             self._run(collate([0], [TokenizedSample(ids, np.array([-1, -1, 0, 0]), 1)]), {})
         except Exception as error:
+            if devices.is_lost(error):
+                raise
             raise ModelError(f"{type(self.model).__name__} fails on any sample. {in_words(failure)}") from error
 
     def hidden_states(self, batch: Batch, image_inputs: ImageInputs) -> Tensor:

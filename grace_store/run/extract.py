@@ -5,8 +5,9 @@ import os
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from grace_store.base.errors import GraceStoreError, Interrupted, SettingError, StorageError
-from grace_store.base.events import Event, Finished, Listener, Note, Started, Warned, ignore
+from grace_store.base.events import Event, Failed, Finished, Listener, Note, Started, Warned, ignore
 from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions, wishes_in
 from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
@@ -33,6 +34,7 @@ from grace_store.store.unit_writer import complete_signal
 
 COMPLETION_WAIT_SECONDS = 60.0
 CHUNKS_LOOKED_AT = 8
+FRAMES_LOGGED = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,14 +217,30 @@ def logged(store: Store, listener: Listener) -> Iterator[Listener]:
     lock = threading.Lock()
     with open_run_log(store.backend, f"{stamp}-{socket.gethostname()}-{os.getpid()}.jsonl") as log:
 
-        def tee(event: Event) -> None:
+        def write(event: Event) -> None:
             line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **event.to_json()}
             with lock:
                 log.write(json.dumps(line) + "\n")
                 log.flush()
+
+        def tee(event: Event) -> None:
+            write(event)
             listener(event)
 
-        yield tee
+        try:
+            yield tee
+        except BaseException as error:
+            with suppress(OSError):  # a full disk must not hide how the run ended
+                write(_failed(error))
+            raise
+
+
+def _failed(error: BaseException) -> Failed:
+    """Return what a log says of an error: of one that nobody foresaw not its words, which may hold a trace's text."""
+    foreseen = isinstance(error, GraceStoreError | OSError)
+    frames = traceback.extract_tb((error.__cause__ or error).__traceback__)[-FRAMES_LOGGED:]
+    where = tuple(f"{'/'.join(Path(each.filename).parts[-3:])}:{each.lineno} in {each.name}" for each in frames)
+    return Failed(f"{type(error).__name__}: {error}" if foreseen else type(error).__name__, where)
 
 
 @dataclass(frozen=True, slots=True)

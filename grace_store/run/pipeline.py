@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, Protocol
 
-from grace_store.base.events import Listener, UnitCommitted, Warned
+from grace_store.base.events import Listener, UnitCommitted
 from grace_store.base.metadata import Commit
 from grace_store.base.settings import RunOptions
+from grace_store.base.watch import Watch
 from grace_store.read.records import LoadedUnit, UnitLoader
 from grace_store.run.model_door import Extractor, UnitUnderWay
 from grace_store.store.opened import SignalView, is_committed
@@ -68,53 +67,10 @@ class QueueFeed:
             return None
 
 
-class _Watch:
-    """A thread that says so, once a unit, when a device has been at one for longer than anybody would wait."""
-
-    def __init__(self, patience: int, listener: Listener) -> None:
-        self._patience = patience
-        self._listener = listener
-        self._since: dict[int, float] = {}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="device-watch", daemon=True)
-
-    def __enter__(self) -> _Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    @contextmanager
-    def on_device(self, unit: int) -> Iterator[None]:
-        """Be at the device with a unit, or waiting for it, while inside."""
-        self._since[unit] = time.monotonic()
-        try:
-            yield
-        finally:
-            self._since.pop(unit, None)
-
-    def _run(self) -> None:
-        told: set[int] = set()
-        while not self._over.wait(min(self._patience / 4, 10.0)):
-            late = [unit for unit, since in list(self._since.items()) if time.monotonic() - since > self._patience]
-            if late and late[0] not in told:
-                told.add(late[0])
-                self._listener(Warned(_HANGS.format(unit=late[0], seconds=self._patience)))
-
-
-_HANGS = (
-    "The device has not finished unit {unit} within {seconds} seconds (--patience): it may hang. If nothing follows, "
-    "stop the run (Ctrl-C twice), look at the device's log and at what else runs on it, and run the same command "
-    "again, if need be without that device. What is committed is kept."
-)
-
-
 class _Writer:
     """A thread that turns pending units into committed ones, in order. The first failure ends the pipeline."""
 
-    def __init__(self, writer: UnitWriter, options: RunOptions, listener: Listener, watch: _Watch) -> None:
+    def __init__(self, writer: UnitWriter, options: RunOptions, listener: Listener, watch: Watch) -> None:
         self._watch = watch
         self._queue: queue.Queue[tuple[LoadedUnit, UnitUnderWay] | None] = queue.Queue(options.queue_units)
         self._writer = writer
@@ -140,7 +96,7 @@ class _Writer:
             loaded, pending = item
             if self.failure is None:
                 try:
-                    with self._watch.on_device(loaded.unit):
+                    with self._watch.over(f"unit {loaded.unit}"):
                         signals = pending.result()
                     commit = self._writer.write(loaded.unit, signals, loaded.spans)
                     self._listener(_event_of(commit))
@@ -170,7 +126,7 @@ def run_pipeline(
     waiting: deque[Future[tuple[LoadedUnit, Any]]] = deque()
     pool = ThreadPoolExecutor(options.loader_threads, thread_name_prefix="unit-loader")
     try:
-        with _Watch(options.patience, listener) as watch, _Writer(to, options, listener, watch) as writer:
+        with Watch(options.patience, listener) as watch, _Writer(to, options, listener, watch) as writer:
             while writer.failure is None:
                 while len(waiting) <= options.queue_units:
                     if (unit := feed.take(wait=not waiting)) is None:
@@ -180,7 +136,7 @@ def run_pipeline(
                     break
                 loaded, prepared = waiting.popleft().result()
                 to.confirm()  # a unit that could not be written is not computed
-                with watch.on_device(loaded.unit):
+                with watch.over(f"unit {loaded.unit}"):
                     pending = extractor.compute(prepared)
                 writer.put(loaded, pending)
     finally:

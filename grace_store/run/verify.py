@@ -13,6 +13,7 @@ from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.base.text import counted, ranges
 from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
+from grace_store.base.watch import Watch
 from grace_store.read.records import UnitLoader, image_folder, open_dataset
 from grace_store.run.model_door import PROXY, model_door
 from grace_store.run.open_signal import check_same
@@ -114,12 +115,14 @@ def verify_against_model(view: SignalView, job: ExtractAgainJob, listener: Liste
     committed = view.committed_units()
     chosen = sorted(random.Random(job.seed).sample(committed, min(job.num_units, len(committed))))
     listener(Note(f"{view.name}: extracting units {', '.join(map(str, chosen))} again."))
-    with open_dataset(view.store, job.data or None) as dataset:
+    with open_dataset(view.store, job.data or None) as dataset, Watch(job.options.patience, listener) as watch:
         images = image_folder(job.images, view, dataset)
-        extractor = door.open_extractor(job.model, view.signal.spec, job.options, adapter=adapter, images=images)
+        with watch.over("its first trials"):
+            extractor = door.open_extractor(job.model, view.signal.spec, job.options, adapter=adapter, images=images)
         loader = UnitLoader(view.store, dataset)
         for unit in chosen:
-            signals = extractor.compute(extractor.prepare(loader.load(unit).samples)).result()
+            with watch.over(f"unit {unit}"):
+                signals = extractor.compute(extractor.prepare(loader.load(unit).samples)).result()
             if signals.images_sha256 != view.commit(unit).images_sha256:
                 text = "its images are not those it was extracted with"
             else:

@@ -24,11 +24,13 @@ from grace_store.base.arrays import FloatArray as Gram
 from grace_store.base.errors import ModelError
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.data.sample import Sample
+from grace_store.model import devices
 from grace_store.model.door import load_planned
 from grace_store.model.head.closed_form import alone
 from grace_store.model.load.adapters import Adapter, lora_scale, place, read_adapter
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.proxy import ProxyExtractor
+from grace_store.model.unit_extractor import PreparedUnit
 
 REPRESENTATION = "representation"
 """All parameters that make the last hidden state."""
@@ -62,9 +64,10 @@ def open_gradients(
 ) -> TrueGradients:
     """Load the model that a signal was made with, or raise where it is another one."""
     _, loaded = load_planned(model, spec, options, adapter)
-    extractor = ProxyExtractor(loaded, spec, options, images=images)
-    factors = read_adapter(adapter) if adapter is not None and lora else None
-    return TrueGradients(loaded, extractor, factors, num_layer_groups=num_layer_groups)
+    with devices.watching(loaded.device):
+        extractor = ProxyExtractor(loaded, spec, options, images=images)
+        factors = read_adapter(adapter) if adapter is not None and lora else None
+        return TrueGradients(loaded, extractor, factors, num_layer_groups=num_layer_groups)
 
 
 class TrueGradients:
@@ -101,6 +104,10 @@ class TrueGradients:
         prepared = self._extractor.prepare([sample])
         if prepared.set_aside:
             return None
+        with devices.watching(self._device):
+            return self._grams_of(prepared)
+
+    def _grams_of(self, prepared: PreparedUnit) -> dict[str, Gram]:
         (batch,) = prepared.batches
         with torch.enable_grad():
             hidden = self._extractor.hidden_states(batch, self._extractor.image_inputs(prepared, batch))

@@ -148,7 +148,7 @@ def _set_aside(unit: ReadUnit, position: int) -> Iterator[None]:
     except GraceStoreError:
         raise
     except Exception as error:
-        if devices.is_out_of_memory(error):
+        if devices.is_out_of_memory(error) or devices.is_lost(error):
             raise
         unit.set_aside[position] = SetAside(
             Reason.BAD_TEXT, f"it cannot be read as the model is given it: {in_words(error)}"

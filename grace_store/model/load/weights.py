@@ -111,7 +111,12 @@ def load(
     described = model if isinstance(model, ModelDescription) else describe_model(model)
     torch.set_num_threads(threads or default_threads())
     target = devices.resolve(device)
-    devices.make_current(target)
+    with devices.watching(target):
+        devices.make_current(target)
+        return _load_on(target, described, dtype, attention)
+
+
+def _load_on(target: torch.device, described: ModelDescription, dtype: Dtype, attention: Attention) -> LoadedModel:
     if target.type == "cpu" and dtype == "bfloat16" and not _bfloat16_products_work():
         _LOG.warning("this machine's matrix unit does not run here; bfloat16 goes without it, slowly")
         torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]

@@ -141,6 +141,8 @@ class WarmupOptions(Frozen):
     """Compute activations twice instead of keeping them: less memory, more time."""
     save_seconds: float = Field(default=300.0, ge=0)
     """Seconds of training between saves: a killed run loses no more than this."""
+    patience: int = Field(default=600, ge=1)
+    """Seconds after which a device that has not finished a step is said to hang."""
 
 
 class Ranks(Frozen):

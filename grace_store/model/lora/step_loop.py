@@ -17,10 +17,11 @@ from pathlib import Path
 from grace_store.base.errors import Interrupted, ModelError, SettingError
 from grace_store.base.events import CheckpointWritten, HeldOutMeasured, Listener, Note, StepTaken
 from grace_store.base.text import counted
+from grace_store.base.watch import Watch
 from grace_store.model.lora.checkpoints import read_last, write_checkpoint, write_last
 from grace_store.model.lora.loss_log import LossLog
 from grace_store.model.lora.ranks import lowest_and_highest
-from grace_store.model.lora.recipe import LOSSES, CheckpointState, WarmupSpec
+from grace_store.model.lora.recipe import LOSSES, CheckpointState, WarmupOptions, WarmupSpec
 from grace_store.model.lora.training import AdapterTrainer, StepResult
 from grace_store.model.lora.training_data import TrainingSample
 
@@ -44,7 +45,7 @@ class StepLoop:
     data: TrainingSet
     out: Path
     recipe_sha256: str
-    save_seconds: float
+    options: WarmupOptions
     is_first: bool
     listener: Listener
 
@@ -56,12 +57,18 @@ class StepLoop:
 
     def run(self, stop: threading.Event) -> None:
         """Take every step that is missing; raise Interrupted if asked to stop before the end."""
-        done = self._begin()
+        with Watch(self.options.patience, self.listener) as watch:
+            with watch.over("the loss before the first step"):
+                done = self._begin()
+            self._take_steps(done, stop, watch)
+
+    def _take_steps(self, done: int, stop: threading.Event, watch: Watch) -> None:
         for step in range(done + 1, self._num_steps + 1):
             batch = [self.data.samples[i] for i in self.data.steps[step - 1]]
             rate = learning_rate(self.spec, step, self._num_steps)
             try:
-                result = self.trainer.take_step(batch, rate, stop=stop.is_set())
+                with watch.over(f"step {step}"):
+                    result = self.trainer.take_step(batch, rate, stop=stop.is_set())
             except ModelError as error:
                 error.add_note(f"at step {step} of {self._num_steps}")
                 raise
@@ -69,7 +76,7 @@ class StepLoop:
             if step in self._keep:
                 self._write_checkpoint(step, rate)
             stopping = result.is_stopping and step < self._num_steps
-            if step in self._keep or stopping or time.monotonic() - self._saved_at >= self.save_seconds:
+            if step in self._keep or stopping or time.monotonic() - self._saved_at >= self.options.save_seconds:
                 self._save(step)
             if stopping:
                 at = f"step {step} of {self._num_steps}"

@@ -72,9 +72,9 @@ class Warmup:
 
     def run(self, data: TrainingSet, out: Path, recipe_sha256: str, listener: Listener, stop: threading.Event) -> None:
         """Take every step that is missing; raise Interrupted if asked to stop before the end."""
-        trainer = AdapterTrainer(self._loaded, self._spec, self._options, self._ranks, self._model_path)
-        seconds, is_first = self._options.save_seconds, self._ranks.is_first
-        loop = StepLoop(self._spec, trainer, data, out, recipe_sha256, seconds, is_first, listener)
-        device = self._loaded.device
-        with devices.watching(device), as_one_of(self._ranks, device), devices.same_every_time(device):
-            loop.run(stop)
+        device, options, ranks = self._loaded.device, self._options, self._ranks
+        with devices.watching(device):
+            trainer = AdapterTrainer(self._loaded, self._spec, options, ranks, self._model_path)
+            loop = StepLoop(self._spec, trainer, data, out, recipe_sha256, options, ranks.is_first, listener)
+            with as_one_of(ranks, device), devices.same_every_time(device):
+                loop.run(stop)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from grace_store.base.errors import GraceStoreError
 from grace_store.base.events import Listener, Note, ignore
+from grace_store.base.watch import Watch
 from grace_store.run.doctor import data_checks, machine_checks, model_checks
 from grace_store.run.doctor.findings import DoctorJob, Examination, Finding, Seen
 
@@ -32,12 +33,14 @@ def doctor(job: DoctorJob, listener: Listener = ignore) -> Examination:
     """Run every check that can be run; one that fails ends those that need what it would have found."""
     seen = Seen()
     findings: list[Finding] = []
-    for name, check in CHECKS.items():
-        listener(Note(f"Checking {name}."))
-        try:
-            found = check(job, seen)
-        except GraceStoreError as error:
-            found = Finding(name, "fail", str(error), "Mend that and run doctor again.")
-        if found is not None:
-            findings.append(found)
+    with Watch(job.options.patience, listener) as watch:
+        for name, check in CHECKS.items():
+            listener(Note(f"Checking {name}."))
+            try:
+                with watch.over(f"the check of {name}"):
+                    found = check(job, seen)
+            except GraceStoreError as error:
+                found = Finding(name, "fail", str(error), "Mend that and run doctor again.")
+            if found is not None:
+                findings.append(found)
     return Examination(tuple(findings))

@@ -202,7 +202,7 @@ def examine_memory(job: DoctorJob, seen: Seen) -> Finding | None:
         rooms["main memory"] = main
     reference: Any = importlib.import_module(job.reference)
     if (device := reference.device_memory(seen.extractor)) is not None:
-        rooms["the GPU's memory"] = Room(*device)
+        rooms[f"the memory of {reference.device_name(seen.extractor)}"] = Room(*device)
     if not rooms:
         return None
     text = ", ".join(f"{size(room.free)} of {size(room.total)} of {what} left" for what, room in rooms.items())

@@ -15,7 +15,7 @@ DEATHS_PER_UNIT = 2
 LOSSES_PER_UNIT = 8
 """A unit is not blamed for a machine that goes away under it; but for this number of machines it is."""
 STARTS_PER_PLACE = 2
-"""Workers that may fail to start at one place before it is left out."""
+"""Workers that may fail to start at one place, or lose its device, before it is left out."""
 ENDED = "Ended"
 """The last message of a worker that cannot show its end otherwise, with in_order as in ``Dispatch.lost``."""
 
@@ -33,6 +33,7 @@ class Worker:
     """How fast it is; None while it is not ready."""
     failure: str | None = None
     """What it said before it gave up."""
+    has_lost_device: bool = False
 
 
 WorkerT = TypeVar("WorkerT", bound=Worker)
@@ -51,6 +52,8 @@ class Dispatch:
     listener: Listener
     stop: threading.Event
     waiting: deque[int] = field(default_factory=deque)
+    is_place_a_device: bool = False
+    """Whether a place is left out where devices are lost; one of several devices is not."""
     left_out: set[str] = field(default_factory=set)
     """Places where workers do not start."""
     _suspects: dict[int, int] = field(default_factory=dict)
@@ -98,6 +101,7 @@ class Dispatch:
                 self.listener(Warned(f"{worker.name}: {fields['text']}"))
             case "Failed":
                 worker.failure = fields["text"]
+                worker.has_lost_device = fields.get("has_lost_device", False)
 
     def _tell_rate(self, workers: Sequence[Worker]) -> None:
         """Once all workers are ready, say how fast they are together; those that replace dead ones do not know."""
@@ -122,13 +126,21 @@ class Dispatch:
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row > 2 * num_workers + 2 * DEATHS_PER_UNIT:
             raise WorkerDied(f"Workers die one after the other, and no unit gets done. {self._last_words}")
-        self._failed_starts[worker.place] += worker.rate is None
+        is_left_out = self._leave_out(worker, num_workers)
+        what = "died" if worker.rate else "does not start"
+        what += " and is left out" if is_left_out else ""
+        redone = f"; units {units} will be redone" if units else ""
+        self.listener(Warned(f"{worker.name} {what}{redone}. {self._last_words}"))
+        return bool(self.waiting) and not is_left_out and not self.stop.is_set()
+
+    def _leave_out(self, worker: Worker, num_workers: int) -> bool:
+        """Return whether a place gets no more workers: they do not start, or its device is lost again and again."""
+        has_others = num_workers - len(self.left_out) > 1
+        is_device_bad = worker.has_lost_device and self.is_place_a_device and has_others
+        self._failed_starts[worker.place] += worker.rate is None or is_device_bad
         if self._failed_starts[worker.place] >= STARTS_PER_PLACE:
             self.left_out.add(worker.place)
-        is_left_out = worker.place in self.left_out
-        what = "does not start and is left out" if is_left_out else f"died; units {units} will be redone"
-        self.listener(Warned(f"{worker.name} {what}. {self._last_words}"))
-        return bool(self.waiting) and not is_left_out and not self.stop.is_set()
+        return worker.place in self.left_out
 
     def lost_with_machine(self, worker: Worker) -> None:
         """Put back what a worker had under way whose machine went away: to be done next, and not suspected."""

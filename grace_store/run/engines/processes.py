@@ -38,7 +38,7 @@ class _Run:
         self._environments = [environment_of(device) for device in work.engine.devices]
         found = partial(find_committed, work.view)
         queue_units, confirm = work.job.options.queue_units, work.lease.confirm
-        self._dispatch = Dispatch(queue_units, found, confirm, work.listener, work.stop)
+        self._dispatch = Dispatch(queue_units, found, confirm, work.listener, work.stop, is_place_a_device=True)
         self._messages: queue.Queue[tuple[_Process, dict[str, Any] | None]] = queue.Queue()
         self._workers: list[_Process] = []
 

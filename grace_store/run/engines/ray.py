@@ -69,10 +69,10 @@ class _Run:
 
     def finish(self) -> None:
         """Run the units; raise WorkerDied at the end if some could not be done."""
-        from grace_store.model.devices import ANY_ACCELERATOR
+        from grace_store.model.devices import ANY_ACCELERATOR, count
 
         self._dispatch.waiting.extend(self._work.units)
-        with joined_cluster(self._work.engine.address) as self._ray:
+        with joined_cluster(self._work.engine.address, count() or None) as self._ray:
             self._actor_class = self._ray.remote(_actor_class())
             # A cluster may get its GPUs later, one machine not.
             has_gpus = bool(self._work.engine.address) or any(each["Resources"].get("GPU") for each in self._alive())

@@ -22,8 +22,11 @@ _TALKING_THREAD = "ray_listen_error_messages"
 
 
 @contextmanager
-def joined_cluster(address: str | None) -> Iterator[Any]:
-    """Yield ray, connected to the cluster at an address; without one, to a cluster of this machine for the time."""
+def joined_cluster(address: str | None, num_devices: int | None = None) -> Iterator[Any]:
+    """Yield ray, connected to the cluster at an address; without one, to a cluster of this machine for the time.
+
+    num_devices: the accelerators of this machine, for those that Ray does not find by itself.
+    """
     _prepare_environment(is_local=address is None)
     ray: Any = importlib.import_module("ray")
     if ray.is_initialized():
@@ -32,7 +35,7 @@ def joined_cluster(address: str | None) -> Iterator[Any]:
     with redirect_stdout(cast(TextIO, _WithoutRay(sys.stdout))):
         try:
             with _own_signal_handlers():
-                _connect(ray, address)
+                _connect(ray, address, num_devices)
             yield ray
         finally:
             ray.shutdown()
@@ -50,11 +53,12 @@ def _prepare_environment(*, is_local: bool) -> None:
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
 
 
-def _connect(ray: Any, address: str | None) -> None:
+def _connect(ray: Any, address: str | None, num_devices: int | None) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         try:
-            ray.init(address="local", include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **quiet)
+            own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES, "num_gpus": num_devices}
+            ray.init(address="local", **own, **quiet)
         except Exception as error:  # noqa: BLE001 - Ray raises nothing more special, when its processes are too slow
             raise WorkerDied(f"Ray did not start on this machine: {_in_one_line(error)} Try again.") from None
         return

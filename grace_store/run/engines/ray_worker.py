@@ -1,5 +1,6 @@
 """One worker on a node of a Ray cluster: units and messages come and go by calls, which may fail and be repeated."""
 
+import importlib
 import threading
 import traceback
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ class UnitRunner:
 
     def __init__(self, job: str) -> None:
         self._job = WorkerJob.model_validate_json(job)
+        self._device_names = _assigned_devices()
         self._feed = QueueFeed()
         self._put: set[int] = set()
         self._messages: list[dict[str, Any]] = []
@@ -47,10 +49,19 @@ class UnitRunner:
             self._messages.append(message)
             self._news.notify_all()
 
+    def _on_device(self) -> WorkerJob:
+        """Return the job on the device that is this worker's alone."""
+        if not self._device_names:
+            return self._job
+        from grace_store.model import devices
+
+        options = self._job.options.model_copy(update={"device": devices.assigned(self._device_names[0])})
+        return self._job.model_copy(update={"options": options})
+
     def _run(self) -> None:
         in_order = False
         try:
-            in_order = run_worker(self._job, self._feed, self._say)
+            in_order = run_worker(self._on_device(), self._feed, self._say)
         except BaseException as error:
             # Nobody sees this machine's log who does not look for it.
             last = traceback.extract_tb(error.__traceback__)[-1]
@@ -59,3 +70,9 @@ class UnitRunner:
             raise
         finally:
             self._say({"event": ENDED, "in_order": in_order})
+
+
+def _assigned_devices() -> list[str]:
+    """Return the names of the accelerators that Ray gave to this worker; none if it is to use CPUs."""
+    context: Any = importlib.import_module("ray").get_runtime_context()
+    return [str(name) for name in context.get_accelerator_ids().get("GPU", [])]

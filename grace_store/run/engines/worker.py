@@ -18,8 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 from grace_store.base.child_process import die_with_parent
-from grace_store.base.errors import GraceStoreError, NotAStore
+from grace_store.base.errors import DeviceLost, GraceStoreError, NotAStore
 from grace_store.base.events import Listener, Rated
+from grace_store.base.watch import Watch
 from grace_store.data.dataset import Dataset
 from grace_store.read.records import UnitLoader
 from grace_store.run.engines.engine import RunLock, WorkerJob
@@ -68,7 +69,7 @@ def run_worker(job: WorkerJob, feed: Feed, say: Callable[[dict[str, Any]], None]
         with Dataset.open(list(job.data)) as dataset:
             run_units(job, view, dataset, feed, lambda event: say(event.to_json()))
     except GraceStoreError as error:
-        say({"event": "Failed", "text": str(error)})
+        say({"event": "Failed", "text": str(error), "has_lost_device": isinstance(error, DeviceLost)})
         return False
     except OSError as error:
         say({"event": "Failed", "text": f"{error.strerror or error} ({error.filename or job.store})"})
@@ -87,10 +88,12 @@ def _open_view(job: WorkerJob) -> SignalView:
 def run_units(job: WorkerJob, view: SignalView, dataset: Dataset, feed: Feed, listener: Listener) -> None:
     """Load the model, time it on a few samples, and run the units of a feed. Several threads call the listener."""
     door, spec = model_door(job.door), view.signal.spec
-    extractor = door.open_extractor(job.model, spec, job.options, adapter=job.adapter, images=job.images)
     loader = UnitLoader(view.store, dataset)
-    unknown = Rated(samples_per_second=0.0, tokens_per_second=0.0)
-    listener(unknown if job.trial_unit is None else trial_rate(view, loader, extractor, job.trial_unit))
+    with Watch(job.options.patience, listener) as watch, watch.over("loading the model and its first trials"):
+        extractor = door.open_extractor(job.model, spec, job.options, adapter=job.adapter, images=job.images)
+        unknown = Rated(samples_per_second=0.0, tokens_per_second=0.0)
+        rate = unknown if job.trial_unit is None else trial_rate(view, loader, extractor, job.trial_unit)
+    listener(rate)
     lease = Lease(view.store.backend, job.lock.key, job.lock.content.encode())
     run_pipeline(UnitWriter(view, lease), feed, loader, extractor, job.options, listener)
 

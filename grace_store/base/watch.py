@@ -1,0 +1,55 @@
+"""Says so when a piece of work takes longer than anybody would wait: a device that hangs raises no error."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from grace_store.base.events import Listener, Warned
+
+HANGS = (
+    "The device has not finished {work} within {seconds} seconds (--patience): it may hang. If nothing follows, stop "
+    "the run (Ctrl-C twice, or kill -9 {pid}), look at the device's log and at what else runs on it, and run the same "
+    "command again, if need be without that device. What is committed is kept."
+)
+
+
+class Watch:
+    """A thread that tells once of each piece of work that has been under way for too long."""
+
+    def __init__(self, patience: float, listener: Listener) -> None:
+        self._patience = patience
+        self._listener = listener
+        self._since: dict[str, float] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="device-watch", daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    @contextmanager
+    def over(self, work: str) -> Iterator[None]:
+        """Be at a piece of work, or waiting for it, while inside; its name stands in a sentence."""
+        self._since[work] = time.monotonic()
+        try:
+            yield
+        finally:
+            self._since.pop(work, None)
+
+    def _run(self) -> None:
+        told: set[str] = set()
+        while not self._over.wait(min(self._patience / 4, 10.0)):
+            late = [work for work, since in list(self._since.items()) if time.monotonic() - since > self._patience]
+            # What comes later waits behind the first.
+            if late and late[0] not in told:
+                told.add(late[0])
+                text = HANGS.format(work=late[0], seconds=f"{self._patience:g}", pid=os.getpid())
+                self._listener(Warned(text))

@@ -1,0 +1,63 @@
+"""Compute the units of a store that were split once more, by what their commits say, and compare every byte.
+
+Run as ``python -m tests.rehearsals.split_again STORE`` in a process that has the device, and enough memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from grace_store.base.settings import RunOptions
+from grace_store.model.door import open_extractor
+from grace_store.read.records import LoadedUnit, UnitLoader, open_dataset
+from grace_store.store.lock import hold
+from grace_store.store.opened import SignalView, Store
+from grace_store.store.unit_writer import UnitWriter, withdraw_units
+from tests.jobs import content
+
+
+def regrouped(extractor: Any, prepared: Any, sizes: tuple[int, ...]) -> None:
+    """Cut a prepared unit into passes of these numbers of samples, in the order in which they were formed."""
+    members = [member for batch in prepared.batches for member in batch.members]
+    stops = [sum(sizes[: number + 1]) for number in range(len(sizes))]
+    groups = [members[stop - size : stop] for stop, size in zip(stops, sizes, strict=True)]
+    prepared.batches = [extractor._collate(group, prepared.tokens) for group in groups]
+
+
+def units_again(view: SignalView, loaded: Iterator[LoadedUnit], extractor: Any, writer: UnitWriter) -> None:
+    for unit in loaded:
+        split = view.commit(unit.unit).split
+        assert split is not None
+        prepared = extractor.prepare(unit.samples)
+        regrouped(extractor, prepared, split)
+        signals = extractor.compute(prepared).result()
+        assert signals.split is None, "there is enough memory now"
+        signals.split = split
+        withdraw_units(view, [unit.unit])
+        writer.write(unit.unit, signals, unit.spans)
+
+
+def main(path: Path) -> None:
+    store = Store.open(path)
+    view = store.signal(store.signal_names[0])
+    before = content(path)
+    completion = {key for key in before if "complet" in key}
+    units = [unit for unit in view.committed_units() if view.commit(unit).split]
+    origin = view.signal.origin
+    extractor = open_extractor(
+        origin["model"], view.signal.spec, RunOptions(), adapter=origin.get("adapter"), images=origin.get("images")
+    )
+    with open_dataset(store) as dataset, hold(store.backend, view.name) as lease:
+        loader = UnitLoader(store, dataset)
+        units_again(view, (loader.load(unit) for unit in units), extractor, UnitWriter(view, lease))
+    after = content(path)
+    different = sorted(key for key in before if key not in completion and before[key] != after.get(key))
+    sys.stdout.write(f"{len(units)} units computed again by their splits; {len(different)} files differ\n")
+    sys.exit(bool(different) or not units)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
