@@ -1,0 +1,193 @@
+"""Records whose fields have names of their own: which field is which part. Knows no files.
+
+Some parts make a record readable by themselves (prompt, response or steps, answer, options): their format is MAPPED.
+The others (images, system, id) only take the place of what a record of any format has under these names.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from grace_store.base.errors import SettingError
+from grace_store.base.settings import DataSpec
+from grace_store.base.states import Reason, Unusable
+from grace_store.data.answers import natural_answer
+from grace_store.data.choices import Choice, chosen_label, read_choices
+from grace_store.data.formats.conversation import read_prompt
+from grace_store.data.formats.trace import Fields, Format, Trace, listed_trace, shown_keys, text_field, text_list
+from grace_store.data.images import IMAGE_KEYS, Draft, place_images, record_images
+
+TRACE_PARTS = ("prompt", "response", "steps", "answer", "options")
+ANY_PARTS = ("images", "system", "id")
+
+_INDEX = re.compile(r"-?\d{1,9}")
+_AROUND = " \t\r\n*_.$([{)}]"
+_USUAL_NAMES = {
+    "prompt": ("prompt", "question", "problem", "query", "instruction", "input"),
+    "response": ("response", "rationale", "solution", "reasoning", "cot", "completion", "generation", "output",
+                 "explanation", "answer"),
+    "answer": ("final_answer", "correct", "answer", "answerKey", "target"),
+    "options": ("options", "choices"),
+    "id": ("qid", "question_id", "problem_id", "idx"),
+}  # fmt: skip
+"""What datasets call the parts, the likeliest first."""
+
+
+# ---------------------------------------------------------------- the setting
+
+
+def names_trace(mapping: Mapping[str, str]) -> bool:
+    """Whether a mapping names parts of the trace itself, so that no other format reads the record."""
+    return any(part in mapping for part in TRACE_PARTS)
+
+
+def check_map(spec: DataSpec) -> None:
+    """Raise SettingError for a mapping that no record could be read with."""
+    if unknown := [part for part in spec.map if part not in (*TRACE_PARTS, *ANY_PARTS)]:
+        known = ", ".join((*TRACE_PARTS, *ANY_PARTS))
+        raise SettingError(f"--map {unknown[0]}={spec.map[unknown[0]]}: there is no such part. The parts are {known}.")
+    if not names_trace(spec.map):
+        if spec.format == MAPPED.name:
+            raise SettingError(f"--format {MAPPED.name} takes --map prompt=FIELD --map response=FIELD.")
+        return
+    if spec.format != MAPPED.name:
+        named = next(part for part in TRACE_PARTS if part in spec.map)
+        how = f"--format {spec.format} finds the {named} in its own way"
+        raise SettingError(f"{how}, so --map {named}={spec.map[named]} cannot be used with it. Leave out one of them.")
+    _check_parts(spec)
+
+
+def _check_parts(spec: DataSpec) -> None:
+    """Raise SettingError unless the parts make up a trace."""
+    if "prompt" not in spec.map:
+        raise SettingError("--map says nothing of the prompt. Add --map prompt=FIELD.")
+    if ("response" in spec.map) == ("steps" in spec.map):
+        raise SettingError("Give either --map response=FIELD (a text) or --map steps=FIELD (a list of texts).")
+    if "answer" in spec.map and spec.answer != "format":
+        answer = f"--map answer={spec.map['answer']} and --answer {spec.answer}"
+        raise SettingError(f"{answer} both say where the answer is. Leave out one of them.")
+
+
+def suggested_map(record: Fields) -> dict[str, str] | None:
+    """Return a mapping for a record whose fields have usual names, also one level down; None if they have not."""
+    paths = {path.rpartition(".")[2]: path for path in reversed(list(_paths(record)))}
+    names = {part: next((name for name in usual if name in paths), None) for part, usual in _USUAL_NAMES.items()}
+    found = {part: paths[name] for part, name in names.items() if name is not None}
+    if found.get("answer") == found.get("response"):
+        found.pop("answer", None)
+    if "id" in record:
+        found.pop("id", None)
+    return found if {"prompt", "response"} <= found.keys() else None
+
+
+def _paths(record: Fields) -> Iterator[str]:
+    yield from record
+    for name, value in record.items():
+        if isinstance(value, dict):
+            yield from (f"{name}.{inside}" for inside in value)
+
+
+# ---------------------------------------------------------------- a record
+
+
+def mapped_record(record: dict[str, Any], mapping: Mapping[str, str]) -> dict[str, Any]:
+    """Return a record with its parts under the names of the parts, or raise Unusable if one is not there."""
+    if not mapping:
+        return record
+    parts = {part: value_at(record, path) for part, path in mapping.items()}
+    if "id" in parts:
+        parts["id"] = _as_id(parts["id"], mapping["id"])
+    replaced = {*(TRACE_PARTS if names_trace(mapping) else ()), *(IMAGE_KEYS if "images" in parts else ())}
+    return {key: value for key, value in record.items() if key not in replaced} | parts
+
+
+def value_at(record: Fields, path: str) -> Any:
+    """Return what a record holds at a dotted path; in a list, a number counts its items, from the end if negative.
+
+    >>> value_at({"meta": {"question": "Why?"}, "turns": [{"text": "a"}, {"text": "b"}]}, "turns.-1.text")
+    'b'
+    """
+    if path in record:  # a name may have dots in it
+        return record[path]
+    found: Any = record
+    for name in path.split("."):
+        if isinstance(found, dict) and name in found:
+            found = found[name]
+        elif isinstance(found, list) and _INDEX.fullmatch(name) and -len(found) <= int(name) < len(found):
+            found = found[int(name)]
+        else:
+            raise Unusable(Reason.UNKNOWN_RECORD, f"no field {path!r}; the keys are {shown_keys(record)}")
+    return found
+
+
+def _as_id(value: Any, path: str) -> str:
+    """Return an id as text. Whoever names the field of ids wants them all from there."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a column of integers in which some were missing
+    if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+        found = "is empty" if value is None or value == "" else f"is a {type(value).__name__}"
+        raise Unusable(Reason.UNKNOWN_RECORD, f"the id ({path!r}) {found}; a text or a whole number is wanted")
+    return str(value)
+
+
+# ---------------------------------------------------------------- the format of mapped records
+
+
+def _read(record: Fields) -> Trace:
+    choices = read_choices(record.get("options"))
+    turns = place_images(_with_choices(read_prompt(record), choices), record_images(record))
+    answer = _answer(record, choices) if "answer" in record else None
+    if "steps" in record:
+        return listed_trace(turns, text_list(record, "steps"), answer)
+    response = text_field(record, "response", Reason.NO_RESPONSE)
+    if answer is None:
+        return Trace(turns, response)
+    if (start := _stated_answer(response, answer)) is not None:
+        return Trace(turns, response, answer_start=start)
+    response += "" if response.endswith("\n") else "\n"
+    return Trace(turns, response + answer, answer_start=len(response))
+
+
+def _with_choices(drafts: list[Draft], choices: list[Choice]) -> list[Draft]:
+    """Return the prompt with the options below the last question, one a line."""
+    asked = max((number for number, (role, _) in enumerate(drafts) if role == "user"), default=None)
+    if not choices or asked is None:
+        return drafts
+    role, parts = drafts[asked]
+    drafts[asked] = role, [*parts, "\n" + "\n".join(each.line for each in choices)]
+    return drafts
+
+
+def _answer(record: Fields, choices: list[Choice]) -> str:
+    """Return the answer as text; of a multiple choice, the label of the option that a number stands for."""
+    answer = record["answer"]
+    if isinstance(answer, int) and not isinstance(answer, bool) and choices:
+        return chosen_label(answer, choices)
+    if isinstance(answer, bool | int | float):
+        return json.dumps(answer)
+    if answer is None:
+        raise Unusable(Reason.NO_ANSWER, "'answer' is empty")
+    return text_field(record, "answer", Reason.NO_ANSWER)
+
+
+def _stated_answer(response: str, answer: str) -> int | None:
+    """Return where the response itself states the answer on its last line; None if it does not.
+
+    So that "The answer is C." is not followed by "C" once more.
+    """
+    start = natural_answer(response)
+    if start is None or not response[:start].strip():
+        return None
+    line, wanted = response[start:].strip(_AROUND), answer.strip(_AROUND)
+    is_stated = re.search(rf"(?<!\w){re.escape(wanted)}(?:[).:]\s.*)?$", line)
+    return start if "\n" not in line and wanted and is_stated else None
+
+
+MAPPED = Format(
+    name="mapped",
+    description="any other record, its fields named by --map: prompt, response or steps, answer, options",
+    recognises=lambda record: False,
+    read=_read,
+)
+"""Not one of FORMATS: no record is recognised as it."""
