@@ -28,7 +28,7 @@ def inspect(
 
 
 def planned_view(store: Store, sample: int, data: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return a sample as it was planned: where it lies and its text by segments, None if the dataset is out of reach."""
+    """Return a sample as it was planned: where it lies, and its text by segments if the dataset is there."""
     rows = store.samples(sample, sample + 1)
     result: dict[str, Any] = {
         "sample_id": rows.sample_id[0],

@@ -40,7 +40,7 @@ def read_choices(value: Any) -> list[Choice]:
 
 
 def chosen_label(answer: int, choices: list[Choice]) -> str:
-    """Return the label of an answer that is a number: itself if an option is called or reads so, else counted from 0."""
+    """Return the label for an answer that is a number: itself if an option is called so, else counted from 0."""
     if any(str(answer) in (each.label, each.text) for each in choices):
         return str(answer)
     if not 0 <= answer < len(choices):

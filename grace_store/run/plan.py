@@ -29,7 +29,7 @@ from grace_store.data.mapping import MAPPED, names_trace
 from grace_store.data.record import Record
 from grace_store.data.understand import check_spec, detect_format
 from grace_store.read.records import check_files
-from grace_store.run.record_tally import RecordTally, advise, keeps_most, remedy, tally_records
+from grace_store.run.record_tally import RecordTally, advise, loss_in_words, remedy, tally_records
 from grace_store.run.scan import Understanding, processes_for
 from grace_store.store.backend import Backend, is_url, open_backend
 from grace_store.store.copies import find_plan_copy
@@ -149,7 +149,7 @@ class _Planning:
             missing = counted(tally.num_images_missing, "image")
             self.listener(Warned(f"{missing} named by records could not be found in {self.images}."))
         if tally.loses_most:
-            self.listener(Warned(keeps_most(tally, understanding)))
+            self.listener(Warned(loss_in_words(tally, understanding)))
 
 
 def scan(dataset: Dataset, listener: Listener) -> Iterator[Record]:

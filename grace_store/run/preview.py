@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from grace_store.base.events import Listener, ignore
 from grace_store.base.settings import DataRequest, DataSpec, Frozen
 from grace_store.base.states import Unusable
 from grace_store.data.dataset import Dataset
+from grace_store.data.mapping import mapped_record
 from grace_store.data.record import Record
 from grace_store.data.understand import sample_id
-from grace_store.base.events import Listener, ignore
 from grace_store.run.plan import RECORDS_TO_DETECT_FORMAT, check_images, merged_request, resolve_data_spec, scan
 from grace_store.run.record_tally import NUM_SHOWN, RecordTally, advise, tally_records
 from grace_store.run.scan import Understanding, processes_for
@@ -142,9 +143,10 @@ def _examples(tally: RecordTally, understanding: Understanding) -> Iterator[Reas
 def _own_id(record: Record, understanding: Understanding) -> str | None:
     """Return the id that a record says it has, if that much of it can be read."""
     try:
-        return sample_id(mapped_record(record.parse(), understanding.spec.map), "", -1).removesuffix(":-1") or None
+        found = sample_id(mapped_record(record.parse(), understanding.spec.map), "", 0)
     except Unusable:
         return None
+    return None if found == ":0" else found
 
 
 def _traces(tally: RecordTally, understanding: Understanding) -> Iterator[ShownTrace]:

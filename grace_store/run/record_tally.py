@@ -152,11 +152,12 @@ def advise(tally: RecordTally, understanding: Understanding) -> Advice | None:
     return max(better, key=lambda each: each.share, default=None)
 
 
-def keeps_most(tally: RecordTally, understanding: Understanding) -> str:
+def loss_in_words(tally: RecordTally, understanding: Understanding) -> str:
     """Return the sentences that say that most records are set aside, why, and what would keep them."""
     lost = f"{tally.num_set_aside} of {counted(tally.num_records, 'record')}"
     advice = advise(tally, understanding)
-    return f"Most records are set aside: {lost} ({tally.reasons}). {remedy(tally, advice)}"
+    again = "" if advice is None else " Plan again with that before anything is extracted."
+    return f"Most records are set aside: {lost} ({tally.reasons}). {remedy(tally, advice)}{again}"
 
 
 def remedy(tally: RecordTally, advice: Advice | None) -> str:
@@ -191,7 +192,8 @@ def _bounds(num_steps: Counter[int], spec: DataSpec) -> dict[str, int]:
     kept = total
     for steps in range(1, spec.min_steps):
         kept -= num_steps[steps]
-        if kept < SHARE_WORTH_KEEPING * total:
+        # A single step has no history, so two are proposed even if they keep somewhat less.
+        if kept < (0.5 if steps == 1 else SHARE_WORTH_KEEPING) * total:
             return {"min_steps": steps}
     return {}
 
