@@ -149,7 +149,9 @@ def advise(tally: RecordTally, understanding: Understanding) -> Advice | None:
     found = [by_steps, *(_tried(tally.tried, understanding, way) for way in OTHER_WAYS.get(reason, ()))]
     kept_now = tally.num_planned / tally.num_records
     better = [each for each in found if each is not None and each.share > kept_now]
-    return max(better, key=lambda each: each.share, default=None)
+    return max(
+        better, key=lambda each: (each.share, "min_steps" not in each.settings, -len(each.settings)), default=None
+    )
 
 
 def loss_in_words(tally: RecordTally, understanding: Understanding) -> str:
