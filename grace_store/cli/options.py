@@ -1,7 +1,7 @@
 """How a command and its options are made, each in a line or two, and what of them was given, also in a file."""
 
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType, NoneType
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args, get_origin
@@ -240,21 +240,12 @@ def _as_written(option: click.Option, value: Any, where: str, ctx: click.Context
             raise click.BadParameter(f"{where} is {value!r}; true or false is wanted.", ctx, param)
         return value
     if isinstance(value, dict) and option.callback is as_table:
-        value = [f"{name}={each}" for name, each in _flat(value)]
+        value = [f"{name}={each}" if isinstance(each, str) else each for name, each in value.items()]
     values = value if option.multiple and isinstance(value, list) else [value]
     if wrong := [each for each in values if isinstance(each, bool) or not isinstance(each, str | int | float)]:
         raise click.BadParameter(f"{where} is {str(wrong[0])[:80]!r}; a text or a number is wanted.", ctx, param)
     texts = [str(each) for each in values]
     return texts if option.multiple else texts[0]
-
-
-def _flat(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the entries of a table; of one inside it, with its name and a dot before theirs."""
-    for name, value in table.items():
-        if isinstance(value, dict):
-            yield from ((f"{name}.{inside}", each) for inside, each in _flat(value))
-        else:
-            yield name, value
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:

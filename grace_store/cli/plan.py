@@ -12,7 +12,6 @@ from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, log, print_result
 from grace_store.cli.options import COUNT, PLACE, command, config_option, flag, option, pick
-from grace_store.cli.preview import print_preview
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.data.formats import FORMATS
 from grace_store.data.mapping import MAPPED
@@ -58,7 +57,7 @@ def plan(data: tuple[str, ...], store: str | None, dry_run: bool, *, as_json: bo
     if dry_run:
         with ProgressDisplay() as display:
             found = gs.preview(data, request, store=store, **reading, listener=display)
-        print_result(found.model_dump(mode="json"), print_preview, found, as_json=as_json)
+        print_result(found.model_dump(mode="json"), _print_preview, found, as_json=as_json)
         return
     if store is None:
         raise click.UsageError("Missing option '--store': where is the plan to be written? --dry-run writes none.")
@@ -79,6 +78,13 @@ class _Heard(ProgressDisplay):
         super().__call__(event)
         if isinstance(event, Warned):
             self.warnings.append(event.text)
+
+
+def _print_preview(found: gs.Preview) -> None:
+    from grace_store.run.preview_lines import preview_lines
+
+    for line in preview_lines(found):
+        click.echo(harmless(line))
 
 
 def _print(store: str, planned: gs.Store, warnings: list[str]) -> None:

@@ -42,11 +42,16 @@ def names_trace(mapping: Mapping[str, str]) -> bool:
     return any(part in mapping for part in TRACE_PARTS)
 
 
+def check_part_names(mapping: Mapping[str, str]) -> None:
+    """Raise SettingError for a part that there is not."""
+    if unknown := [part for part in mapping if part not in (*TRACE_PARTS, *ANY_PARTS)]:
+        known = ", ".join((*TRACE_PARTS, *ANY_PARTS))
+        raise SettingError(f"--map {unknown[0]}={mapping[unknown[0]]}: there is no such part. The parts are {known}.")
+
+
 def check_map(spec: DataSpec) -> None:
     """Raise SettingError for a mapping that no record could be read with."""
-    if unknown := [part for part in spec.map if part not in (*TRACE_PARTS, *ANY_PARTS)]:
-        known = ", ".join((*TRACE_PARTS, *ANY_PARTS))
-        raise SettingError(f"--map {unknown[0]}={spec.map[unknown[0]]}: there is no such part. The parts are {known}.")
+    check_part_names(spec.map)
     if not names_trace(spec.map):
         if spec.format == MAPPED.name:
             raise SettingError(f"--format {MAPPED.name} takes --map prompt=FIELD --map response=FIELD.")

@@ -25,7 +25,7 @@ from grace_store.base.states import Unusable
 from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import name_files
-from grace_store.data.mapping import MAPPED, names_trace
+from grace_store.data.mapping import MAPPED, check_part_names, names_trace
 from grace_store.data.record import Record
 from grace_store.data.understand import check_spec, detect_format
 from grace_store.read.records import check_files
@@ -265,9 +265,10 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
 def resolve_data_spec(dataset: Dataset, head: Sequence[Record], request: DataRequest) -> DataSpec:
     """Return the settings that a plan freezes; a format that is not named is found from the first records."""
     wishes = wishes_in(request)
+    mapping = wishes.get("map", {})
+    check_part_names(mapping)  # before the format is looked for, which the part that was meant might decide
     if wishes.get("format", "auto") == "auto":
-        is_mapped = names_trace(wishes.get("map", {}))
-        wishes["format"] = MAPPED.name if is_mapped else found_format(dataset, head)
+        wishes["format"] = MAPPED.name if names_trace(mapping) else found_format(dataset, head)
     check_spec(spec := DataSpec(**wishes))
     return spec
 

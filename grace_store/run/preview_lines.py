@@ -1,13 +1,11 @@
-"""What `plan --dry-run` prints."""
+"""A preview of a plan as lines of text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import grace_store as gs
 from grace_store.base.text import counted, percent
-from grace_store.cli.console import harmless, out
-from grace_store.run.preview import ReasonExample, ShownTrace
+from grace_store.run.preview import Preview, ReasonExample, ShownTrace
 
 BAR_CHARS = 40
 MOST_BARS = 16
@@ -16,27 +14,23 @@ TEXT_CHARS = 160
 STEPS_SHOWN = 12
 
 
-def print_preview(found: gs.Preview) -> None:
-    """Print how a dataset would be planned."""
+def preview_lines(found: Preview) -> Iterator[str]:
+    """Yield how a dataset would be planned; control characters of records are still in it."""
     settings = ", ".join(f"{name.replace('_', '-')} {text}" for name, text in found.settings.in_words().items())
-    _say(f"{found.num_planned} of {counted(found.num_records, 'record')} would be planned; nothing is written.")
-    _say(f"Settings: {settings}.")
+    yield f"{found.num_planned} of {counted(found.num_records, 'record')} would be planned; nothing is written."
+    yield f"Settings: {settings}."
     if found.num_images_missing:
-        _say(f"{counted(found.num_images_missing, 'image')} named by records could not be found.")
+        yield f"{counted(found.num_images_missing, 'image')} named by records could not be found."
     for lines in (_histogram(found), _kept(found), _reasons(found.examples), _traces(found.traces)):
-        _say("")
-        for line in lines:
-            _say(line)
+        yield ""
+        yield from lines
     if 2 * found.num_set_aside > found.num_records:
         lost = f"{found.num_set_aside} of {counted(found.num_records, 'record')}"
-        _say(f"\nMost records would be set aside: {lost}. {found.advice or 'No other setting tried keeps more'}.")
+        yield ""
+        yield f"Most records would be set aside: {lost}. {found.advice or 'No other setting tried keeps more'}."
 
 
-def _say(line: str) -> None:
-    out.print(line, markup=False, soft_wrap=True)
-
-
-def _histogram(found: gs.Preview) -> Iterator[str]:
+def _histogram(found: Preview) -> Iterator[str]:
     """Yield a bar for each number of steps, or for each few of them."""
     yield f"Steps of {counted(sum(found.num_steps.values()), 'trace')}:"
     if not found.num_steps:
@@ -50,7 +44,7 @@ def _histogram(found: gs.Preview) -> Iterator[str]:
         yield f"  {name:>9}  {count:>9}  {'█' * -(-BAR_CHARS * count // max(counts))}"
 
 
-def _kept(found: gs.Preview) -> Iterator[str]:
+def _kept(found: Preview) -> Iterator[str]:
     """Yield what each --min-steps would keep: all small ones, then fewer, and always the one that is set."""
     yield f"What --min-steps would keep of {counted(found.num_records, 'record')}:"
     for each in found.kept_by:
@@ -88,6 +82,6 @@ def _traces(traces: Sequence[ShownTrace]) -> Iterator[str]:
 
 
 def _short(text: str) -> str:
-    """Return text on one line, line breaks and control characters spelled out, cut where it is long."""
-    spelled = harmless(text.strip()).replace("\n", "\\n").replace("\t", "\\t")
+    """Return text on one line, line breaks spelled out, cut where it is long."""
+    spelled = text.strip().replace("\n", "\\n").replace("\t", "\\t")
     return spelled if len(spelled) <= TEXT_CHARS else f"{spelled[:TEXT_CHARS]}..."
