@@ -13,11 +13,10 @@ from grace_store.cli import shared
 from grace_store.cli.console import harmless, log, print_result
 from grace_store.cli.options import COUNT, PLACE, command, config_option, flag, option, pick
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.data.formats import FORMATS
-from grace_store.data.mapping import MAPPED
+from grace_store.data.formats import FORMATS, UNRECOGNISED
 
-FORMAT_LIST = "\n".join(["\b\nFormats:", *(f"  {name}: {each.description}" for name, each in FORMATS.items())])
-FORMAT_LIST += f"\n  {MAPPED.name}: {MAPPED.description}"
+_DESCRIBED = (*FORMATS.values(), *UNRECOGNISED.values())
+FORMAT_LIST = "\n".join(["\b\nFormats:", *(f"  {each.name}: {each.description}" for each in _DESCRIBED)])
 MARKERS = """
 \b
 Steps by a marker: --splitter 'marker:REGEX' opens a step at every line that begins

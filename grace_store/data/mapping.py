@@ -1,10 +1,9 @@
 """Records whose fields have names of their own: which field is which part. Knows no files.
 
-Some parts make a record readable by themselves (prompt, response or steps, answer, options): their format is MAPPED.
+Some parts make a record readable by themselves (prompt, response or steps, answer, options): their format is `mapped`.
 The others (images, system, id) only take the place of what a record of any format has under these names.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,17 +11,15 @@ from typing import Any
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import Reason, Unusable
-from grace_store.data.answers import natural_answer
-from grace_store.data.choices import Choice, chosen_label, read_choices
-from grace_store.data.formats.conversation import read_prompt
-from grace_store.data.formats.trace import Fields, Format, Trace, listed_trace, shown_keys, text_field, text_list
-from grace_store.data.images import IMAGE_KEYS, Draft, place_images, record_images
+from grace_store.data.formats.trace import Fields, shown_keys
+from grace_store.data.images import IMAGE_KEYS
 
+MAPPED = "mapped"
+"""The name of the format that reads what is mapped."""
 TRACE_PARTS = ("prompt", "response", "steps", "answer", "options")
 ANY_PARTS = ("images", "system", "id")
 
 _INDEX = re.compile(r"-?\d{1,9}")
-_AROUND = " \t\r\n*_.$([{)}]"
 _USUAL_NAMES = {
     "prompt": ("prompt", "question", "problem", "query", "instruction", "input"),
     "response": ("response", "rationale", "solution", "reasoning", "cot", "completion", "generation", "output",
@@ -53,10 +50,10 @@ def check_map(spec: DataSpec) -> None:
     """Raise SettingError for a mapping that no record could be read with."""
     check_part_names(spec.map)
     if not names_trace(spec.map):
-        if spec.format == MAPPED.name:
-            raise SettingError(f"--format {MAPPED.name} takes --map prompt=FIELD --map response=FIELD.")
+        if spec.format == MAPPED:
+            raise SettingError(f"--format {MAPPED} takes --map prompt=FIELD --map response=FIELD.")
         return
-    if spec.format != MAPPED.name:
+    if spec.format != MAPPED:
         named = next(part for part in TRACE_PARTS if part in spec.map)
         how = f"--format {spec.format} finds the {named} in its own way"
         raise SettingError(f"{how}, so --map {named}={spec.map[named]} cannot be used with it. Leave out one of them.")
@@ -134,65 +131,3 @@ def _as_id(value: Any, path: str) -> str:
         found = "is empty" if value is None or value == "" else f"is a {type(value).__name__}"
         raise Unusable(Reason.UNKNOWN_RECORD, f"the id ({path!r}) {found}; a text or a whole number is wanted")
     return str(value)
-
-
-# ---------------------------------------------------------------- the format of mapped records
-
-
-def _read(record: Fields) -> Trace:
-    choices = read_choices(record.get("options"))
-    turns = place_images(_with_choices(read_prompt(record), choices), record_images(record))
-    answer = _answer(record, choices) if "answer" in record else None
-    if "steps" in record:
-        return listed_trace(turns, text_list(record, "steps"), answer)
-    response = text_field(record, "response", Reason.NO_RESPONSE)
-    if answer is None:
-        return Trace(turns, response)
-    if (start := _stated_answer(response, answer)) is not None:
-        return Trace(turns, response, answer_start=start)
-    response += "" if response.endswith("\n") else "\n"
-    return Trace(turns, response + answer, answer_start=len(response))
-
-
-def _with_choices(drafts: list[Draft], choices: list[Choice]) -> list[Draft]:
-    """Return the prompt with the options below the last question, one a line."""
-    asked = max((number for number, (role, _) in enumerate(drafts) if role == "user"), default=None)
-    if not choices or asked is None:
-        return drafts
-    role, parts = drafts[asked]
-    drafts[asked] = role, [*parts, "\n" + "\n".join(each.line for each in choices)]
-    return drafts
-
-
-def _answer(record: Fields, choices: list[Choice]) -> str:
-    """Return the answer as text; of a multiple choice, the label of the option that a number stands for."""
-    answer = record["answer"]
-    if isinstance(answer, int) and not isinstance(answer, bool) and choices:
-        return chosen_label(answer, choices)
-    if isinstance(answer, bool | int | float):
-        return json.dumps(answer)
-    if answer is None:
-        raise Unusable(Reason.NO_ANSWER, "'answer' is empty")
-    return text_field(record, "answer", Reason.NO_ANSWER)
-
-
-def _stated_answer(response: str, answer: str) -> int | None:
-    """Return where the response itself states the answer on its last line; None if it does not.
-
-    So that "The answer is C." is not followed by "C" once more.
-    """
-    start = natural_answer(response)
-    if start is None or not response[:start].strip():
-        return None
-    line, wanted = response[start:].strip(_AROUND), answer.strip(_AROUND)
-    is_stated = re.search(rf"(?<!\w){re.escape(wanted)}(?:[).:]\s.*)?$", line)
-    return start if "\n" not in line and wanted and is_stated else None
-
-
-MAPPED = Format(
-    name="mapped",
-    description="any other record, its fields named by --map: prompt, response or steps, answer, options",
-    recognises=lambda record: False,
-    read=_read,
-)
-"""Not one of FORMATS: no record is recognised as it."""

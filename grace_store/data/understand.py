@@ -9,9 +9,9 @@ from grace_store.base.errors import SettingError, UnknownFormat
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.answers import named_answer
-from grace_store.data.formats import FORMATS
+from grace_store.data.formats import FORMATS, UNRECOGNISED
 from grace_store.data.formats.trace import Format, Trace, shown_keys
-from grace_store.data.mapping import MAPPED, check_map, mapped_record, suggested_map
+from grace_store.data.mapping import check_map, mapped_record, suggested_map
 from grace_store.data.record import Record
 from grace_store.data.sample import Sample, cover
 from grace_store.data.splitters import STEP_MARKER, named_splitter
@@ -77,11 +77,10 @@ def check_spec(spec: DataSpec) -> None:
 
 def chosen_format(spec: DataSpec) -> Format:
     """Return the format that the settings name."""
-    if spec.format == MAPPED.name:
-        return MAPPED
-    if spec.format not in FORMATS:
-        raise UnknownFormat(f"--format {spec.format!r} is none of {', '.join(FORMATS)}.")
-    return FORMATS[spec.format]
+    for known in (FORMATS, UNRECOGNISED):
+        if spec.format in known:
+            return known[spec.format]
+    raise UnknownFormat(f"--format {spec.format!r} is none of {', '.join(FORMATS)}.")
 
 
 def detect_format(records: Sequence[Mapping[str, Any]]) -> str:

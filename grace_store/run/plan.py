@@ -268,7 +268,7 @@ def resolve_data_spec(dataset: Dataset, head: Sequence[Record], request: DataReq
     mapping = wishes.get("map", {})
     check_part_names(mapping)  # before the format is looked for, which the part that was meant might decide
     if wishes.get("format", "auto") == "auto":
-        wishes["format"] = MAPPED.name if names_trace(mapping) else found_format(dataset, head)
+        wishes["format"] = MAPPED if names_trace(mapping) else found_format(dataset, head)
     check_spec(spec := DataSpec(**wishes))
     return spec
 
