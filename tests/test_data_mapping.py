@@ -166,6 +166,13 @@ def test_a_mapping_is_proposed_where_the_names_are_usual() -> None:
     }
 
 
+def test_the_marker_that_the_help_explains() -> None:
+    text = "(1) 3 bags of 4 apples are 12.\n    That is a dozen.\n(2) Two are eaten, so 10 are left.\nAnswer: 10"
+    markers = {"splitter": r"marker:\(\d+\)", "answer": "marker:^Answer:"}
+    found = sample({"q": "How many?", "r": text}, {"prompt": "q", "response": "r"}, **markers)
+    assert [len(segment.splitlines()) for segment in found.segments] == [2, 1, 1]
+
+
 def test_plans_without_a_mapping_stay_as_they_were() -> None:
     assert "map" not in DataSpec(format="explicit").model_dump()
     assert DataSpec(format="mapped", map={"prompt": "q"}).in_words()["map"] == "prompt=q"
