@@ -71,6 +71,8 @@ from grace_store.run.extract import extract as extract
 from grace_store.run.info import StoreInfo as StoreInfo
 from grace_store.run.info import info as info
 from grace_store.run.plan import plan as plan
+from grace_store.run.preview import Preview as Preview
+from grace_store.run.preview import preview as preview
 from grace_store.run.repair import repair as repair
 from grace_store.run.status import Status as Status
 from grace_store.run.status import status as status

@@ -31,6 +31,18 @@ def test_inspect_goes_without_the_text_when_the_data_is_gone(tmp_path: Path, tex
     assert "text not shown" in run("inspect", tmp_path / "store.zarr", "case-7").stdout
 
 
+def test_inspect_shows_a_planned_trace_split_before_anything_is_extracted(tmp_path: Path, data: str) -> None:
+    run("plan", data, "--store", tmp_path / "store.zarr", "--min-steps", 2)
+    shown = run_json("inspect", tmp_path / "store.zarr", "case-7")
+    assert (shown["signal"], shown["state"], shown["prompt"]) == (None, "planned", "What is 7 + 1?")
+    assert [segment["name"] for segment in shown["segments"]] == [f"step {i}" for i in range(1, 6)] + ["answer"]
+    assert set(shown["segments"][0]) == {"name", "text"}
+    text = run("inspect", tmp_path / "store.zarr", "#10").stdout
+    assert "case-7  row 10  no signal yet  planned" in text
+    assert "We look at part 0 of case 7." in text
+    assert "no signal 'other'" in run("inspect", tmp_path / "store.zarr", "#10", "--signal", "other", code=1).stderr
+
+
 def test_a_terminal_is_shown_control_characters_not_given_them(tmp_path: Path, text_model: str) -> None:
     data = tmp_path / "hostile.jsonl"
     hostile = {"id": "a\u202eb", "prompt": "clear \x1b[2J", "steps": ["one \x07", "two"], "answer": "three"}

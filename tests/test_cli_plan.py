@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
+
 from tests.commands import run, run_json
-from tests.jobs import NUM_RECORDS, NUM_USABLE
+from tests.jobs import NUM_RECORDS, NUM_USABLE, content
 
 
 def test_plan_says_what_it_found(tmp_path: Path, data: str) -> None:
@@ -14,3 +17,110 @@ def test_plan_says_what_it_found(tmp_path: Path, data: str) -> None:
     assert "1 set aside: duplicate_id" in result.stdout
     counts = run_json("plan", data, "--store", tmp_path / "store.zarr")
     assert counts["num_planned"] == NUM_USABLE
+
+
+# ---------------------------------------------------------------- a stranger's file
+
+LETTERS = "ABCDE"
+PARTS = ("prompt=question", "options=options", "response=rationale", "answer=correct")
+MAP = [word for part in PARTS for word in ("--map", part)]
+
+
+@pytest.fixture
+def aqua(tmp_path: Path) -> Path:
+    """Forty records as AQuA-RAT has them, of 2 to 5 steps, one without a rationale."""
+    rows = [
+        {
+            "question": f"A shop sells {i} bags of 7.\x1b[2J How many?",
+            "options": [f"{letter}){i + number}" for number, letter in enumerate(LETTERS)],
+            "rationale": "\n".join(f"Part {step} of {i}." for step in range(2 + i % 4)),
+            "correct": LETTERS[i % 5],
+        }
+        for i in range(40)
+    ]
+    rows[3]["rationale"] = ""
+    path = tmp_path / "aqua.json"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_dry_run_shows_how_records_are_read_and_writes_nothing(tmp_path: Path, aqua: Path) -> None:
+    shown = run("plan", aqua, "--dry-run", *MAP, "--min-steps", 4).stdout
+    assert list(tmp_path.iterdir()) == [aqua]
+    lines = shown.splitlines()
+    assert lines[0] == "19 of 40 records would be planned; nothing is written."
+    assert f"          5          9  {'█' * 36}" in lines
+    assert "          3         29       72 %" in lines
+    assert "          4         19       48 %  as it is set" in lines
+    assert "             aqua.json:0: 2 steps, at least 4 wanted" in lines
+    assert "             aqua.json:3: 'response' is empty" in lines
+    at = lines.index("  aqua.json:2 (row 2, 4 steps)")
+    assert lines[at + 1] == r"    prompt   A shop sells 2 bags of 7.\x1b[2J How many?\nA)2\nB)3\nC)4\nD)5\nE)6"
+    assert lines[at + 2 : at + 7 : 4] == ["    step 1   Part 0 of 2.", "    answer   C"]
+    assert lines[-1] == "Most records would be set aside: 21 of 40 records. `--min-steps 2` would keep 98 %."
+    assert "\x1b" not in shown
+
+
+def test_a_dry_run_says_which_setting_would_keep_what_is_lost(aqua: Path) -> None:
+    shown = run("plan", aqua, "--dry-run", *MAP).stdout
+    assert "Most records would be set aside: 40 of 40 records. `--min-steps 2` would keep 98 %." in shown
+    assert "  aqua.json:0 (row 0, 2 steps, set aside for its number of steps)" in shown
+    found = run_json("plan", aqua, "--dry-run", *MAP)
+    assert (found["num_planned"], found["num_steps"]) == (0, {"2": 10, "3": 10, "4": 10, "5": 9})
+    assert found["kept_by"][2] == {"min_steps": 3, "num_kept": 29, "share": 29 / 40}
+    assert [(each["reason"], each["row"]) for each in found["examples"]] == [("too_few_steps", 0), ("no_response", 3)]
+    assert [len(each["steps"]) for each in found["traces"]] == [2, 3, 4]
+    assert found["settings"]["map"]["response"] == "rationale"
+
+
+def test_losing_most_records_is_loud_and_another_try_plans_anew(tmp_path: Path, aqua: Path) -> None:
+    store = tmp_path / "aqua.zarr"
+    lost = run("plan", aqua, "--store", store, *MAP, "--min-steps", 5)
+    reasons = "30 too_few_steps, 1 no_response"
+    told = f"Most records are set aside: 31 of 40 records ({reasons}). `--min-steps 2` would keep 98 %"
+    assert told in lost.stdout
+    assert f"Warning: {told}" in lost.stderr
+    assert "Most records are set aside." in run("plan", aqua, "--store", store).stdout
+    again = run("plan", aqua, "--store", store, "--min-steps", 2)
+    assert "39 of 40 records planned" in again.stdout
+    assert "Planned anew, as nothing was extracted yet: min-steps 5 became 2; 39 samples instead of 9." in again.stderr
+    assert "map answer=correct options=options prompt=question response=rationale" in run("info", store).stdout
+    assert json.loads(run("plan", aqua, "--store", store, "--dry-run", "--json").stdout)["num_planned"] == 39
+
+
+def test_a_mapping_comes_from_a_configuration_too_and_another_one_is_another_plan(tmp_path: Path, aqua: Path) -> None:
+    config = tmp_path / "config.toml"
+    table = "\n".join(f'{part} = "{field}"' for part, field in (pair.split("=") for pair in PARTS))
+    config.write_text(f"min-steps = 2\n[map]\n{table}\n")
+    run("plan", aqua, "--store", tmp_path / "a.zarr", "--config", config)
+    run("plan", aqua, "--store", tmp_path / "b.zarr", *MAP, "--min-steps", 2)
+    assert content(tmp_path / "a.zarr") == content(tmp_path / "b.zarr")
+    words = ["extract", "--store", tmp_path / "a.zarr", "--model", "nowhere", "--map", "prompt=rationale"]
+    refused = run(*words, "--map", "response=rationale", code=1).stderr
+    assert "map: planned answer=correct options=options" in refused
+    assert "now prompt=rationale response=rationale" in refused
+    config.write_text("[map]\nprompt.text = 3\n")
+    assert "a text or a number is wanted" in run("plan", aqua, "--store", "s", "--config", config, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--map", "prompt"], 2, "--map 'prompt': PART=FIELD is wanted."),
+        (["--map", "id=a", "--map", "id=b"], 2, "--map is given twice for id."),
+        (["--map", "quest=question"], 1, "--map quest=question: there is no such part."),
+        (["--map", "prompt=question"], 1, "Give either --map response=FIELD"),
+        (["--format", "gsm8k", *MAP], 1, "finds the prompt in its own way"),
+    ],
+)
+def test_mappings_that_say_nothing_are_refused(
+    tmp_path: Path, aqua: Path, words: list[str], code: int, message: str
+) -> None:
+    refused = run("plan", aqua, "--store", tmp_path / "store.zarr", *words, code=code)
+    assert message in refused.stderr
+    assert not (tmp_path / "store.zarr").exists()
+
+
+def test_a_plan_needs_a_place_and_help_explains_markers(aqua: Path) -> None:
+    assert "Missing option '--store'" in run("plan", aqua, code=2).stderr
+    assert "With 'marker:\\(\\d+\\)' the response" in run("plan", "--help").stdout

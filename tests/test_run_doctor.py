@@ -144,6 +144,8 @@ def test_data_that_cannot_be_used_fails_with_the_reasons(fake: DoctorJob) -> Non
     assert finding(found, "data").verdict == "fail"
     assert "0 of the first 12 records can be used as explicit, 12 too_few_steps" in finding(found, "data").text
     assert not found.is_go
+    assert [each.check for each in found.findings] == ["data", "place"]  # no model is loaded for nothing
+    assert "`--min-steps 2` would keep 100 %. No model was loaded." in finding(found, "data").remedy
     half = finding(doctor(replace(fake, data_request=DataRequest(min_steps=5))), "data")
     assert (half.verdict, half.figures["num_usable"]) == ("warn", 3)
     assert half.brief == "9 of 12 records cannot be used: too_few_steps (--min-steps 5)"
@@ -317,7 +319,7 @@ def test_the_command_says_go_or_what_to_change(job: DoctorJob) -> None:
     bad = CliRunner().invoke(main, words)
     assert bad.exit_code == 1
     assert bad.stdout.splitlines()[-1] == "Not yet: data must be mended first."
-    assert "lower --min-steps" in bad.stdout
+    assert "`--min-steps 2` would keep 100 %" in bad.stdout
     told = json.loads(CliRunner().invoke(main, [*words, "--min-steps", "2", "--json"]).stdout)
     assert told["go"] is True
     assert {each["verdict"] for each in told["findings"]} == {"ok"}

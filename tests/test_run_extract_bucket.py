@@ -18,11 +18,13 @@ from click.testing import CliRunner, Result
 from grace_store.artifacts.score_table import read_scores
 from grace_store.base.errors import SettingError, StorageError, StoreBusy
 from grace_store.base.events import Event, UnitCommitted
+from grace_store.base.settings import DataRequest
 from grace_store.cli import main
 from grace_store.curate.score import score
 from grace_store.run.doctor.findings import DoctorJob, Seen
 from grace_store.run.doctor.machine_checks import examine_place
 from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.plan import plan
 from grace_store.run.repair import repair
 from grace_store.run.verify import verify
 from grace_store.store import keys
@@ -108,6 +110,13 @@ def test_a_store_in_a_bucket_is_that_of_a_folder_key_by_key(
 ) -> None:  # fmt: skip
     assert objects(stored) == finished
     assert len(open_backend(stored).names(keys.RUNS)) == 1
+
+
+def test_a_plan_is_made_anew_with_the_bytes_of_one_in_a_folder(tmp_path: Path, job: ExtractJob, direct: None) -> None:
+    plan(job.data, job.store, DataRequest(min_steps=2))
+    plan(job.data, job.store, DataRequest(min_steps=3), anew=True)
+    plan(job.data, tmp_path / "fresh.zarr", DataRequest(min_steps=3))
+    assert objects(job.store) == content(tmp_path / "fresh.zarr")
 
 
 def test_shards_and_worker_processes_write_the_same(

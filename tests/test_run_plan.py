@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from grace_store.base.errors import DatasetChanged, NotAStore, NothingUsable, ResumeMismatch, SettingError, StoreBusy
-from grace_store.base.events import Event, Scanned
-from grace_store.base.settings import DataRequest
+from grace_store.base.events import Event, Note, Scanned, Warned
+from grace_store.base.settings import DataRequest, DataSpec
+from grace_store.run.extract import extract
 from grace_store.run.plan import plan
 from grace_store.run.status import set_aside_rows, status
+from grace_store.run.verify import verify
 from grace_store.store.backend import Backend, open_backend
+from grace_store.store.lock import hold
 from grace_store.store.opened import Store
 from grace_store.store.plan_writer import check_claimable
-from tests.jobs import NUM_RECORDS, NUM_UNITS, NUM_USABLE, content, record, write_dataset
+from tests import fake_model
+from tests.jobs import NUM_RECORDS, NUM_UNITS, NUM_USABLE, content, make_job, record, write_dataset
+from tests.mortal_backend import Crash, MortalBackend
 
 REQUEST = DataRequest(min_steps=2)
 
@@ -146,3 +154,150 @@ def test_status_of_a_plan_without_signals(tmp_path: Path) -> None:
     counts = status(planned(tmp_path))
     assert (counts.num_planned, counts.num_done, counts.num_set_aside) == (NUM_USABLE, 0, 3)
     assert not counts.is_complete
+
+
+# ---------------------------------------------------------------- planning anew
+
+
+def fresh(tmp_path: Path, name: str, **wishes: Any) -> dict[str, str]:
+    """Return the content of a store that was planned with these settings in the first place."""
+    plan([tmp_path / "traces.jsonl"], tmp_path / name, DataRequest(**wishes), samples_per_unit=4)
+    return content(tmp_path / name)
+
+
+def anew(tmp_path: Path, **wishes: Any) -> Store:
+    data = tmp_path / "traces.jsonl"
+    return plan([data], tmp_path / "store.zarr", DataRequest(**wishes), samples_per_unit=4, anew=True)
+
+
+def test_while_nothing_is_extracted_other_settings_replace_the_plan(tmp_path: Path) -> None:
+    planned(tmp_path)
+    events: list[Event] = []
+    request = DataRequest(min_steps=4)
+    again = plan([tmp_path / "traces.jsonl"], tmp_path / "store.zarr", request, anew=True, listener=events.append)
+    told = next(event.text for event in events if isinstance(event, Note))
+    assert told == "Planned anew, as nothing was extracted yet: min-steps 2 became 4; 12 samples instead of 24."
+    assert again.plan.num_samples == 12
+    anew(tmp_path, max_steps=4)  # what is not said stays as it was planned
+    assert content(tmp_path / "store.zarr") == fresh(tmp_path, "fresh.zarr", min_steps=4, max_steps=4)
+    assert list(verify(Store.open(tmp_path / "store.zarr"), deep=True)) == []
+
+
+def test_a_format_that_is_said_leaves_nothing_of_a_mapping(tmp_path: Path) -> None:
+    planned(tmp_path)
+    mapping = {"prompt": "prompt", "steps": "steps", "answer": "answer"}
+    assert anew(tmp_path, map=mapping).plan.spec.format == "mapped"
+    assert anew(tmp_path, min_steps=3).plan.spec.map == mapping
+    assert anew(tmp_path, format="explicit").plan.spec == DataSpec(format="explicit", min_steps=3)
+
+
+def test_other_data_replaces_the_plan_and_its_settings(tmp_path: Path) -> None:
+    planned(tmp_path)
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(json.dumps(record(i, num_steps=9)) + "\n" for i in range(5)))
+    again = plan([other], tmp_path / "store.zarr", anew=True)
+    assert (again.plan.num_samples, again.plan.spec.min_steps) == (5, 8)
+
+
+def test_settings_that_keep_nothing_leave_the_old_plan(tmp_path: Path) -> None:
+    planned(tmp_path)
+    before = content(tmp_path / "store.zarr")
+    with pytest.raises(NothingUsable, match="`--min-steps 2` would keep 93 %"):
+        anew(tmp_path, min_steps=9)
+    assert content(tmp_path / "store.zarr") == before
+
+
+def test_a_plan_with_a_signal_stays(tmp_path: Path) -> None:
+    store = extract(make_job(tmp_path)).store
+    before = content(store.location)
+    with pytest.raises(ResumeMismatch, match=r"min-steps: planned 2, now 4(?s:.)*new --store.$"):
+        anew(tmp_path, min_steps=4)
+    store.backend.delete("signals/base/zarr.json")  # damaged, and still a night of work
+    with pytest.raises(ResumeMismatch, match="min-steps: planned 2, now 4"):
+        anew(tmp_path, min_steps=4)
+    assert content(store.location) == {key: value for key, value in before.items() if key != "signals/base/zarr.json"}
+
+
+def test_a_signal_is_not_begun_in_a_plan_that_was_replaced_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(tmp_path)
+    planned(tmp_path)
+    resolve = fake_model.resolve_spec
+
+    def meanwhile(*words: Any, **more: Any) -> Any:
+        anew(tmp_path, min_steps=4)
+        return resolve(*words, **more)
+
+    monkeypatch.setattr(fake_model, "resolve_spec", meanwhile)
+    with pytest.raises(ResumeMismatch, match="planned anew while this run started"):
+        extract(job)
+    assert Store.open(job.store).signal_names == []
+
+
+CRASH_STRIDE = 19
+"""Staging a plan and putting it in place take hundreds of operations, and every one is a plan made twice."""
+
+
+def test_killed_anywhere_while_planning_anew_then_run_again_is_as_planned_at_once(
+    tmp_path: Path, mortal: type[MortalBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    planned(tmp_path)
+    shutil.copytree(tmp_path / "store.zarr", tmp_path / "old.zarr")
+    old = content(tmp_path / "store.zarr")
+    new = fresh(tmp_path, "fresh.zarr", min_steps=2, max_steps=4)
+    mortal.revive()
+    anew(tmp_path, max_steps=4)
+    num_operations = mortal.num_operations
+    assert num_operations > 100, num_operations
+    seen = set()
+    for crash_at in [*range(1, num_operations - 12, CRASH_STRIDE), *range(num_operations - 12, num_operations + 1)]:
+        shutil.rmtree(tmp_path / "store.zarr")
+        shutil.copytree(tmp_path / "old.zarr", tmp_path / "store.zarr")
+        mortal.revive(crash_at)
+        with pytest.raises(Crash):
+            anew(tmp_path, max_steps=4)
+        mortal.revive()
+        left = {key: value for key, value in content(tmp_path / "store.zarr").items() if "ledger/locks" not in key}
+        left = {key: value for key, value in left.items() if "ledger/tmp" not in key}
+        seen.add("unfinished" if "zarr.json" not in left else "old" if left == old else "new")
+        assert "zarr.json" not in left or left in (old, new), f"crash at operation {crash_at}"
+        anew(tmp_path, max_steps=4)
+        with hold(open_backend(tmp_path / "store.zarr"), "other"):
+            pass  # whoever takes a lock next clears what a dead run left
+        assert content(tmp_path / "store.zarr") == new, f"crash at operation {crash_at}"
+    assert seen == {"old", "unfinished", "new"}
+
+
+# ---------------------------------------------------------------- most records set aside
+
+
+def warnings(data: Path, store: Path, **wishes: Any) -> list[str]:
+    events: list[Event] = []
+    plan([data], store, DataRequest(**wishes), listener=events.append)
+    return [event.text for event in events if isinstance(event, Warned)]
+
+
+def test_losing_most_records_is_said_with_the_setting_that_keeps_them(tmp_path: Path) -> None:
+    data = write_dataset(tmp_path / "traces.jsonl")
+    (told,) = warnings(data, tmp_path / "store.zarr", min_steps=5)
+    assert told.startswith("Most records are set aside: 21 of 27 records (20 too_few_steps, 1 bad_json). ")
+    assert "`--min-steps 2` would keep 93 %. Plan again with that" in told
+    assert warnings(data, tmp_path / "half.zarr", min_steps=3) == []
+
+
+@pytest.mark.parametrize(
+    ("output", "advice"),
+    [
+        ("One.\nTwo.\nIt is 4.", "`--answer last` would keep 100 % of the first 27 records."),
+        ("One.\nTwo.\n\nIt is 4.", "`--answer last --splitter lines` would keep 100 % of the first 27 records."),
+    ],
+)
+def test_another_way_to_the_answer_is_tried(tmp_path: Path, output: str, advice: str) -> None:
+    rows = [{"instruction": "Add.", "output": output} for _ in range(26)]
+    rows.append({"instruction": "Add.", "output": "One.\nTwo.\nAnswer: 4"})
+    data = tmp_path / "traces.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (told,) = warnings(data, tmp_path / "store.zarr", min_steps=2)
+    assert advice in told

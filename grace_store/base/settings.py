@@ -97,6 +97,15 @@ def short(value: object) -> str:
     return f"{text[:12]}…" if len(text) == 64 else text
 
 
+def setting_text(value: object) -> str:
+    """Return a setting as one would write it.
+
+    >>> setting_text({"prompt": "question", "id": "meta.qid"})
+    'prompt=question id=meta.qid'
+    """
+    return " ".join(f"{key}={each}" for key, each in value.items()) if isinstance(value, dict) else str(value)
+
+
 # ---------------------------------------------------------------- what changes the numbers
 
 
@@ -115,6 +124,13 @@ class DataSpec(Frozen):
     """Set traces with fewer steps aside."""
     max_steps: int = Field(default=512, ge=1)
     """Set traces with more steps aside."""
+    map: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
+    """Which fields hold the parts of a record, by the parts' names. Left out of documents if none is named, so that
+    those of earlier versions stay as they were."""
+
+    def in_words(self) -> dict[str, str]:
+        """Return the settings for people, by name."""
+        return {name: setting_text(value) for name, value in self.model_dump().items()}
 
 
 class ModelIdentity(Frozen):
@@ -277,6 +293,7 @@ class DataRequest(Frozen):
     answer: str | None = None
     min_steps: int | None = Field(default=None, ge=1)
     max_steps: int | None = Field(default=None, ge=1)
+    map: dict[str, str] | None = None
 
 
 class GradientRequest(Frozen):

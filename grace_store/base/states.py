@@ -44,6 +44,8 @@ class SetAside:
 
     reason: Reason
     detail: str = ""
+    num_steps: int | None = None
+    """Of a trace whose number of steps is all that is wrong with it."""
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}" if self.detail else str(self.reason)
@@ -52,6 +54,6 @@ class SetAside:
 class Unusable(Exception):
     """One record or sample cannot be used: carries the reason and a detail for people."""
 
-    def __init__(self, reason: Reason, detail: str = "") -> None:
-        self.why, self.reason, self.detail = SetAside(reason, detail), reason, detail
+    def __init__(self, reason: Reason, detail: str = "", num_steps: int | None = None) -> None:
+        self.why, self.reason, self.detail = SetAside(reason, detail, num_steps), reason, detail
         super().__init__(str(self.why))

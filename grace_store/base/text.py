@@ -44,6 +44,17 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def percent(share: float) -> str:
+    """Return a share for people; only all is 100 %, and only nothing 0 %.
+
+    >>> percent(0.964), percent(0.9999), percent(0.0001), percent(1.0)
+    ('96 %', 'over 99 %', 'under 1 %', '100 %')
+    """
+    if 0.995 <= share < 1:
+        return "over 99 %"
+    return "under 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+
+
 def first_few(texts: Sequence[str], most: int) -> str:
     """Return texts as a list in a sentence: those that fit, and how many more there are.
 

@@ -26,7 +26,7 @@ def _print(store: str, found: gs.StoreInfo) -> None:
     for file in plan.files:
         amount = f"{counted(file.num_records, 'record')}, {size(file.num_bytes)}"
         click.echo(f"  {file.path}: {amount}, sha256 {file.sha256[:12]}…")
-    click.echo("  " + ", ".join(f"{name} {value}" for name, value in plan.spec.model_dump().items()))
+    click.echo("  " + ", ".join(f"{name} {text}" for name, text in plan.spec.in_words().items()))
     units = f"{counted(plan.num_units, 'unit')} of {plan.samples_per_unit}"
     click.echo(f"  {counted(plan.num_samples, 'sample')} in {units}")
     for name, signal in found.signals.items():

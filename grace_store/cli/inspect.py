@@ -39,13 +39,14 @@ def inspect(store: str, sample: str, signal: str | None, data: tuple[str, ...], 
 
     SAMPLE is an id, or #ROW for a row of the dataset. Each segment has its tokens, mean loss and entropy, the share of
     tokens that the model had right (hits), the norm of its vector, its alignment with answer and history, and its
-    score.
+    score. Before anything is extracted, and for a sample that is not done, there is only the text, split.
     """
     shown = gs.inspect(store, sample, signal=signal, data=data or None)
     if as_json:
         print_json(shown)
         return
-    place = f"row {shown['row']}  signal {shown['signal']}  {shown['state']}"
+    where = "no signal yet" if shown["signal"] is None else f"signal {shown['signal']}"
+    place = f"row {shown['row']}  {where}  {shown['state']}"
     out.print(f"{harmless(shown['sample_id'])}  {place}", markup=False)
     if shown["why_set_aside"]:
         out.print(f"set aside: {harmless(shown['why_set_aside'])}", markup=False)
@@ -53,22 +54,22 @@ def inspect(store: str, sample: str, signal: str | None, data: tuple[str, ...], 
         out.print(f"(text not shown: {shown['missing_text']})", markup=False)
     if shown["prompt"]:
         out.print(Text(harmless(shown["prompt"]), style="dim"))
-    if shown["state"] == "done":
-        _print_segments(shown)
+    _print_segments(shown)
 
 
 def _print_segments(shown: dict[str, Any]) -> None:
     """Print a line of numbers for each segment and its text below, so that both have room on any terminal."""
-    if shown["value"] is None:  # one vector for the whole sample
-        out.print(f"{shown['num_tokens']} tokens, loss {shown['loss']:.3f}, gradient of length {shown['norm']:.4g}")
-    else:
+    has_scores = shown.get("value") is not None
+    if has_scores:
         out.print(f"value {shown['value']:.4f} with alpha 0.7, uniform history, target answer")
         out.print(" " * 9 + "".join(f"{name:>8}" for name in COLUMNS), style="bold")
+    elif shown["state"] == "done":  # one vector for the whole sample
+        out.print(f"{shown['num_tokens']} tokens, loss {shown['loss']:.3f}, gradient of length {shown['norm']:.4g}")
     for segment in shown["segments"]:
-        if shown["value"] is None:
-            out.print(segment["name"], style="bold")
-        else:
+        if has_scores:
             _print_numbers(segment)
+        else:
+            out.print(segment["name"], style="bold")
         out.print(Padding(Text(harmless((segment["text"] or "").strip()), style="dim"), (0, 0, 0, 2)))
 
 

@@ -167,6 +167,19 @@ def _type(fields: list[FieldInfo]) -> Any:
 # ---------------------------------------------------------------- reading what was given
 
 
+def as_table(context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str] | None:
+    """Return the pairs NAME=VALUE of an option as a table; None if there are none."""
+    table: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not (name and equals and value):
+            raise click.UsageError(f"{parameter.opts[0]} {pair!r}: {parameter.metavar} is wanted.", context)
+        if name in table:
+            raise click.UsageError(f"{parameter.opts[0]} is given twice for {name}.", context)
+        table[name] = value
+    return table or None
+
+
 def given_once(context: click.Context, parameter: click.Parameter, values: tuple[Any, ...]) -> Any:
     """Return the only value of an option declared as multiple; of one that is not, click silently takes the last."""
     if len(values) > 1:
@@ -226,6 +239,8 @@ def _as_written(option: click.Option, value: Any, where: str, ctx: click.Context
         if not isinstance(value, bool):
             raise click.BadParameter(f"{where} is {value!r}; true or false is wanted.", ctx, param)
         return value
+    if isinstance(value, dict) and option.callback is as_table:
+        value = [f"{name}={each}" if isinstance(each, str) else each for name, each in value.items()]
     values = value if option.multiple and isinstance(value, list) else [value]
     if wrong := [each for each in values if isinstance(each, bool) or not isinstance(each, str | int | float)]:
         raise click.BadParameter(f"{where} is {str(wrong[0])[:80]!r}; a text or a number is wanted.", ctx, param)

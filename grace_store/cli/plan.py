@@ -7,44 +7,93 @@ from typing import Any
 import click
 
 import grace_store as gs
+from grace_store.base.events import Event, Warned
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import log, print_result
-from grace_store.cli.options import COUNT, PLACE, command, config_option, option, pick
+from grace_store.cli.console import harmless, log, print_result
+from grace_store.cli.options import COUNT, PLACE, command, config_option, flag, option, pick
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.data.formats import FORMATS
+from grace_store.data.formats import FORMATS, UNRECOGNISED
 
-FORMAT_LIST = "\n".join(["\b\nFormats:", *(f"  {name}: {known.description}" for name, known in FORMATS.items())])
+_DESCRIBED = (*FORMATS.values(), *UNRECOGNISED.values())
+FORMAT_LIST = "\n".join(["\b\nFormats:", *(f"  {each.name}: {each.description}" for each in _DESCRIBED)])
+MARKERS = """
+\b
+Steps by a marker: --splitter 'marker:REGEX' opens a step at every line that begins
+with the regular expression. With 'marker:\\(\\d+\\)' the response
+    (1) 3 bags of 4 apples are 12.
+        That is a dozen.
+    (2) Two are eaten, so 10 are left.
+    Answer: 10
+has two steps, of two lines and one, and --answer 'marker:^Answer:' ends them where
+the answer begins."""
 
 
 @command(
+    "grace-store plan traces.jsonl --dry-run                       # look first: nothing is written",
     "grace-store plan traces.jsonl --store traces.zarr",
     "grace-store plan traces/ --store traces.zarr --splitter lines --answer 'marker:^Final answer:'",
-    about=FORMAT_LIST + "\n\n",
+    "grace-store plan aqua.json --store aqua.zarr --map prompt=question --map options=options \\\n"
+    "      --map response=rationale --map answer=correct --min-steps 2",
+    about=f"{FORMAT_LIST}\n{MARKERS}\n\n",
 )
 @click.argument("data", nargs=-1, required=True, type=click.Path())
-@option("--store", PLACE, "Path or bucket URL of the new store.", required=True)
+@option("--store", PLACE, "Path or bucket URL of the new store. [default: none, with --dry-run]")
+@flag("--dry-run", "Write nothing; show how records are read, what is set aside and what each --min-steps would keep.")
 @option("--images", PLACE, "Folder in which images are looked for, to report missing ones. [default: they are not]")
 @option("--workers", COUNT, "Processes that read records. [default: by the number of cores and the size of DATA]")
 @shared.data_spec
 @config_option
-def plan(data: tuple[str, ...], store: str, *, as_json: bool, **wishes: Any) -> None:
+def plan(data: tuple[str, ...], store: str | None, dry_run: bool, *, as_json: bool, **wishes: Any) -> None:
     """Read a dataset and freeze what is to be done in a new store.
 
     DATA are files or folders. This command is optional: extract plans by itself. Records that cannot be used are set
-    aside with a reason; `status` counts them.
+    aside with a reason; `status` counts them. While nothing is extracted, other settings or data plan the store anew;
+    what is not said stays as it was planned.
     """
-    with ProgressDisplay() as display:
-        request = gs.DataRequest(**pick(wishes, gs.DataRequest))
-        sizes = {"workers": wishes["workers"], "samples_per_unit": wishes["unit_samples"]}
-        planned = gs.plan(data, store, request, images=wishes["images"], **sizes, listener=display)
-    print_result(gs.status(planned).model_dump(mode="json"), _print, store, planned, as_json=as_json)
+    request = gs.DataRequest(**pick(wishes, gs.DataRequest))
+    reading = {"images": wishes["images"], "workers": wishes["workers"]}
+    if dry_run:
+        with ProgressDisplay() as display:
+            found = gs.preview(data, request, store=store, **reading, listener=display)
+        print_result(found.model_dump(mode="json"), _print_preview, found, as_json=as_json)
+        return
+    if store is None:
+        raise click.UsageError("Missing option '--store': where is the plan to be written? --dry-run writes none.")
+    with _Heard() as heard:
+        sizes = {"samples_per_unit": wishes["unit_samples"]}
+        planned = gs.plan(data, store, request, **reading, **sizes, anew=True, listener=heard)
+    print_result(gs.status(planned).model_dump(mode="json"), _print, store, planned, heard.warnings, as_json=as_json)
 
 
-def _print(store: str, planned: gs.Store) -> None:
+class _Heard(ProgressDisplay):
+    """Remembers warnings, which are repeated at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.warnings: list[str] = []
+
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        if isinstance(event, Warned):
+            self.warnings.append(event.text)
+
+
+def _print_preview(found: gs.Preview) -> None:
+    from grace_store.run.preview_lines import preview_lines
+
+    for line in preview_lines(found):
+        click.echo(harmless(line))
+
+
+def _print(store: str, planned: gs.Store, warnings: list[str]) -> None:
     frozen = planned.plan
     log.print(f"Read as {frozen.spec.format}.", markup=False)
     units = counted(frozen.num_units, "unit")
     click.echo(f"{store}: {frozen.num_samples} of {counted(frozen.num_records, 'record')} planned in {units}.")
     for reason, count in frozen.set_aside.items():
         click.echo(f"  {count} set aside: {reason}")
+    for text in warnings:
+        click.echo(harmless(text))
+    if not warnings and 2 * frozen.num_samples < frozen.num_records:
+        click.echo("Most records are set aside. `grace-store plan --dry-run` shows why, and what would keep them.")

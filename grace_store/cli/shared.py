@@ -25,6 +25,7 @@ from grace_store.cli.options import (
     TEXT,
     As,
     Decorator,
+    as_table,
     flag,
     given_once,
     option,
@@ -33,6 +34,7 @@ from grace_store.cli.options import (
     stacked,
 )
 from grace_store.data.formats import FORMATS
+from grace_store.data.mapping import ANY_PARTS, TRACE_PARTS
 from grace_store.likeness.points import DEFAULT_DESCRIPTOR, DESCRIPTORS, PROJECTED_SIZE
 from grace_store.read.parallel import Threads
 from grace_store.run.engines import ENGINES, LOCAL_ENGINES
@@ -66,12 +68,22 @@ data_spec = stacked(
     options_of(
         DataRequest,
         DataSpec,
+        but=("map",),
         differing={
             "format": As(
                 help=f"Format of the records: {', '.join(FORMATS)}; `grace-store plan --help` describes them.",
                 default="recognised from the records",
             )
         },
+    ),
+    option(
+        "--map",
+        "PART=FIELD",
+        f"Field that holds a part of a record, if none of the formats fits: {', '.join(TRACE_PARTS)}; with any format: "
+        f"{', '.join(ANY_PARTS)}. FIELD may be a path such as meta.question or choices.0.text. May be repeated; "
+        "a table [map] in a --config. [default: the format's own fields]",
+        many=True,
+        callback=as_table,
     ),
     option(
         "--unit-samples",

@@ -14,46 +14,57 @@ from grace_store.values.score_spec import ScoreSpec
 def inspect(
     store: Store | str, sample: str, *, signal: str | None = None, data: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Return a sample (its id, or #ROW) as sample_view does, scored by the defaults, and why it was set aside."""
+    """Return a sample (its id, or #ROW) as sample_view does, scored by the defaults, and why it was set aside.
+
+    Before there is any signal it is only planned: its text, split, without values.
+    """
     opened = store if isinstance(store, Store) else Store.open(store)
     check_planned(opened, sample)
+    if signal is None and not opened.signal_names:
+        return planned_view(opened, opened.find(sample), data) | {"why_set_aside": None}
     view = opened.signal(signal)
     shown = sample_view(view, opened.find(sample), ScoreSpec(), data)
     return shown | {"why_set_aside": why_set_aside(view, shown["sample"]) or None}
 
 
-def sample_view(view: SignalView, sample: int, spec: ScoreSpec, data: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return a sample's segments with all signals; the texts are None if the dataset is out of reach."""
-    rows = view.store.samples(sample, sample + 1)
+def planned_view(store: Store, sample: int, data: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return a sample as it was planned: where it lies, and its text by segments if the dataset is there."""
+    rows = store.samples(sample, sample + 1)
     result: dict[str, Any] = {
         "sample_id": rows.sample_id[0],
         "row": int(rows.row[0]),
         "sample": sample,
-        "unit": view.store.plan.unit_of(sample),
-        "signal": view.name,
-        "state": view.state(sample),
+        "unit": store.plan.unit_of(sample),
+        "signal": None,
+        "state": "planned",
         "num_steps": int(rows.num_steps[0]),
         "prompt": None,
         "missing_text": None,
     }
-    texts: list[str] | None = None
+    texts: list[str] = []
     try:
-        with open_dataset(view.store, data) as dataset:
-            found = UnitLoader(view.store, dataset).read(sample, sample + 1)[0]
+        with open_dataset(store, data) as dataset:
+            found = UnitLoader(store, dataset).read(sample, sample + 1)[0]
         texts = found.segments
         result["prompt"] = "\n".join(turn.text for turn in found.turns)
     except (DataError, OSError) as error:
         result["missing_text"] = str(error)
+    names = [*(f"step {i}" for i in range(1, len(texts))), "answer"]
+    return result | {"segments": [{"name": name, "text": text} for name, text in zip(names, texts, strict=False)]}
+
+
+def sample_view(view: SignalView, sample: int, spec: ScoreSpec, data: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return a sample's segments with all signals; the texts are None if the dataset is out of reach."""
+    result = planned_view(view.store, sample, data) | {"signal": view.name, "state": view.state(sample)}
     if result["state"] == "done" and not view.per_sample:
-        return result | _signals(view, sample, spec, texts)
-    result["segments"] = [{"name": _name(i, texts), "text": text} for i, text in enumerate(texts or [])]
+        return result | _signals(view, sample, spec, [segment["text"] for segment in result["segments"]])
     if result["state"] == "done":  # one vector for the sample: there are no steps to score
         numbers = {name: float(view.sample_value(f"sample_{name}", sample)) for name in ("loss", "norm")}
         result |= {"value": None, "num_tokens": int(view.sample_value("sample_num_tokens", sample)), **numbers}
     return result
 
 
-def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str] | None) -> dict[str, Any]:
+def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str]) -> dict[str, Any]:
     gram = view.gram(sample)
     num_tokens = view.segments("segment_num_tokens", sample)
     scores = score_grams([gram], [num_tokens], spec)
@@ -76,7 +87,3 @@ def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str] | 
             }
         )
     return {"value": float(scores.value[0]), "segments": segments, "gram": gram.tolist()}
-
-
-def _name(i: int, texts: list[str] | None) -> str:
-    return "answer" if texts and i == len(texts) - 1 else f"step {i + 1}"

@@ -9,8 +9,9 @@ from grace_store.base.errors import SettingError, UnknownFormat
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.answers import named_answer
-from grace_store.data.formats import FORMATS
+from grace_store.data.formats import FORMATS, UNRECOGNISED
 from grace_store.data.formats.trace import Format, Trace, shown_keys
+from grace_store.data.mapping import check_map, mapped_record, suggested_map
 from grace_store.data.record import Record
 from grace_store.data.sample import Sample, cover
 from grace_store.data.splitters import STEP_MARKER, named_splitter
@@ -27,7 +28,7 @@ _MANY_LINES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 def understand(record: Record, spec: DataSpec, file_name: str, row_in_file: int) -> Sample:
     """Return the sample that a record holds, or raise Unusable; without an id of its own it gets file_name:row."""
-    fields = record.parse()
+    fields = mapped_record(record.parse(), spec.map)
     format = chosen_format(spec)
     trace = format.read(fields)
     _check_text(trace)
@@ -65,6 +66,7 @@ def _check_id(value: str, key: str) -> None:
 def check_spec(spec: DataSpec) -> None:
     """Raise UnknownFormat or SettingError for settings that no record could be read with."""
     chosen_format(spec)
+    check_map(spec)
     if spec.splitter != "format":
         named_splitter(spec.splitter)
     if spec.answer not in ("format", "last"):
@@ -75,9 +77,10 @@ def check_spec(spec: DataSpec) -> None:
 
 def chosen_format(spec: DataSpec) -> Format:
     """Return the format that the settings name."""
-    if spec.format not in FORMATS:
-        raise UnknownFormat(f"--format {spec.format!r} is none of {', '.join(FORMATS)}.")
-    return FORMATS[spec.format]
+    for known in (FORMATS, UNRECOGNISED):
+        if spec.format in known:
+            return known[spec.format]
+    raise UnknownFormat(f"--format {spec.format!r} is none of {', '.join(FORMATS)}.")
 
 
 def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
@@ -96,8 +99,15 @@ def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
     raise UnknownFormat(
         f"the records' format is not clear: of {len(records)} looked at, recognised {seen}.\n"
         f"Keys of the first: {shown_keys(records[0])}.\nIt begins: {example}\n"
-        f"Give --format, or convert the records to one of:\n{known}"
+        f"{_map_hint(records[0])}Or give --format, or convert the records to one of:\n{known}"
     )
+
+
+def _map_hint(record: Mapping[str, Any]) -> str:
+    """Return how --map could name the parts of a record, by the names that its fields have."""
+    if (found := suggested_map(record)) is None:
+        return "Name the fields that hold prompt and response: --map prompt=FIELD --map response=FIELD.\n"
+    return f"Try {' '.join(f'--map {part}={field}' for part, field in found.items())}.\n"
 
 
 def _segment(trace: Trace, format: Format, spec: DataSpec) -> tuple[int, ...]:
@@ -138,9 +148,9 @@ def _all_starts(trace: Trace, format: Format, spec: DataSpec, stop: int | None =
 
 def _check_num_steps(num_steps: int, spec: DataSpec) -> None:
     if num_steps < spec.min_steps:
-        raise Unusable(Reason.TOO_FEW_STEPS, f"{num_steps} steps, at least {spec.min_steps} wanted")
+        raise Unusable(Reason.TOO_FEW_STEPS, f"{num_steps} steps, at least {spec.min_steps} wanted", num_steps)
     if num_steps > spec.max_steps:
-        raise Unusable(Reason.TOO_MANY_STEPS, f"{num_steps} steps, at most {spec.max_steps} wanted")
+        raise Unusable(Reason.TOO_MANY_STEPS, f"{num_steps} steps, at most {spec.max_steps} wanted", num_steps)
 
 
 def _check_text(trace: Trace) -> None:

@@ -54,7 +54,7 @@ def _made_from(section: Section, store: Store) -> None:
     for file in plan.files:
         name = PurePath(file.path).name
         rows.append((name, f"{file.num_records:,} records, {size(file.num_bytes)}, sha256 {short(file.sha256)}"))
-    rows += [(name.replace("_", " "), str(value)) for name, value in plan.spec.model_dump().items()]
+    rows += [(name.replace("_", " "), text) for name, text in plan.spec.in_words().items()]
     rows += [
         ("units", f"{plan.num_units:,} of {plan.samples_per_unit:,} samples"),
         ("plan", short(plan.digest())),

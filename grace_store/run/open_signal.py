@@ -95,8 +95,9 @@ def open_signal(
         check_kind(store, request.kind or "proxy", request.images_as or "processor", batches=said_batches)
         spec = door.resolve_spec(model, request, options, adapter=adapter)
         spec = spec if can_freeze_batches(store) else spec.without_batches()
-        with hold(store.backend, f"create-{name}", wait_seconds=SIGNAL_WAIT_SECONDS):
-            store = Store.open(store.backend)
+        # The plan's lock: while there is no signal yet, the plan may be made anew.
+        with hold(store.backend, "plan", wait_seconds=SIGNAL_WAIT_SECONDS):
+            store = _same_plan(store)
             if name not in store.signal_names:
                 places = {"model": model, "adapter": adapter, "images": images}
                 # Absolute, so that the run can go on from any folder.
@@ -109,6 +110,14 @@ def open_signal(
     adapter = adapter or view.signal.origin.get("adapter")
     check_same(view, model, request, options, door, adapter)
     return view, model, adapter
+
+
+def _same_plan(store: Store) -> Store:
+    """Return the store as it is now; raise if it was planned anew since it was opened."""
+    now = Store.open(store.backend)
+    if now.plan != store.plan:
+        raise ResumeMismatch(f"{store.location} was planned anew while this run started. Run the same command again.")
+    return now
 
 
 def refuse_lone_gradient_options(request: ExtractRequest) -> None:

@@ -2,11 +2,13 @@
 
 import itertools
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from grace_store import __version__
 from grace_store.base.errors import (
+    DatasetChanged,
     GraceStoreError,
     NotAStore,
     NothingUsable,
@@ -15,27 +17,31 @@ from grace_store.base.errors import (
     StoreError,
     UnknownFormat,
 )
-from grace_store.base.events import Listener, Scanned, Warned, ignore
+from grace_store.base.events import Listener, Note, Scanned, Warned, ignore
 from grace_store.base.files import refuse_file_above
-from grace_store.base.settings import DataRequest, DataSpec, wishes_in
-from grace_store.base.states import Reason, SetAside, Unusable
+from grace_store.base.metadata import Plan
+from grace_store.base.settings import DataRequest, DataSpec, setting_text, wishes_in
+from grace_store.base.states import Unusable
 from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import name_files
+from grace_store.data.mapping import MAPPED, check_part_names, names_trace
 from grace_store.data.record import Record
 from grace_store.data.understand import check_spec, detect_format
 from grace_store.read.records import check_files
-from grace_store.run.scan import RecordOutcome, Understanding, Understood, processes_for, understood
-from grace_store.run.seen_ids import SeenIds
+from grace_store.run.record_tally import RecordTally, advise, loss_in_words, remedy, tally_records
+from grace_store.run.scan import Understanding, processes_for
 from grace_store.store.backend import Backend, is_url, open_backend
+from grace_store.store.copies import find_plan_copy
 from grace_store.store.keys import SAMPLES_GROUP
 from grace_store.store.lock import Lease, hold
 from grace_store.store.opened import Store
-from grace_store.store.plan_writer import PlanWriter, check_claimable
+from grace_store.store.plan_writer import PlanWriter, check_claimable, is_begun, replace_plan, staged
 
 RECORDS_TO_DETECT_FORMAT = 64
 PLAN_WAIT_SECONDS = 24 * 3600.0
 """How long the other ranks of a job wait while one of them plans."""
+_READING = ("format", "map")
 
 
 def plan(
@@ -46,34 +52,138 @@ def plan(
     samples_per_unit: int | None = None,
     images: str | None = None,
     workers: int | None = 1,
+    anew: bool = False,
     listener: Listener = ignore,
 ) -> Store:
     """Plan a store, or check that the one that is there was planned from the same data and settings.
 
-    With a folder of images, say how many that records name are missing there. workers are processes that read records:
-    1 is this one, None means as many as pay off. Neither changes the plan.
+    With anew, a plan from other data or settings is replaced if the store has no signal yet; what is not said comes
+    from it. With a folder of images, say how many that records name are missing there. workers are processes that read
+    records: 1 is this one, None means as many as pay off. Neither changes the plan.
     """
-    request = request or DataRequest()
-    if images is not None and not Path(images).is_dir():
-        raise SettingError(f"--images {images} is not a folder. Give the one that the image paths start from.")
+    check_images(images)
     backend = open_backend(store)
     check_store_path(store)
     with Dataset.open(data) as dataset:
+        num_processes = processes_for(dataset.num_bytes) if workers is None else workers
+        job = _Planning(dataset, request or DataRequest(), samples_per_unit, images, num_processes, listener)
         if backend.read("zarr.json") is None:
             _check_unclaimed(backend)
             try:
                 with hold(backend, "plan", wait_seconds=PLAN_WAIT_SECONDS) as lease:
                     if backend.read("zarr.json") is None:
-                        num_processes = processes_for(dataset.num_bytes) if workers is None else workers
-                        _write_plan(dataset, lease, request, samples_per_unit, images, num_processes, listener)
-                        return Store.open(backend)
+                        return job.write(lease)
             except GraceStoreError:
                 backend.prune()
                 raise
         planned = Store.open(backend)
-        check_request(planned, request, samples_per_unit)
-        check_files(planned, dataset)
+        try:
+            return job.check(planned)
+        except (ResumeMismatch, DatasetChanged):
+            if not anew or is_begun(planned):
+                raise
+        with hold(backend, "plan", wait_seconds=PLAN_WAIT_SECONDS) as lease:
+            return job.write_anew(lease)
+
+
+def check_images(images: str | None) -> None:
+    """Raise SettingError unless the folder of images is one."""
+    if images is not None and not Path(images).is_dir():
+        raise SettingError(f"--images {images} is not a folder. Give the one that the image paths start from.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Planning:
+    """What is to be planned, and how."""
+
+    dataset: Dataset
+    request: DataRequest
+    samples_per_unit: int | None
+    images: str | None
+    num_processes: int
+    listener: Listener
+
+    def check(self, planned: Store) -> Store:
+        """Return a store that was planned from the same data and settings, or raise."""
+        check_request(planned, self.request, self.samples_per_unit)
+        check_files(planned, self.dataset)
         return planned
+
+    def write(self, lease: Lease) -> Store:
+        """Plan where there is no plan; a replacement that was cut short goes on from what it was to replace."""
+        previous = find_plan_copy(lease.backend)
+        self._write(PlanWriter(lease.backend), lease, previous)
+        return Store.open(lease.backend)
+
+    def write_anew(self, lease: Lease) -> Store:
+        """Replace a plan that has no signal, once the new one is complete."""
+        planned = Store.open(lease.backend)
+        try:
+            return self.check(planned)  # another run may have planned just that, before this one got the lock
+        except (ResumeMismatch, DatasetChanged):
+            if is_begun(planned):
+                raise
+        with staged(lease) as stage:
+            self._write(PlanWriter(stage), lease, planned.plan)
+            replace_plan(lease.backend, stage)
+        again = Store.open(lease.backend)
+        changes = "; ".join(_changes(planned.plan, again.plan))
+        self.listener(Note(f"Planned anew, as nothing was extracted yet: {changes}."))
+        return again
+
+    def _write(self, writer: PlanWriter, lease: Lease, previous: Plan | None) -> None:
+        records = scan(self.dataset, self.listener)
+        head = list(itertools.islice(records, RECORDS_TO_DETECT_FORMAT))
+        spec = resolve_data_spec(self.dataset, head, merged_request(previous, self.dataset, self.request))
+        understanding = Understanding(tuple(file.name for file in self.dataset.files), spec, self.images)
+        tally = tally_records(itertools.chain(head, records), understanding, self.num_processes, writer)
+        lease.confirm()  # of two plans, unlike of two units, one is wrong: neither finish nor discard another run's
+        if tally.num_planned == 0:
+            writer.discard()
+            raise NothingUsable(_nothing_usable(tally, understanding))
+        writer.finish(spec, self.dataset.summary(), self.samples_per_unit, f"grace-store {__version__}")
+        self._warn(tally, understanding)
+
+    def _warn(self, tally: RecordTally, understanding: Understanding) -> None:
+        if tally.num_images_missing:
+            missing = counted(tally.num_images_missing, "image")
+            self.listener(Warned(f"{missing} named by records could not be found in {self.images}."))
+        if tally.loses_most:
+            self.listener(Warned(loss_in_words(tally, understanding)))
+
+
+def scan(dataset: Dataset, listener: Listener) -> Iterator[Record]:
+    """Yield a dataset's records and tell how far it got."""
+
+    def progress(num_records: int, num_bytes: int) -> None:
+        listener(Scanned(num_records, num_bytes, dataset.num_bytes))
+
+    return dataset.scan(progress)
+
+
+def merged_request(previous: Plan | None, dataset: Dataset, request: DataRequest) -> DataRequest:
+    """Return a request with what it leaves unsaid taken from a plan of the same files, changed or not.
+
+    Format and mapping say together how a record is read: one that is said leaves nothing of the other.
+    """
+    if previous is None or [Path(file.path) for file in previous.files] != [file.path for file in dataset.files]:
+        return request
+    wishes = wishes_in(request)
+    frozen = {name: value for name, value in previous.spec.model_dump().items() if name in DataRequest.model_fields}
+    if not wishes.keys().isdisjoint(_READING):
+        frozen = {name: value for name, value in frozen.items() if name not in _READING}
+    return DataRequest(**(frozen | wishes))
+
+
+def _changes(before: Plan, after: Plan) -> Iterator[str]:
+    """Yield what differs between two plans."""
+    was, now = before.spec.in_words(), after.spec.in_words()
+    for name in {**was, **now}:
+        if was.get(name) != now.get(name):
+            yield f"{name.replace('_', '-')} {was.get(name, 'none')} became {now.get(name, 'none')}"
+    if [file.sha256 for file in before.files] != [file.sha256 for file in after.files]:
+        yield "the data is another"
+    yield f"{counted(after.num_samples, 'sample')} instead of {before.num_samples}"
 
 
 def open_planned(store: str, request: DataRequest, samples_per_unit: int | None = None) -> Store | None:
@@ -109,48 +219,24 @@ def check_store_path(store: str | Path) -> None:
 def check_request(store: Store, request: DataRequest, samples_per_unit: int | None = None) -> None:
     """Raise ResumeMismatch if a wish differs from what was frozen."""
     plan = store.plan
-    frozen = plan.spec.model_dump()
     wrong = [
-        f"{name.replace('_', '-')}: planned {frozen[name]!r}, now {wish!r}"
+        f"{name.replace('_', '-')}: planned {_quoted(frozen)}, now {_quoted(wish)}"
         for name, wish in wishes_in(request).items()
-        if frozen[name] != wish and not (name == "format" and wish == "auto")
+        if (frozen := getattr(plan.spec, name)) != wish and not (name == "format" and wish == "auto")
     ]
     if samples_per_unit not in (None, plan.samples_per_unit):
         wrong.append(f"unit-samples: planned {plan.samples_per_unit}, now {samples_per_unit}")
     if wrong:
+        again = "" if is_begun(store) else " Nothing is extracted yet, so `grace-store plan` with them plans it anew."
         raise ResumeMismatch(
             f"{store.location} was planned with other settings:\n  "
             + "\n  ".join(wrong)
-            + "\nLeave those options out to use the plan, or choose a new --store."
+            + f"\nLeave those options out to use the plan, or choose a new --store.{again}"
         )
 
 
-def _write_plan(
-    dataset: Dataset,
-    lease: Lease,
-    request: DataRequest,
-    samples_per_unit: int | None,
-    images: str | None,
-    num_processes: int,
-    listener: Listener,
-) -> None:
-    def progress(num_records: int, num_bytes: int) -> None:
-        listener(Scanned(num_records, num_bytes, dataset.num_bytes))
-
-    records = dataset.scan(progress)
-    head = list(itertools.islice(records, RECORDS_TO_DETECT_FORMAT))
-    spec = resolve_data_spec(dataset, head, request)
-    writer = PlanWriter(lease.backend)
-    scanner = _Scanner(writer, Understanding(tuple(file.name for file in dataset.files), spec, images))
-    scanner.take_all(itertools.chain(head, records), num_processes)
-    lease.confirm()  # of two plans, unlike of two units, one is wrong: neither finish nor discard another run's
-    if writer.num_samples == 0:
-        writer.discard()
-        raise NothingUsable(scanner.nothing_usable())
-    writer.finish(spec, dataset.summary(), samples_per_unit, f"grace-store {__version__}")
-    if scanner.num_images_missing:
-        missing = counted(scanner.num_images_missing, "image")
-        listener(Warned(f"{missing} named by records could not be found in {images}."))
+def _quoted(setting: object) -> str:
+    return (setting_text(setting) or "none") if isinstance(setting, dict) else repr(setting)
 
 
 def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
@@ -161,7 +247,7 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
         writer = PlanWriter(again)
         # By the planned paths: data that was moved keeps its ids.
         names = tuple(name_files([Path(file.path) for file in plan.files]))
-        _Scanner(writer, Understanding(names, plan.spec)).take_all(dataset.scan())
+        tally_records(dataset.scan(), Understanding(names, plan.spec), 1, writer)
         planned = writer.finish(plan.spec, plan.files, plan.samples_per_unit, plan.created_by)
         if planned.model_copy(update={"format_version": plan.format_version}) != plan:
             raise StoreError(
@@ -179,8 +265,10 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
 def resolve_data_spec(dataset: Dataset, head: Sequence[Record], request: DataRequest) -> DataSpec:
     """Return the settings that a plan freezes; a format that is not named is found from the first records."""
     wishes = wishes_in(request)
+    mapping = wishes.get("map", {})
+    check_part_names(mapping)  # before the format is looked for, which the part that was meant might decide
     if wishes.get("format", "auto") == "auto":
-        wishes["format"] = found_format(dataset, head)
+        wishes["format"] = MAPPED if names_trace(mapping) else found_format(dataset, head)
     check_spec(spec := DataSpec(**wishes))
     return spec
 
@@ -207,44 +295,18 @@ def found_format(dataset: Dataset, head: Sequence[Record]) -> str:
         raise UnknownFormat(f"{names}: {error}") from None
 
 
-class _Scanner:
-    """Writes down what becomes of records and remembers what a person would want to see if all fail."""
-
-    def __init__(self, writer: PlanWriter, understanding: Understanding) -> None:
-        self.num_images_missing = 0
-        self._writer = writer
-        self._understanding = understanding
-        self._seen = SeenIds()
-        self._example: tuple[Record, SetAside] | None = None
-
-    def take_all(self, records: Iterable[Record], num_processes: int = 1) -> None:
-        for block, outcomes in understood(records, self._understanding, num_processes):
-            self._take(block, outcomes)
-
-    def _take(self, records: Sequence[Record], outcomes: Sequence[RecordOutcome]) -> None:
-        ids = [outcome.sample.sample_id for outcome in outcomes if isinstance(outcome, Understood)]
-        were_seen = iter(self._seen.add(ids).tolist())
-        for record, outcome in zip(records, outcomes, strict=True):
-            if isinstance(outcome, Understood) and next(were_seen):
-                outcome = SetAside(Reason.DUPLICATE_ID, f"id {outcome.sample.sample_id!r} was used before")
-            if isinstance(outcome, SetAside):
-                self._example = self._example or (record, outcome)
-                self._writer.add_set_aside(record.row, outcome.reason, outcome.detail)
-            else:
-                self.num_images_missing += outcome.num_images_missing
-                self._writer.add(outcome.sample)
-
-    def nothing_usable(self) -> str:
-        counts = ", ".join(f"{reason} {count}" for reason, count in sorted(self._writer.set_aside.items()))
-        if self._example is None:
-            return f"There are no records in {', '.join(self._understanding.names)}."
-        record, why = self._example
-        spec = self._understanding.spec
-        example = record.raw[:400].decode(errors="replace")
-        return (
-            f"No record of {', '.join(self._understanding.names)} can be used ({counts}).\n"
-            f"Read as format {spec.format!r}, steps by {spec.splitter!r}, answer by {spec.answer!r}, "
-            f"at least {spec.min_steps} steps.\n"
-            f"First record, set aside because of {why}:\n  {example!r}\n"
-            "Name another --format, --splitter or --answer, or lower --min-steps."
-        )
+def _nothing_usable(tally: RecordTally, understanding: Understanding) -> str:
+    names = ", ".join(understanding.names)
+    if not tally.examples:
+        return f"There are no records in {names}."
+    counts = ", ".join(f"{reason} {count}" for reason, count in sorted(tally.set_aside.items()))
+    record, why = min(tally.examples.values(), key=lambda example: example[0].row)
+    spec = understanding.spec
+    example = record.raw[:400].decode(errors="replace")
+    return (
+        f"No record of {names} can be used ({counts}).\n"
+        f"Read as format {spec.format!r}, steps by {spec.splitter!r}, answer by {spec.answer!r}, "
+        f"at least {spec.min_steps} steps.\n"
+        f"First record, set aside because of {why}:\n  {example!r}\n"
+        f"{remedy(tally, advise(tally, understanding))} `grace-store plan --dry-run` shows how records are read."
+    )

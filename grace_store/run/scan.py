@@ -17,6 +17,7 @@ from grace_store.base.settings import DataSpec, default_threads
 from grace_store.base.states import SetAside, Unusable
 from grace_store.data.images import is_missing
 from grace_store.data.record import Record
+from grace_store.data.sample import Sample
 from grace_store.data.understand import understand
 from grace_store.store.plan_writer import PlannedSample
 
@@ -52,9 +53,16 @@ class Understanding:
 
     def _outcome(self, record: Record) -> RecordOutcome:
         try:
-            sample = understand(record, self.spec, self.names[record.file], record.row_in_file)
+            return self.planned(record, self.sample(record))
         except Unusable as why:
             return why.why
+
+    def sample(self, record: Record) -> Sample:
+        """Return the sample that a record is, or raise Unusable."""
+        return understand(record, self.spec, self.names[record.file], record.row_in_file)
+
+    def planned(self, record: Record, sample: Sample) -> Understood:
+        """Return what a plan holds of a sample."""
         images = [] if self.images is None else sample.images
         num_missing = sum(is_missing(ref, Path(self.images or "")) for ref in images)
         place = record.row, record.file, record.offset, record.length

@@ -76,6 +76,8 @@ def _replay(recipe: Recipe, store: Store, *, planned_here: bool) -> str:
     if planned_here:
         values["data"] = [str(Path(file.path).resolve()) for file in store.plan.files]
         values |= store.plan.spec.model_dump(mode="json") | {"unit_samples": store.plan.samples_per_unit}
+        if mapped := values.pop("map", None):
+            values["map"] = [f"{part}={field}" for part, field in mapped.items()]
     else:
         values["store"] = recipe.origin["store"]
     values |= recipe.spec.model_dump(mode="json", exclude={"model"}, exclude_none=True)

@@ -48,6 +48,14 @@ def has_plan_copy(backend: Backend) -> bool:
     return backend.size(PLAN_COPY) is not None
 
 
+def find_plan_copy(backend: Backend) -> Plan | None:
+    """Return the plan that the copy holds, None if there is none that can be read."""
+    try:
+        return group_document(backend.read(PLAN_COPY), Plan, PLAN_COPY)
+    except Corrupt:
+        return None
+
+
 def restore_documents(backend: Backend) -> list[Restored]:
     """Write again what one of the two copies of a document can bring back; nobody else may be writing."""
     plan, restored = _restored(backend, None, "zarr.json", PLAN_COPY, Plan)

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import gcd
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from grace_store.base.errors import NotAStore, StorageError, StoreBusy
@@ -55,6 +55,11 @@ class Lease:
     backend: Backend
     key: str
     content: bytes
+
+    @property
+    def scratch(self) -> str:
+        """A prefix for what only this run needs: gone when the lock is given back, or was a dead run's."""
+        return f"{TMP}/{PurePosixPath(self.key).stem}"
 
     def confirm(self) -> None:
         """Raise StoreBusy if another run has taken over, NotAStore if the store is gone."""

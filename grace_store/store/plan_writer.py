@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,11 +18,13 @@ from grace_store.base.metadata import DataFile, Plan
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import STATE_CODES, Reason
 from grace_store.store import keys, layout
-from grace_store.store.backend import Backend
+from grace_store.store.backend import Backend, open_backend
 from grace_store.store.copies import write_copy
 from grace_store.store.encode import ArrayEncoder
 from grace_store.store.keys import COMMITS, LEDGER_GROUP, SAMPLES_GROUP, SIGNALS_GROUP
 from grace_store.store.layout import sample_arrays
+from grace_store.store.lock import Lease
+from grace_store.store.opened import Store
 from grace_store.store.sealed import group_bytes
 from grace_store.store.storages import num_packed
 
@@ -176,6 +179,52 @@ class PlanWriter:
             update_digest(self._hashes[name], values)
         chunks = self._encoder.encode({name: (start, values) for name, values in columns.items()})
         self._backend.write_all({f"{SAMPLES_GROUP}/{key}": value for key, value in chunks.items()})
+
+
+# ---------------------------------------------------------------- a plan in another's place
+
+
+def is_begun(store: Store) -> bool:
+    """Return whether a store has a signal, whole or damaged, so that its plan must stay."""
+    return bool(store.signal_names or store.backend.names(COMMITS))
+
+
+@contextmanager
+def staged(lease: Lease) -> Iterator[Backend]:
+    """Yield an empty place inside a store in which a plan can be written before it takes the other's place."""
+    place = f"{lease.scratch}/plan.zarr"
+    lease.backend.delete_tree(place)  # of a run that was killed
+    try:
+        yield open_backend(f"{lease.backend.location.rstrip('/')}/{place}")
+    finally:
+        lease.backend.delete_tree(place)
+
+
+def replace_plan(backend: Backend, stage: Backend) -> None:
+    """Put a complete plan in the place of one that has no signal.
+
+    Killed midway, either the old plan is there or none: the store then counts as not planned, and its next planning
+    starts over. The old one's copy goes last, so that it can still say what the new one was to take from it.
+    """
+    unfinished = [f"{SIGNALS_GROUP}/{name}" for name in backend.names(SIGNALS_GROUP) if name != "zarr.json"]
+    for remains in (*unfinished, keys.SIGNAL_COPIES):
+        backend.delete_tree(remains)
+    backend.flush()
+    backend.delete("zarr.json")
+    backend.flush()
+    backend.delete_tree(SAMPLES_GROUP)
+    for key in stage.walk():
+        if key not in ("zarr.json", keys.PLAN_COPY) and not key.startswith(keys.TMP):
+            _copy(stage, backend, key)
+    backend.flush()
+    for key in (keys.PLAN_COPY, "zarr.json"):
+        _copy(stage, backend, key)
+        backend.flush()
+
+
+def _copy(source: Backend, target: Backend, key: str) -> None:
+    if (value := source.read(key)) is not None:
+        target.write(key, value)
 
 
 def plan_documents(plan: Plan) -> dict[str, bytes]:

@@ -7,3 +7,6 @@ FORMATS: Registry[Format] = Registry(
     __name__, "FORMAT", ("mmathcot", "messages", "alpaca", "sharegpt", "openr1", "gsm8k", "prm800k", "explicit")
 )
 """In the order that help shows them."""
+
+UNRECOGNISED: Registry[Format] = Registry(__name__, "FORMAT", ("mapped",))
+"""Those that are never found by looking at records."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grace_store.base.states import Reason, Unusable
-from grace_store.data.formats.trace import Fields, Trace, wrong_field
+from grace_store.data.formats.trace import Fields, Trace, text_field, wrong_field
 from grace_store.data.images import EMPTY_PLACE, Draft, Part, image_ref, place_images, record_images
 from grace_store.data.sample import Role
 
@@ -36,6 +36,15 @@ def read_turns(record: Fields, key: str, role_key: str, text_key: str) -> list[D
     if isinstance(system, str) and system and drafts[0][0] != "system":
         drafts.insert(0, ("system", [system]))
     return drafts
+
+
+def read_prompt(record: Fields) -> list[Draft]:
+    """Return the turns of a "prompt" that is a text or a list of {role, content} turns."""
+    if isinstance(record.get("prompt"), list):
+        return read_turns(record, "prompt", "role", "content")
+    system = record.get("system")
+    drafts: list[Draft] = [("system", [system])] if isinstance(system, str) and system else []
+    return [*drafts, ("user", [text_field(record, "prompt", Reason.NO_PROMPT)])]
 
 
 def _content_parts(content: Any, where: str) -> list[Part]:

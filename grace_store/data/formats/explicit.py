@@ -1,23 +1,15 @@
 """The explicit format: a prompt, a list of steps and an answer."""
 
 from grace_store.base.states import Reason, Unusable
-from grace_store.data.formats.conversation import read_turns
-from grace_store.data.formats.trace import Fields, Format, Trace, has_text, listed_trace, text_field, wrong_field
-from grace_store.data.images import Draft, place_images, record_images
+from grace_store.data.formats.conversation import read_prompt
+from grace_store.data.formats.trace import Fields, Format, Trace, has_text, listed_trace, text_field, text_list
+from grace_store.data.images import place_images, record_images
 
 
 def _read(record: Fields) -> Trace:
     """The prompt is a text, or a list of {role, content} turns."""
-    drafts: list[Draft] = []
-    if isinstance(record.get("prompt"), list):
-        drafts += read_turns(record, "prompt", "role", "content")
-    else:
-        if isinstance(system := record.get("system"), str) and system:
-            drafts.append(("system", [system]))
-        drafts.append(("user", [text_field(record, "prompt", Reason.NO_PROMPT)]))
-    steps = record.get("steps")
-    if not isinstance(steps, list) or not all(isinstance(step, str) for step in steps):
-        raise wrong_field(record, "steps", "a list of strings")
+    drafts = read_prompt(record)
+    steps = text_list(record, "steps")
     answer = record.get("answer")
     if isinstance(answer, int | float) and not isinstance(answer, bool):
         record = {**record, "answer": str(answer)}

@@ -44,14 +44,16 @@ class Format:
     """What find_answer looks for, in words."""
 
 
-def listed_trace(turns: tuple[Turn, ...], steps: Sequence[str], answer: str) -> Trace:
-    """Return the trace whose response is the steps and the answer joined by newlines."""
+def listed_trace(turns: tuple[Turn, ...], steps: Sequence[str], answer: str | None) -> Trace:
+    """Return the trace whose response is the steps and the answer, if it stands apart, joined by newlines."""
     starts, at = [], 0
     for number, step in enumerate(steps, start=1):
         if not step.strip():
             raise Unusable(Reason.EMPTY_SEGMENT, f"step {number} is empty")
         starts.append(at)
         at += len(step) + 1
+    if answer is None:
+        return Trace(turns, "\n".join(steps), tuple(starts))
     return Trace(turns, "\n".join([*steps, answer]), tuple(starts), at)
 
 
@@ -63,6 +65,14 @@ def text_field(record: Fields, key: str, reason: Reason) -> str:
     if not value or value.isspace():
         raise Unusable(reason, f"{key!r} is empty")
     return value
+
+
+def text_list(record: Fields, key: str) -> list[str]:
+    """Return a list of texts that the format needs."""
+    texts = record.get(key)
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise wrong_field(record, key, "a list of strings")
+    return texts
 
 
 def wrong_field(record: Fields, key: str, wanted: str) -> Unusable:

@@ -27,14 +27,20 @@ CHECKS: dict[str, Callable[[DoctorJob, Seen], Finding | None]] = {
     "memory": machine_checks.examine_memory,
 }
 """In the order in which they run: some need what others found."""
+BEFORE_THE_MODEL = ("data", "images", "place")
 
 
 def doctor(job: DoctorJob, listener: Listener = ignore) -> Examination:
-    """Run every check that can be run; one that fails ends those that need what it would have found."""
+    """Run every check that can be run; one that fails ends those that need what it would have found.
+
+    Without a usable record no model is loaded: it could be tried on nothing.
+    """
     seen = Seen()
     findings: list[Finding] = []
     with Watch(job.options.patience, listener) as watch:
         for name, check in CHECKS.items():
+            if name not in BEFORE_THE_MODEL and not seen.samples:
+                break
             listener(Note(f"Checking {name}."))
             try:
                 with watch.over(f"the check of {name}"):

@@ -14,9 +14,10 @@ from grace_store.data.folders import default_image_folder
 from grace_store.data.image_files import ImageFolder
 from grace_store.data.record import Record
 from grace_store.data.tables import open_table
-from grace_store.data.understand import understand
 from grace_store.run.doctor.findings import DoctorJob, Finding, Seen
 from grace_store.run.plan import RECORDS_TO_DETECT_FORMAT, open_planned, resolve_data_spec
+from grace_store.run.record_tally import RecordTally, advise, remedy
+from grace_store.run.scan import Understanding
 
 NUM_RECORDS = 1024
 """Records looked at. Reading tells how many bytes it read at every multiple of this."""
@@ -37,34 +38,37 @@ def examine_data(job: DoctorJob, seen: Seen) -> Finding:
         records = list(islice(scan, NUM_RECORDS))
         more = next(scan, None) is not None
         spec = _data_spec(job, dataset, records)
-        reasons: Counter[Reason] = Counter()
+        understanding = Understanding(tuple(file.name for file in dataset.files), spec)
+        tally = RecordTally()
         for record in records:
             try:
-                seen.samples.append(understand(record, spec, dataset.files[record.file].name, record.row_in_file))
+                sample = understanding.sample(record)
             except Unusable as why:
-                reasons[why.reason] += 1
+                tally.take(record, why.why)
+                continue
+            seen.samples.append(sample)
+            tally.take(record, understanding.planned(record, sample))
         num_records = _num_records(dataset, read_bytes) if more else len(records)
     share = len(seen.samples) / len(records) if records else 0.0
     seen.num_expected = round(num_records * share)
     about = "about " if more else ""
-    others = "".join(f", {count} {reason}" for reason, count in reasons.most_common())
+    others = "".join(f", {count} {reason}" for reason, count in tally.set_aside.most_common())
     text = (
         f"{len(seen.samples)} of the first {counted(len(records), 'record')} can be used as {spec.format}{others}; "
         f"{about}{counted(num_records, 'record')} in all, {about}{counted(seen.num_expected, 'sample')}"
     )
     figures = {"num_records": num_records, "num_looked_at": len(records), "num_usable": len(seen.samples)}
-    if not seen.samples:
-        remedy = "Name another --format, --splitter or --answer, or lower --min-steps."
-        return Finding("data", "fail", text, remedy, figures)
     if share >= 0.5:
         return Finding("data", "ok", text, "", figures)
-    remedy = "Look at the reasons: --format, --splitter, --answer and --min-steps decide."
-    return Finding("data", "warn", text, remedy, figures, _why_unusable(reasons, records, spec))
+    what_to_do = remedy(tally, advise(tally, understanding))
+    if not seen.samples:
+        return Finding("data", "fail", text, f"{what_to_do} No model was loaded.", figures)
+    return Finding("data", "warn", text, what_to_do, figures, _why_unusable(tally.set_aside, records, spec))
 
 
-def _why_unusable(reasons: Counter[Reason], records: Sequence[Record], spec: DataSpec) -> str:
+def _why_unusable(reasons: Counter[str], records: Sequence[Record], spec: DataSpec) -> str:
     """Return how many records cannot be used, and why, with the option that decides where there is one."""
-    options = {
+    options: dict[str, str] = {
         Reason.TOO_FEW_STEPS: f" (--min-steps {spec.min_steps})",
         Reason.TOO_MANY_STEPS: f" (--max-steps {spec.max_steps})",
     }

@@ -1,0 +1,214 @@
+"""What becomes of records, counted for people, and the setting that would keep more of them. Writes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from grace_store.base.settings import DataSpec
+from grace_store.base.states import Reason, SetAside
+from grace_store.base.text import counted, percent
+from grace_store.data.record import Record
+from grace_store.run.scan import RecordOutcome, Understanding, Understood, understood
+from grace_store.run.seen_ids import SeenIds
+from grace_store.store.plan_writer import PlanWriter
+
+NUM_SHOWN = 3
+"""Traces kept to be shown."""
+NUM_TRIED = 512
+BYTES_TRIED = 2**23
+"""The first records, kept to try other settings on."""
+SHARE_WORTH_KEEPING = 0.9
+"""A lower --min-steps is proposed that keeps this share of all traces."""
+
+OTHER_WAYS: dict[str, tuple[dict[str, str], ...]] = {
+    Reason.NO_ANSWER: ({"answer": "boxed"}, {"answer": "last"}, {"answer": "last", "splitter": "lines"}),
+    Reason.NO_STEPS: ({"splitter": "paragraphs"}, {"splitter": "lines"}, {"splitter": "lines", "answer": "last"}),
+    Reason.TOO_FEW_STEPS: ({"splitter": "lines"},),
+}
+"""Settings that are tried when most records are set aside for a reason."""
+
+
+@dataclass(slots=True)
+class RecordTally:
+    """Counts, and of each kind what a person would want to see."""
+
+    num_records: int = 0
+    num_planned: int = 0
+    num_images_missing: int = 0
+    set_aside: Counter[str] = field(default_factory=Counter)
+    num_steps: Counter[int] = field(default_factory=Counter)
+    """How many traces have each number of steps, those with too few or too many included."""
+    examples: dict[str, tuple[Record, SetAside]] = field(default_factory=dict)
+    """The first record that was set aside for each reason."""
+    shown: list[Record] = field(default_factory=list)
+    """The first few that are planned."""
+    spare: list[Record] = field(default_factory=list)
+    """The first few whose number of steps alone is wrong."""
+    tried: list[Record] = field(default_factory=list)
+    num_bytes_tried: int = 0
+
+    def take(self, record: Record, outcome: RecordOutcome) -> None:
+        """Count one record."""
+        self.num_records += 1
+        if len(self.tried) < NUM_TRIED and self.num_bytes_tried < BYTES_TRIED:
+            self.tried.append(record)
+            self.num_bytes_tried += len(record.raw)
+        if isinstance(outcome, SetAside):
+            self._take_set_aside(record, outcome)
+            return
+        self.num_planned += 1
+        self.num_images_missing += outcome.num_images_missing
+        self.num_steps[outcome.sample.num_steps] += 1
+        if len(self.shown) < NUM_SHOWN:
+            self.shown.append(record)
+
+    def _take_set_aside(self, record: Record, why: SetAside) -> None:
+        self.set_aside[why.reason.value] += 1
+        self.examples.setdefault(why.reason.value, (record, why))
+        if why.num_steps is not None:
+            self.num_steps[why.num_steps] += 1
+            if len(self.spare) < NUM_SHOWN:
+                self.spare.append(record)
+
+    @property
+    def num_set_aside(self) -> int:
+        return self.set_aside.total()
+
+    @property
+    def loses_most(self) -> bool:
+        """Whether more than half of the records are set aside."""
+        return 2 * self.num_set_aside > self.num_records
+
+    @property
+    def reasons(self) -> str:
+        """The reasons with their counts, the commonest first."""
+        return ", ".join(f"{count} {reason}" for reason, count in self.set_aside.most_common())
+
+    def num_kept(self, min_steps: int, max_steps: int) -> int:
+        """Return how many traces have a number of steps within bounds."""
+        return sum(count for steps, count in self.num_steps.items() if min_steps <= steps <= max_steps)
+
+
+def tally_records(
+    records: Iterable[Record], understanding: Understanding, num_processes: int, writer: PlanWriter | None
+) -> RecordTally:
+    """Decide what becomes of every record, write it down if there is a writer, and count."""
+    tally, seen = RecordTally(), SeenIds()
+    for block, outcomes in understood(records, understanding, num_processes):
+        for record, outcome in zip(block, _without_repeats(outcomes, seen), strict=True):
+            tally.take(record, outcome)
+            if writer is None:
+                continue
+            if isinstance(outcome, SetAside):
+                writer.add_set_aside(record.row, outcome.reason, outcome.detail)
+            else:
+                writer.add(outcome.sample)
+    return tally
+
+
+def _without_repeats(outcomes: Sequence[RecordOutcome], seen: SeenIds) -> Iterable[RecordOutcome]:
+    """Yield what becomes of records if only the first with an id is a sample."""
+    ids = [outcome.sample.sample_id for outcome in outcomes if isinstance(outcome, Understood)]
+    were_seen = iter(seen.add(ids).tolist())
+    for outcome in outcomes:
+        if isinstance(outcome, Understood) and next(were_seen):
+            outcome = SetAside(Reason.DUPLICATE_ID, f"id {outcome.sample.sample_id!r} was used before")
+        yield outcome
+
+
+# ---------------------------------------------------------------- what would keep more
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Settings that would keep more records than those given."""
+
+    settings: Mapping[str, Any]
+    share: float
+    """Of the records that are kept with them."""
+    num_tried: int | None = None
+    """Records that this was tried on; None if it is known of all."""
+
+    def __str__(self) -> str:
+        options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in self.settings.items())
+        tried = "" if self.num_tried is None else f" of the first {counted(self.num_tried, 'record')}"
+        return f"`{options}` would keep {percent(self.share)}{tried}"
+
+
+def advise(tally: RecordTally, understanding: Understanding) -> Advice | None:
+    """Return the settings that would keep most records, as few of them as do; None if none was found."""
+    if not tally.num_records or not tally.set_aside:
+        return None
+    by_steps = _within_other_bounds(tally, understanding.spec)
+    if by_steps is not None and by_steps.share > 0.5:
+        return by_steps
+    reason = tally.set_aside.most_common(1)[0][0]
+    found = [by_steps, *(_tried(tally.tried, understanding, way) for way in OTHER_WAYS.get(reason, ()))]
+    kept_now = tally.num_planned / tally.num_records
+    better = [each for each in found if each is not None and each.share > kept_now]
+    return max(
+        better, key=lambda each: (each.share, "min_steps" not in each.settings, -len(each.settings)), default=None
+    )
+
+
+def loss_in_words(tally: RecordTally, understanding: Understanding) -> str:
+    """Return the sentences that say that most records are set aside, why, and what would keep them."""
+    lost = f"{tally.num_set_aside} of {counted(tally.num_records, 'record')}"
+    advice = advise(tally, understanding)
+    again = "" if advice is None else " Plan again with that before anything is extracted."
+    return f"Most records are set aside: {lost} ({tally.reasons}). {remedy(tally, advice)}{again}"
+
+
+def remedy(tally: RecordTally, advice: Advice | None) -> str:
+    """Return the sentence that says which settings decide: those that would keep more, if any were found."""
+    if advice is not None:
+        return f"{advice}."
+    reason = tally.set_aside.most_common(1)[0][0] if tally.set_aside else ""
+    if reason == Reason.UNKNOWN_RECORD:
+        return "Name the fields that hold prompt and response with --map, or another --format."
+    if reason == Reason.DUPLICATE_ID:
+        return "Name a field whose values differ with --map id=FIELD."
+    return "Name another --format, --splitter or --answer, or lower --min-steps."
+
+
+def _within_other_bounds(tally: RecordTally, spec: DataSpec) -> Advice | None:
+    settings = _bounds(tally.num_steps, spec)
+    if not settings:
+        return None
+    bounds = {"min_steps": spec.min_steps, "max_steps": spec.max_steps} | settings
+    return Advice(settings, tally.num_kept(**bounds) / tally.num_records)
+
+
+def _bounds(num_steps: Counter[int], spec: DataSpec) -> dict[str, int]:
+    """Return the bounds to change so that traces with these numbers of steps are kept; {} if most are kept as it is."""
+    total = num_steps.total()
+    too_few = sum(count for steps, count in num_steps.items() if steps < spec.min_steps)
+    too_many = sum(count for steps, count in num_steps.items() if steps > spec.max_steps)
+    if 2 * (too_few + too_many) <= total:
+        return {}
+    if too_many > too_few:
+        return {"max_steps": max(num_steps)}
+    kept = total
+    for steps in range(1, spec.min_steps):
+        kept -= num_steps[steps]
+        # A single step has no history, so two are proposed even if they keep somewhat less.
+        if kept < (0.5 if steps == 1 else SHARE_WORTH_KEEPING) * total:
+            return {"min_steps": steps}
+    return {}
+
+
+def _tried(records: Sequence[Record], understanding: Understanding, way: Mapping[str, str]) -> Advice | None:
+    """Return what another way of splitting would keep, with other bounds if need be."""
+    if "answer" in way and "answer" in understanding.spec.map:
+        return None
+    spec = understanding.spec.model_copy(update=way)
+    tally = RecordTally()
+    again = replace(understanding, spec=spec, images=None)
+    for record, outcome in zip(records, again(records), strict=True):
+        tally.take(record, outcome)
+    bounds = _bounds(tally.num_steps, spec)
+    kept = tally.num_kept(**({"min_steps": spec.min_steps, "max_steps": spec.max_steps} | bounds))
+    return Advice({**way, **bounds}, kept / len(records), len(records))
