@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,12 @@ class ScoreTable:
 
     def with_steps(self) -> ScoreTable:
         """Return the table with its step scores, if it has any, reading them if they were left out."""
-        return self if self.path is None or "step_score" in self.table.column_names else read_scores(self.path)
+        if self.path is None or "step_score" in self.table.column_names:
+            return self
+        whole = read_scores(self.path)
+        if len(whole) == len(self):
+            return whole
+        return replace(whole, table=whole.table.filter(pa.array(np.isin(whole.row, self.row))))
 
     def ranked(self, value: FloatArray | None = None) -> IntArray:
         """Return the rows that have a value, the best first; with capabilities in turns, the best of each first."""
