@@ -150,9 +150,11 @@ class ScoreTable:
         if self.path is None or "step_score" in self.table.column_names:
             return self
         whole = read_scores(self.path)
-        if len(whole) == len(self):
-            return whole
-        return replace(whole, table=whole.table.filter(pa.array(np.isin(whole.row, self.row))))
+        return whole if len(whole) == len(self) else whole.among(self.row)
+
+    def among(self, rows: IntArray) -> ScoreTable:
+        """Return the samples that are among some rows of the dataset."""
+        return replace(self, table=self.table.filter(pa.array(np.isin(self.row, rows))))
 
     def ranked(self, value: FloatArray | None = None) -> IntArray:
         """Return the rows that have a value, the best first; with capabilities in turns, the best of each first."""

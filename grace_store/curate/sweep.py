@@ -219,7 +219,7 @@ def _compare(tables: SweepTables, settings: Sequence[Setting], note: SweepNote, 
         value = tables.values(index)
         num_with_value = int(np.isfinite(value).sum())
         chosen = [np.packbits(top_mask(value, budget(ratio, num_with_value))) for ratio in ratios]
-        return _describe(settings[index], value, covariates, note.store), chosen, value[::stride].copy()
+        return _describe(settings[index], value, covariates, note), chosen, value[::stride].copy()
 
     looked = list(map_ordered(look, range(len(settings)), threads))
     sample = np.stack([some for _, _, some in looked])
@@ -261,7 +261,7 @@ class _Covariate:
         return float(np.clip(self.centred @ value / (self.norm * deviation * math.sqrt(len(value))), -1.0, 1.0))
 
 
-def _describe(setting: Setting, values: FloatArray, lengths: Sequence[_Covariate], store: str) -> dict[str, Any]:
+def _describe(setting: Setting, values: FloatArray, lengths: Sequence[_Covariate], note: SweepNote) -> dict[str, Any]:
     finite = np.isfinite(values)
     value = values if finite.all() else values[finite]
     deviation = float(value.std()) if len(value) else math.nan
@@ -282,7 +282,7 @@ def _describe(setting: Setting, values: FloatArray, lengths: Sequence[_Covariate
         "quantile_95": q95,
         "correlation_with_length": lengths[0].correlation(values, deviation),
         "correlation_with_num_steps": lengths[1].correlation(values, deviation),
-        "command": setting.command(store),
+        "command": setting.command(note.store, None if note.where is None else note.where.sql),
     }
 
 

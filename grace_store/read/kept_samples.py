@@ -6,6 +6,7 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
@@ -32,10 +33,8 @@ class Kept:
     where: str
     """The filter, in SQL."""
     is_kept: BoolArray
-
-    @property
-    def num_samples(self) -> int:
-        return len(self.is_kept)
+    num_samples: int
+    """Samples that it was asked of, which may be fewer than all."""
 
     @property
     def num_kept(self) -> int:
@@ -47,7 +46,7 @@ class Kept:
         return np.flatnonzero(self.is_kept)
 
 
-def keep_planned(store: Store, where: str, data: Sequence[str] | None = None) -> Kept:
+def keep_planned(store: Store, where: str, data: Sequence[str | Path] | None = None) -> Kept:
     """Return which samples of a plan a filter keeps, by position."""
     return keep(where, planned_columns(store), store.plan.num_samples, lambda: SampleRecords(store, data))
 
@@ -79,7 +78,7 @@ def keep(where: str, known: KnownColumns, num_samples: int, records: Callable[[]
         seen.check(expression, found, list(known))
     if num_samples and not is_kept.any():
         raise SettingError(f"--where {one_line(where)!r} keeps none of the {num_samples} samples{seen.in_words()}")
-    return Kept(where, is_kept)
+    return Kept(where, is_kept, num_samples)
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,7 +200,7 @@ class SampleRecords:
     """The records of some samples of a store, one at a time and in flat memory; data says where the files are now."""
 
     store: Store
-    data: Sequence[str] | None = None
+    data: Sequence[str | Path] | None = None
     positions: IntArray | None = None
     """In the plan; None for all."""
 
