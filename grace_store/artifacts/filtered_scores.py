@@ -34,11 +34,11 @@ def filter_scores(
 
 
 def keep_samples(
-    store: Store, where: str | None, table: ScoreTable | None = None, data: Sequence[str | Path] | None = None
+    store: Store, where: str | Kept | None, table: ScoreTable | None = None, data: Sequence[str | Path] | None = None
 ) -> Kept | None:
     """Return which samples of a plan a filter keeps, None without one; of those in a table, if there is one."""
-    if where is None:
-        return None
+    if where is None or isinstance(where, Kept):
+        return where
     if table is None:
         return keep_planned(store, where, data)
     positions = store.positions_of(table.row)

@@ -39,6 +39,7 @@ from grace_store.likeness.coverage import (
 from grace_store.likeness.points import descriptor_named
 from grace_store.likeness.spread import MAX_VENDI, drawn, nearest_distance, vendi_score
 from grace_store.read.descriptors import DescriptorSpec
+from grace_store.read.kept_samples import Kept
 from grace_store.store.opened import Store, StoreLike
 from grace_store.values.ranking import Ratio
 
@@ -69,9 +70,9 @@ class DiversityRequest:
     curve: TradeSpec | None = None
     """Asks how much value each gain in coverage costs, at the first ratio."""
     partial: bool = False
-    where: str | None = None
+    where: str | Kept | None = None
     """Measure only what this keeps, of the pool and of subsets: a condition in SQL over fields of the records, id, row
-    and num_steps, and with scores num_tokens, value and flags."""
+    and num_steps, and with scores num_tokens, value and flags; or what one kept."""
     data: Sequence[str] | None = None
     """Where the dataset is now, if it moved; only where reads it."""
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store.artifacts.filtered_scores import where_note
+from grace_store.artifacts.filtered_scores import keep_samples, where_note
 from grace_store.artifacts.made_from import check_plan_of, signal_notes, store_note
 from grace_store.artifacts.notes import SignalNote, SweepNote
 from grace_store.artifacts.pictures.heat_map import draw_heat_map
@@ -36,7 +36,7 @@ from grace_store.base.files import whole_folder
 from grace_store.base.text import counted
 from grace_store.curate.sweep_settings import Setting, SettingValues, resolve_settings, short_labels
 from grace_store.read.blocks import BlockReader, SampleBlock
-from grace_store.read.kept_samples import keep_planned
+from grace_store.read.kept_samples import Kept
 from grace_store.read.parallel import Mapper, Threads, map_ordered
 from grace_store.store.opened import Store, StoreLike
 from grace_store.values.agreement import jaccard
@@ -108,14 +108,15 @@ def sweep(
     *,
     out: str | Path | None = None,
     partial: bool = False,
-    where: str | None = None,
+    where: str | Kept | None = None,
     data: Sequence[str] | None = None,
     threads: Threads = None,
     listener: Listener = ignore,
 ) -> Sweep:
     """Score by every setting of a sweep in one pass, and say how the settings differ: in memory, or in the folder out.
 
-    where is a condition in SQL that samples have to meet, as in ScoreRequest, and data is where the dataset is now.
+    where is a condition in SQL that samples have to meet, as in ScoreRequest, or what one kept; data says where the
+    dataset is now.
 
     The folder is a new one, or that of an earlier sweep, which is replaced. In it values.parquet has one row for each
     setting and sample, samples.parquet one for each sample; summary.parquet one for each setting; overlap.parquet and
@@ -126,7 +127,7 @@ def sweep(
     for ratio in spec.ratio:
         budget(ratio, 0)
     names = tuple(dict.fromkeys(name for setting in settings for name in setting.weights.names))
-    kept = None if where is None else keep_planned(opened, where, data)
+    kept = keep_samples(opened, where, None, data)
     reader = BlockReader(opened, names, wanted=None if kept is None else kept.is_kept)
     reader.check_complete(partial=partial)
     signals = {name: SignalNote(**note) for name, note in signal_notes(reader).items()}

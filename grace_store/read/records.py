@@ -233,7 +233,7 @@ class SampleRecords:
         """Return the names of fields, those inside others with dots, the most frequent first."""
         counts: Counter[str] = Counter()
         for record in self:
-            counts.update(_names_in(record))
+            counts.update(name for name, _ in fields_in(record))
         return [name for name, _ in counts.most_common()]
 
     def _locators(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -247,12 +247,13 @@ class SampleRecords:
         return zip(*(column.tolist() for column in columns), strict=True)
 
 
-def _names_in(record: Any, prefix: str = "", depth: int = FIELD_DEPTH) -> Iterator[str]:
+def fields_in(record: Any, prefix: str = "", depth: int = FIELD_DEPTH) -> Iterator[tuple[str, object]]:
+    """Yield the name and value of each field of a record, of those inside others with dots; lists are one value."""
     for key, value in record.items() if isinstance(record, dict) else ():
         if isinstance(value, dict) and value and depth > 1:
-            yield from _names_in(value, f"{prefix}{key}.", depth - 1)
+            yield from fields_in(value, f"{prefix}{key}.", depth - 1)
         else:
-            yield f"{prefix}{key}"
+            yield f"{prefix}{key}", value
 
 
 def read_field(
