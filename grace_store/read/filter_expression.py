@@ -59,6 +59,8 @@ class FilterExpression:
             raise SettingError("--where is empty: give a condition, such as \"num_steps > 8 and source = 'a'\"")
         if len(text) > MAX_CHARACTERS:
             raise SettingError(f"--where has {len(text)} characters, more than {MAX_CHARACTERS}")
+        if text != text.encode("utf-8", "replace").decode():
+            raise SettingError(f"--where {one_line(text)!r} has characters that are no text")
         self.text = text
         quoted = (match["name"] for match in _PARTS.finditer(text) if match["name"] is not None)
         # SQLite takes a name in double quotes for a text if there is no such column, so these are there from the start.

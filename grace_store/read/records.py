@@ -27,7 +27,7 @@ from grace_store.store.opened import SampleRows, SignalView, Store
 
 CHANGES_SHOWN = 3
 POSITIONS_AT_ONCE = 1 << 14
-FIELDS_SHOWN = 12
+FIELDS_SHOWN, CLOSE_SHOWN = 12, 3
 FIELD_DEPTH = 3
 """How far inside records the names of fields are looked for."""
 RECORDS_LOOKED_AT = 1000
@@ -221,8 +221,8 @@ class SampleRecords:
 
     def unknown(self, field: str, known: Sequence[str] = ()) -> SettingError:
         """Return what says that no record has a field, and which ones there are; known are names beside the fields."""
-        found = [*known, *self.spread(RECORDS_LOOKED_AT).field_names()]
-        close = get_close_matches(field, found, FIELDS_SHOWN)
+        found = list(dict.fromkeys([*known, *self.spread(RECORDS_LOOKED_AT).field_names()]))
+        close = get_close_matches(field, found, CLOSE_SHOWN)
         meant = f" Did you mean {' or '.join(close)}?" if close else ""
         others = first_few([one_line(name) for name in found if name not in close], FIELDS_SHOWN)
         return SettingError(
