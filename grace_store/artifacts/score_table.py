@@ -20,7 +20,6 @@ from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import SettingError
 from grace_store.base.files import whole_file
 from grace_store.base.text import counted
-from grace_store.read.records import columns_of_rows
 from grace_store.store.opened import Store
 from grace_store.values.flags import flag_names
 from grace_store.values.gram import offsets_of, sum_by_sample
@@ -190,6 +189,8 @@ class ScoreTable:
 
         data says where the dataset is now, if it moved.
         """
+        from grace_store.read.records import columns_of_rows  # all of the dataset's modules, for this alone
+
         frame = self.table.to_pandas()
         more = columns_of_rows(Store.open(self.note.store), self.row, fields, data) if fields else {}
         return frame.assign(**more)

@@ -1,8 +1,10 @@
 """The page's parts on values: how they are spread, what they go with, and how settings change what is chosen."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,13 +14,15 @@ from grace_store.curate.audit import audit
 from grace_store.curate.sweep import Sweep, sweep
 from grace_store.pages import figures
 from grace_store.pages.figures import MAX_POINTS, PlottedSamples
-from grace_store.pages.report_inputs import ReportInputs
 from grace_store.pages.sections import Cell, Section
 from grace_store.read.signal_choice import stepwise_signals
 from grace_store.values.gram import sum_by_sample
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import LengthAudit
 from grace_store.values.score_spec import ScoreSpec
+
+if TYPE_CHECKING:
+    from grace_store.pages.report_inputs import ReportInputs
 
 DEFAULT_GRID: dict[str, Any] = {"alpha": (0.1, 0.3, 0.5, 0.7, 0.9, 1.0), "history": ("uniform", "window:3", "ema:0.8")}
 """What is swept if no sweep is given."""
