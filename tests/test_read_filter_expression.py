@@ -20,13 +20,6 @@ ROWS = [
 ]
 
 
-def kept(text: str) -> str:
-    """The ids that a condition keeps of the rows."""
-    expression = FilterExpression(text, ["id", "num_steps"])
-    rows = [[row[name] for name in ("id", "num_steps", *expression.names)] for row in ROWS]
-    return "".join(ROWS[place]["id"] for place in expression.keeps(rows))
-
-
 @pytest.mark.parametrize(
     ("text", "ids"),
     [
@@ -47,12 +40,14 @@ def kept(text: str) -> str:
 def test_a_condition_keeps_what_it_says(text: str, ids: str) -> None:
     rows = [{**row, "SOURCE": row["source"]} for row in ROWS]
     expression = FilterExpression(text, ["id", "num_steps"])
-    found = expression.keeps([[row[name] for name in ("id", "num_steps", *expression.names)] for row in rows])
+    found = expression.keeps([[row[name] for name in (*expression.known, *expression.names)] for row in rows])
     assert "".join(ROWS[place]["id"] for place in found) == ids
 
 
 def test_names_are_those_that_the_condition_reads() -> None:
     text = """ok and "a""b" = 'not.a.name "nor this"' /* "nor" */ and [c d] and rowid and "$.id" -- "nor" """
+    assert FilterExpression(text, ["id"]).known == []
+    assert FilterExpression("row > 3 and x", ["id", "row"]).known == ["row"]
     assert FilterExpression(text, ["id"]).names == ['a"b', "$.id", "ok", "c d", "rowid"]
 
 

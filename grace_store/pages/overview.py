@@ -30,7 +30,8 @@ def overview_section(
         section.text("The store is not finished: what is shown is what is there.", kind="note")
     if where is not None:
         kept = f"{where.num_kept:,} of {where.num_samples:,} samples"
-        section.text(f"Below, only samples where {one_line(where.sql)}: {kept}. Shares are of these.", kind="note")
+        about = f"Values, plots and traces are of the samples where {one_line(where.sql)}"
+        section.text(f"{about}: {kept}. Shares are of these.", kind="note")
     if status.set_aside:
         ordered = sorted(status.set_aside.items(), key=lambda item: -item[1])
         section.table("Set aside, and why", ["reason", "records"], [[*item] for item in ordered], bar=1)

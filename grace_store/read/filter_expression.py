@@ -12,7 +12,7 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import uuid4
 
 from grace_store.base.errors import SettingError
@@ -51,7 +51,10 @@ _NO_COLUMN = re.compile(r'no such column: (?:"(?P<quoted>.*)" - should this be .
 
 
 class FilterExpression:
-    """One expression, understood: the names it reads, and which rows of values it keeps. Threads may share it."""
+    """One expression, understood: what it reads, and which rows of values it keeps. Threads may share it."""
+
+    known: list[str]
+    """Those of the columns that are always there which it reads."""
 
     def __init__(self, text: str, known: Sequence[str] = ()) -> None:
         """Understand an expression, or say what is wrong with it; known are columns that are always there."""
@@ -66,10 +69,13 @@ class FilterExpression:
         # SQLite takes a name in double quotes for a text if there is no such column, so these are there from the start.
         self._quoted = dict.fromkeys(name.replace('""', '"') for name in quoted)
         self._columns, self._num_known = list(known), len(known)
+        self._read: set[str] = set()
         by_column = {name.lower(): name for name in reversed([*known, *self._quoted])}
         self._columns += [name for name in self._quoted if by_column[name.lower()] == name and name not in known]
         while (missing := self._missing()) is not None:
             self._add_column(missing)
+        names, self.known = self.names, [name for name in known if name in self._read]
+        self._columns, self._num_known = [*self.known, *names], len(self.known)
         self._check_spelling()
 
     @property
@@ -82,7 +88,7 @@ class FilterExpression:
         return name in self._quoted
 
     def keeps(self, rows: Iterable[Sequence[object]]) -> list[int]:
-        """Return the places of the rows that the expression is true of; a row has known columns, then names."""
+        """Return the places of the rows that the expression is true of; a row has self.known, then self.names."""
         with closing(_Engine(self._columns)) as engine, self._explained(engine):
             return engine.places(rows, f"((\n{self.text}\n))")
 
@@ -94,6 +100,7 @@ class FilterExpression:
                     # In one pair of parentheses and in two: what closes the first could not go on in the second.
                     for condition in (f"((\n{self.text}\n))", f"(\n{self.text}\n)"):
                         engine.places([], condition)
+                        self._read = engine.watch.read
             except _NoColumn as missing:
                 return missing.name
         return None
@@ -163,6 +170,8 @@ class _Watch:
 
     num_selects: int = 0
     num_looks: int = 0
+    read: set[str] = field(default_factory=set)
+    """Columns that are read."""
     refused: str | None = None
     """What was asked first of all that is not allowed."""
 
@@ -173,6 +182,7 @@ class _Watch:
             self.num_selects += 1
             refused = "a SELECT inside it" if self.num_selects > 1 else None
         elif action == sqlite3.SQLITE_READ:
+            self.read.add(str(second))
             refused = None if first == "samples" else "another table"
         elif action == sqlite3.SQLITE_FUNCTION:
             refused = None if str(second).lower() in FUNCTIONS else f"the function {second}"

@@ -20,6 +20,8 @@ from grace_store.store.opened import Store
 ROWS_AT_ONCE = 512
 """Samples that are filtered together: few, because a field may hold a whole trace."""
 EXAMPLES_SHOWN = 3
+RECORDS_SEEN = 1000
+"""Records among which examples are looked for."""
 _MISSING = object()
 
 KnownColumns = Mapping[str, Callable[[int, int], Sequence[object]]]
@@ -70,7 +72,7 @@ def keep(where: str, known: KnownColumns, num_samples: int, records: Callable[[]
     rows = iter(found) if found is not None else iter(lambda: None, 0)
     for start in range(0, num_samples, ROWS_AT_ONCE):
         stop = min(start + ROWS_AT_ONCE, num_samples)
-        columns = [values(start, stop) for values in known.values()]
+        columns = [known[name](start, stop) for name in expression.known]
         fields = [seen.values(record) for record in islice(rows, stop - start)]
         block = [(*each, *more) for *each, more in zip(*columns, fields, strict=True)]
         is_kept[[start + place for place in expression.keeps(block)]] = True
@@ -81,22 +83,26 @@ def keep(where: str, known: KnownColumns, num_samples: int, records: Callable[[]
     return Kept(where, is_kept, num_samples)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Seen:
     """The first values that were found in each field that a filter reads."""
 
     examples: dict[str, list[object]]
     is_there: set[str] = field(default_factory=set)
+    num_seen: int = 0
 
     def values(self, record: object) -> list[object]:
         """Return the fields of a record, None for what it lacks."""
-        found = [value_of(record, name, _MISSING) for name in self.examples]
-        if len(self.is_there) < len(found):
-            self.is_there.update(n for n, value in zip(self.examples, found, strict=True) if value is not _MISSING)
-        for some, value in zip(self.examples.values(), found, strict=True):
-            if len(some) < EXAMPLES_SHOWN and value is not _MISSING and value not in some:
+        if self.num_seen >= RECORDS_SEEN and len(self.is_there) == len(self.examples):
+            return [value_of(record, name) for name in self.examples]
+        self.num_seen += 1
+        found = {name: value_of(record, name, _MISSING) for name in self.examples}
+        there = {name: value for name, value in found.items() if value is not _MISSING}
+        self.is_there.update(there)
+        for name, value in there.items():
+            if len(some := self.examples[name]) < EXAMPLES_SHOWN and value not in some:
                 some.append(value)
-        return [None if value is _MISSING else value for value in found]
+        return [there.get(name) for name in found]
 
     def check(self, expression: FilterExpression, records: SampleRecords, known: Sequence[str]) -> None:
         """Raise for a field that no record has."""
