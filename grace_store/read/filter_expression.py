@@ -213,9 +213,11 @@ class _Engine:
 
     def places(self, rows: Iterable[Sequence[object]], condition: str) -> list[int]:
         """Return the places of the rows that a condition is true of."""
+        self._connection.execute("BEGIN")  # one transaction for all rows, not one for each
         self._connection.execute("DELETE FROM samples")
         numbered = ((place, *map(_storable, row)) for place, row in enumerate(rows))
         self._connection.executemany(self._insert, numbered)
+        self._connection.execute("COMMIT")
         self.watch = _Watch()
         self._connection.set_progress_handler(self.watch.stops, _INSTRUCTIONS_BETWEEN_LOOKS)
         self._connection.set_authorizer(self.watch.allows)

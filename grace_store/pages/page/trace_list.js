@@ -87,7 +87,7 @@ function fieldFilter({ name, number, kind, values }) {
   let controls;
   if (kind === "number") {
     controls = ["from", "to"].map((end) => element("input", { ...known, id: `field-${number}-${end}`, type: "number", step: "any", placeholder: end, "aria-label": `${name}, ${end}` }));
-  } else if (kind === "text") controls = [element("input", { ...known, type: "search", placeholder: "contains", autocomplete: "off", spellcheck: "false" })];
+  } else if (kind === "text") controls = [element("input", { ...known, type: "text", placeholder: "contains", autocomplete: "off", spellcheck: "false" })];
   else {
     const counts = new Map();
     for (const value of values) counts.set(fieldText(value), (counts.get(fieldText(value)) || 0) + 1);
