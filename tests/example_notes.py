@@ -32,6 +32,7 @@ from grace_store.artifacts.notes import (
     Subtask,
     SweepNote,
     TargetsNote,
+    WhereNote,
 )
 from grace_store.base.documents import Document
 from grace_store.base.settings import ModelIdentity
@@ -51,6 +52,7 @@ from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec
 from grace_store.values.score_spec import ScoreSpec
 
 MADE_FROM = {"store": "s.zarr", "plan_sha256": "0" * 64, "num_units": 2, "partial": False}
+WHERE = WhereNote(sql="is_correct and \"meta.level\" in ('a', 'b')", num_samples=10, num_kept=4)
 SIGNAL = NamedSignal(name="base", sha256="1" * 64, num_units=2)
 SCORES = ScoresNote(
     **MADE_FROM, spec=ScoreSpec(), signals={"base": ScoredSignal(sha256="1" * 64, num_units=2, weight=1.0)}
@@ -77,6 +79,7 @@ INFLUENCE = SCORES.model_copy(
         "capabilities": (("sums", "signs"),),
         "subtask_cosine": ((1.0, 0.5), (0.5, 1.0)),
         "thresholds": (0.25, math.nan),
+        "where": WHERE,
         "custom_history": CustomHistory(sha256="4" * 64, weights=((0.0, 0.0), (1.0, 0.0)), function="mine"),
     }
 )
@@ -104,6 +107,7 @@ WHOLE_DUPLICATES = DUPLICATES.model_copy(
             num_probed=2,
         ),
         "subset": "ids.txt",
+        "where": WHERE,
     }
 )
 SUBSET = SubsetNote(
@@ -134,6 +138,7 @@ WHOLE_SUBSET = SUBSET.model_copy(
                 duplicates=WHOLE_DUPLICATES,
             ),
             balanced="capability",
+            where=WHERE,
         ),
         "threshold": 0.5,
         "smallest_value": math.nan,
@@ -175,6 +180,7 @@ WHOLE_DIVERSITY = DIVERSITY.model_copy(
         "dimension": 16,
         "seed": 3,
         "scores": SCORES,
+        "where": WHERE,
         "compared": ("best 0.2",),
         "subsets": (
             POOL.model_copy(
@@ -248,6 +254,7 @@ EXAMPLES: dict[str, Document] = {
         spec=SweepSpec(about="alphas", ratio=("0.2",), grid=(Grid(alpha="0.1,0.9"),)),
         settings=("alpha=0.1", "alpha=0.9"),
         signals={"base": SignalNote(sha256="1" * 64, num_units=2)},
+        where=WHERE,
     ),
     "subset": SUBSET,
     "subset with all fields": WHOLE_SUBSET,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from grace_store.artifacts.score_table import read_scores
-from grace_store.base.errors import DataError
+from grace_store.base.errors import SettingError
 from grace_store.curate.score import score
 from grace_store.curate.select import select
 from grace_store.pages.report import report
@@ -51,5 +51,5 @@ def test_kinds_of_traces_are_held_against_values(tmp_path: Path, store: Store) -
 
 
 def test_a_field_that_no_record_has_is_said(tmp_path: Path, store: Store) -> None:
-    with pytest.raises(DataError, match=r"No record of .* has a field 'quality'"):
+    with pytest.raises(SettingError, match=r"no record of .* has a field 'quality'. There are: .*kind, about.number"):
         report(store, tmp_path / "report.html", ReportRequest(by=("quality",)))

@@ -19,7 +19,7 @@ from grace_store.pages.report_inputs import ReportRequest
 from grace_store.store.opened import Store
 from grace_store.values.length_bias import rank_correlation
 from grace_store.values.methods.method_spec import HeuristicSpec
-from tests.reports import HOSTILE_ID, IMAGE, NUM_TRACES, chromium, make_store
+from tests.reports import HOSTILE_ID, IMAGE, NUM_TRACES, SCRIPT, chromium, make_store
 
 NUM_SHOWN = NUM_TRACES + 4
 SECTIONS = ("overview", "values", "length", "settings", "methods", "similarity", "traces")
@@ -53,7 +53,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     subset = folder / SUBSET
     export(select(scores, ratio="0.2"), subset, ExportRequest(as_format="ids"))
     out = folder / "report.html"
-    report(store, out, ReportRequest(scores=(scores, random), subsets=(subset,)))
+    fields = "kind,about.number,prompt"
+    report(store, out, ReportRequest(scores=(scores, random), subsets=(subset,), fields=fields))
     return Made(out, store)
 
 
@@ -103,7 +104,7 @@ def watched(opened: Watched) -> Iterator[Watched]:
     """The shared page as a reader first has it; at the end it has behaved."""
     opened.page.emulate_media(media="screen")
     opened.page.evaluate(
-        """() => { document.activeElement.blur(); list.current = -1; colourBy = 'score'; byId('search').value = '';
+        """() => { document.activeElement.blur(); list.current = -1; colourBy = 'score'; byId('filters').reset();
         byId('sort').selectedIndex = byId('filter').selectedIndex = 0; findTraces(); goTo('#overview'); }"""
     )
     yield opened
@@ -291,6 +292,59 @@ def test_hostile_names_are_text_in_every_part(watched: Watched, made: Made) -> N
         page.evaluate("document.querySelectorAll('.view:not([hidden]) .plot').forEach(drawPlot)")
         assert page.locator("main img:not(.picture), main script").count() == 0
         assert page.locator("main b").filter(has_text="bold").count() == 0
+
+
+# ---------------------------------------------------------------- fields of the records
+
+
+def cells(page: Page, column: int) -> list[str]:
+    """What the traces of the page shown have in a column, without its name."""
+    texts: list[str] = page.evaluate(
+        """column => [...document.querySelectorAll('#trace-list .cells')].map((each) => each.children[column]
+        .lastChild.textContent)""",
+        column,
+    )
+    return texts
+
+
+def test_fields_stand_in_columns_and_in_the_trace(watched: Watched, made: Made) -> None:
+    page = watched.open(made.url("traces"))
+    assert page.locator("#field-names span").all_inner_texts() == ["kind", "about.number", "prompt"]
+    assert set(cells(page, 0)) <= {"even", SCRIPT, "(none)"}
+    page.goto(made.url("sample=trace-0012"))
+    numbers = " ".join(page.locator(".trace-head .numbers").inner_text().split())
+    assert "kind even about.number 12 prompt What about number 12?" in numbers
+    page.goto(made.url("sample=trace-0011"))
+    assert SCRIPT in page.locator(".trace-head .numbers").inner_text()
+
+
+def test_a_field_filters_by_choice_range_or_text(watched: Watched, made: Made) -> None:
+    page = watched.open(made.url("traces"))
+    count = page.locator("#count")
+    page.get_by_label("kind", exact=True).select_option("=even")
+    expect(count).to_have_text(f"65 of {NUM_SHOWN} traces")
+    assert set(cells(page, 0)) == {"even"}
+    page.get_by_label("about.number, from").fill("100")
+    expect(count).to_have_text(f"15 of {NUM_SHOWN} traces")
+    page.get_by_label("about.number, to").fill("104")
+    expect(count).to_have_text(f"3 of {NUM_SHOWN} traces")
+    page.get_by_label("prompt", exact=True).fill("NUMBER 102")
+    expect(count).to_have_text(f"1 of {NUM_SHOWN} traces")
+    assert listed(page) == ["trace-0102"]
+    for end in ("from", "to"):
+        page.get_by_label(f"about.number, {end}").fill("")
+    page.get_by_label("prompt", exact=True).fill("")
+    page.get_by_label("kind", exact=True).select_option(f"={SCRIPT}")
+    assert set(cells(page, 0)) == {SCRIPT}
+    page.get_by_label("kind", exact=True).select_option("=(none)")
+    expect(count).to_have_text(f"3 of {NUM_SHOWN} traces")
+    page.get_by_label("kind", exact=True).select_option("")
+    page.locator("#sort").select_option(label="By about.number")
+    assert cells(page, 1)[:3] == ["0", "1", "2"]
+    page.locator("#sort").select_option(label="By kind")
+    assert cells(page, 0)[0] == SCRIPT  # "<" comes before letters; traces without one are last
+    page.locator("#search").fill("even 12?")
+    expect(page.locator("#trace-list .id").first).to_be_visible()
 
 
 def test_hovering_over_a_hostile_point_shows_its_text(watched: Watched, made: Made) -> None:

@@ -55,6 +55,16 @@ def _openable(place: str) -> str:
     return place
 
 
+class WhereNote(Frozen):
+    """The filter that samples had to pass: shares are shares of those that did."""
+
+    sql: str
+    """The condition, over fields of the records and what is known of samples."""
+    num_samples: Count
+    """Samples that it was asked of."""
+    num_kept: Count
+
+
 class StoreNote(Document):
     """What everything that is made from a store says of it."""
 
@@ -64,6 +74,8 @@ class StoreNote(Document):
     """Units of the plan."""
     partial: bool
     """Whether signals were unfinished."""
+    where: WhereNote | None = None
+    """Which samples were looked at, if not all."""
 
 
 # ---------------------------------------------------------------- scores and sweeps
@@ -249,11 +261,13 @@ class SubsetSpec(Frozen):
     """Lengths that were taken out of the values first."""
     diversity: ChosenDiversity | None = None
     balanced: Literal["capability"] | None = None
+    where: WhereNote | None = None
+    """What samples of the table had to pass before they were ranked."""
 
     @property
     def is_by_value(self) -> bool:
         """Whether nothing but the table's values decided, so that what is left out has no larger one."""
-        return not (self.by or self.control or self.diversity or self.balanced)
+        return not (self.by or self.control or self.diversity or self.balanced or self.where)
 
 
 class SubsetNote(Document):

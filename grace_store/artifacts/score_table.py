@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import SettingError
 from grace_store.base.files import whole_file
 from grace_store.base.text import counted
-from grace_store.read.records import columns_of_rows
 from grace_store.store.opened import Store
 from grace_store.values.flags import flag_names
 from grace_store.values.gram import offsets_of, sum_by_sample
@@ -147,7 +146,14 @@ class ScoreTable:
 
     def with_steps(self) -> ScoreTable:
         """Return the table with its step scores, if it has any, reading them if they were left out."""
-        return self if self.path is None or "step_score" in self.table.column_names else read_scores(self.path)
+        if self.path is None or "step_score" in self.table.column_names:
+            return self
+        whole = read_scores(self.path)
+        return whole if len(whole) == len(self) else whole.among(self.row)
+
+    def among(self, rows: IntArray) -> ScoreTable:
+        """Return the samples that are among some rows of the dataset."""
+        return replace(self, table=self.table.filter(pa.array(np.isin(self.row, rows))))
 
     def ranked(self, value: FloatArray | None = None) -> IntArray:
         """Return the rows that have a value, the best first; with capabilities in turns, the best of each first."""
@@ -183,6 +189,8 @@ class ScoreTable:
 
         data says where the dataset is now, if it moved.
         """
+        from grace_store.read.records import columns_of_rows  # all of the dataset's modules, for this alone
+
         frame = self.table.to_pandas()
         more = columns_of_rows(Store.open(self.note.store), self.row, fields, data) if fields else {}
         return frame.assign(**more)

@@ -4,33 +4,47 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 import grace_store as gs
-from grace_store.base.text import counted
-from grace_store.cli.console import number, print_result
-from grace_store.cli.options import FILE, TEXT, command, option
+from grace_store.base.text import counted, one_line
+from grace_store.cli import shared
+from grace_store.cli.console import harmless, number, print_result
+from grace_store.cli.options import FILE, PLACE, TEXT, command, option, said
 
 
-@command("grace-store audit scores.parquet --ratio 0.2")
+@command(
+    "grace-store audit scores.parquet --ratio 0.2",
+    "grace-store audit scores.parquet --where 'is_correct and num_steps > 8'",
+)
 @click.argument("scores", type=FILE)
 @option("--ratio", TEXT, "Share of the best samples whose mean length is compared with that of all.", default="0.2")
-def audit(scores: Path, ratio: str, *, as_json: bool) -> None:
+@shared.where(shared.KNOWN_BY_SCORES)
+@option("--store", PLACE, "Store that was scored, if it has moved; for --where. [default: where it was]")
+@shared.moved_data
+def audit(scores: Path, ratio: str, where: str | None, *, as_json: bool, **places: Any) -> None:
     """Measure how far the values of a table follow length.
 
     Lengths are those of steps and of the response in tokens, and the number of steps. `select --control length` ranks
     by what is left of the values when length is taken out.
     """
-    found = gs.audit(scores, ratio=ratio)
-    result = {"scores": str(scores), "enough_samples": found.has_enough_samples, **asdict(found)}
-    print_result(result, _print, scores, found, ratio, as_json=as_json)
+    found = gs.audit(scores, ratio=ratio, where=where, store=places["store"], data=places["data"] or None)
+    result = {
+        "scores": str(scores),
+        **said({"where": where}),
+        "enough_samples": found.has_enough_samples,
+        **asdict(found),
+    }
+    print_result(result, _print, scores, found, ratio, where, as_json=as_json)
 
 
-def _print(scores: Path, found: gs.LengthAudit, ratio: str) -> None:
+def _print(scores: Path, found: gs.LengthAudit, ratio: str, where: str | None) -> None:
     from grace_store.values.length_bias import MIN_AUDITED
 
-    click.echo(f"{scores}: {counted(found.num_samples, 'sample')} with a value")
+    kept = "" if where is None else f", where {harmless(one_line(where))}"
+    click.echo(f"{scores}: {counted(found.num_samples, 'sample')} with a value{kept}")
     if not found.has_enough_samples:
         click.echo(f"  With fewer than {MIN_AUDITED} samples, nothing can be said about how values follow length.")
         return

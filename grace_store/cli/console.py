@@ -1,5 +1,7 @@
 """What every command prints with: results on stdout, logs on stderr, errors as messages, exit codes."""
 
+from __future__ import annotations
+
 import errno
 import json
 import signal
@@ -7,14 +9,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from pydantic import ValidationError
 from rich.console import Console
 
 from grace_store.base.errors import GraceStoreError, Interrupted
-from grace_store.base.text import without_nan
+from grace_store.base.text import counted, one_line, without_nan
+
+if TYPE_CHECKING:
+    from grace_store.artifacts.notes import WhereNote
 
 EXIT_INTERRUPTED = 130
 EXTRAS = {
@@ -113,6 +118,14 @@ def fields_of(found: Any, *names: str) -> dict[str, Any]:
 def harmless(text: str) -> str:
     """Return text from a dataset with control characters spelled out: a terminal must show them, not obey them."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def where_line(where: WhereNote | None) -> str:
+    """Return what a filter kept, as a line of a result; nothing without one."""
+    if where is None:
+        return ""
+    kept = f"{where.num_kept} of {counted(where.num_samples, 'sample')}"
+    return f"  where {harmless(one_line(where.sql))}: {kept}; shares are of these {where.num_kept}\n"
 
 
 def number(value: float, digits: int = 3, missing: str = "-") -> str:

@@ -13,7 +13,7 @@ import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import harmless, print_result
+from grace_store.cli.console import harmless, print_result, where_line
 from grace_store.cli.console import out as console
 from grace_store.cli.options import COUNT, FILE, NATURAL, OUT_FILE, PATH, TEXT, choice, command, option, said
 from grace_store.cli.progress import ProgressDisplay
@@ -37,6 +37,8 @@ from grace_store.values.diversity_spec import Traded
 @option("--weight", float, "Weight of diversity in --curve, 0 to 1. [default: seven from 0 to 1]", "weights", many=True)
 @option("--show", NATURAL, "Number of clusters to list that a subset has too much of, and too little of.", default=3)
 @option("--out", OUT_FILE, "JSON file for all numbers, as `report --diversity` takes it. [default: none]")
+@shared.where(" (with --scores also num_tokens, value, flags)")
+@shared.moved_data
 @shared.partial
 @shared.threads
 def diversity(
@@ -57,7 +59,7 @@ def diversity(
     check_results(store, [out, curve], [scores, *settings["subsets"]])
     with ProgressDisplay(quiet=as_json) as display:
         threads = settings.pop("threads")
-        request = gs.DiversityRequest(scores=scores, curve=spec, **settings)
+        request = gs.DiversityRequest(scores=scores, curve=spec, **settings | {"data": settings["data"] or None})
         found = gs.diversity(store, request, threads=threads, listener=display)
     write_diversity(found, out, curve)
     written = [path for path in (out, curve) if path is not None]
@@ -90,6 +92,7 @@ def _print(found: gs.Diversity, show: int, written: list[Path]) -> None:
     for i, each in enumerate(found.subsets if show else ()):
         console.print(f"{harmless(each.name)}: {_represented(found, i, show)}.", markup=False)
     _print_curve(found)
+    console.print(where_line(found.where), end="", markup=False)
     if found.partial:
         console.print("partial: the store is not finished.")
     for path in written:

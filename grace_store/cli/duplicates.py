@@ -12,7 +12,7 @@ import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import print_result
+from grace_store.cli.console import print_result, where_line
 from grace_store.cli.options import FILE, NATURAL, OUT_FILE, PATH, PLACE, command, given, option, said
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHOLD, KEEPS
@@ -41,6 +41,7 @@ KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"
 )
 @shared.scores("Table of scores, for --keep value and for --descriptor weighted. [default: none]")
 @option("--subset", PATH, "Search only among these: a subset, a table of scores, or a file of ids. [default: all]")
+@shared.where(" (with --scores also num_tokens, value, flags)")
 @shared.search
 @option("--seed", NATURAL, "Seed of the search and of a projection. [default: 0]")
 @shared.engine
@@ -95,6 +96,7 @@ def _print(found: gs.DuplicateTable, out: Path) -> None:
         f"{counted(found.num_groups, 'group')} from {found.threshold:g} up; {int((~found.keep).sum())} dropped, the "
         f"{kept} of each group kept."
     )
+    click.echo(where_line(found.note.where), nl=False)
     same = "text" if found.note.exact_by == "text" else "record"
     click.echo(f"  {int(found.exact.sum())} with the same {same} as another")
     if found.note.num_zero:

@@ -26,6 +26,8 @@ from grace_store.cli.progress import ProgressDisplay
 @option("--count", COUNT, "Number of neighbours to list.", default=10)
 @flag("--least", "List the least aligned samples instead of the nearest.")
 @shared.scores("Table of scores whose step scores weight the steps, with --descriptor weighted. [default: none]")
+@shared.where(" (with --scores also num_tokens, value, flags)")
+@shared.moved_data
 @shared.search
 @option("--seed", NATURAL, "Seed of the projection, with --descriptor projected. [default: 0]")
 def neighbours(

@@ -20,7 +20,8 @@ from grace_store.cli.progress import ProgressDisplay
     "grace-store report traces.zarr --out report.html --scores scores.parquet --subset subset.jsonl",
     "grace-store report traces.zarr --out report.html --scores grace.parquet --scores random.parquet",
     "grace-store report traces.zarr --out report.html --sweep sweep --figures figures",
-    "grace-store report traces.zarr --out report.html --by is_correct --by source",
+    "grace-store report traces.zarr --out report.html --by is_correct --by source,level --fields level,author",
+    "grace-store report traces.zarr --out report.html --where \"source = 'a'\"",
 )
 @shared.store
 @option("--out", OUT_FILE, "HTML file to write.", required=True)
@@ -31,7 +32,19 @@ from grace_store.cli.progress import ProgressDisplay
 @option("--diversity", FILE, "File that `diversity --out` wrote. [default: measured now, unless STORE is too large]")
 @option("--subset", PATH, "Subset that `select` wrote. [default: the best by --ratio]", "subsets", many=True)
 @option("--ratio", TEXT, "Share of the samples that counts as chosen without a --subset.", default="0.2")
-@option("--by", "FIELD", "Field of the records whose groups are compared by value. [default: none]", many=True)
+@option(
+    "--by",
+    "FIELD[,...]",
+    "Field of the records whose groups are compared by value; several (source,level) are combined. [default: none]",
+    many=True,
+)
+@option(
+    "--fields",
+    "FIELD[,...]",
+    "Fields of the records to show and filter by beside the traces; '' for none. [default: those of --by, or else a "
+    "few with short values that tell traces apart]",
+)
+@shared.where(shared.KNOWN_BY_SCORES)
 @shared.images
 @shared.moved_data
 @option("--max-traces", COUNT, "Most traces to show: both ends of the ranking, chosen ones, random ones.", default=5000)

@@ -11,7 +11,7 @@ import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted, first_few, one_line
 from grace_store.cli import shared
-from grace_store.cli.console import harmless, print_result
+from grace_store.cli.console import harmless, print_result, where_line
 from grace_store.cli.options import FILE, OUT_FILE, PLACE, command, given, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.methods import METHODS
@@ -19,7 +19,7 @@ from grace_store.values.methods.method_spec import InfluenceSpec, parse_spec
 
 NAMED_AT_MOST = 10
 """Subtasks and capabilities that are named; a target set may have hundreds."""
-BESIDE_REPLAY = ("store", "out", "replay", "targets", "target_data", "threads", "engine", "address", "as_json")
+BESIDE_REPLAY = ("store", "out", "replay", "targets", "target_data", "data", "threads", "engine", "address", "as_json")
 """What --replay has a use for; all other settings are the table's."""
 
 METHOD_LIST = "\n".join(
@@ -58,6 +58,7 @@ target_options = stacked(
     "grace-store score traces.zarr --out scores.parquet --method longest",
     "grace-store score traces.zarr --out less.parquet --method less --targets bench.zarr --signal ck1 --signal ck2",
     "grace-store score traces.zarr --out icons.parquet --method icons --targets bench.zarr --subtasks subject",
+    "grace-store score traces.zarr --out scores.parquet --where \"is_correct and source in ('a', 'b')\"",
     "grace-store score --replay scores.parquet --out again.parquet",
     "grace-store score s3://bucket/traces.zarr --out scores.parquet --engine ray --address auto    # on a Ray cluster",
     about=METHOD_LIST + "\n\n",
@@ -67,6 +68,8 @@ target_options = stacked(
 @option("--signal", "NAME[=WEIGHT]", "Signal to score by, and its weight. [default: the only one]", many=True)
 @method_options
 @target_options
+@shared.where()
+@shared.moved_data
 @option("--replay", FILE, "Table of scores to make again, with its own settings. [default: as the options say]")
 @shared.partial
 @shared.threads
@@ -85,13 +88,15 @@ def score(store: str | None, out: Path, replay: Path | None, *, as_json: bool, *
     if replay is None and store is None:
         raise click.UsageError("Missing argument 'STORE' (only --replay works without it).")
     signals, partial = settings.pop("signal"), settings.pop("partial")
+    where, data = settings.pop("where"), settings.pop("data") or None
     targets = _take_targets(settings)
     with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
         if replay is not None:
-            done = gs.replay(replay, out, store, targets=targets, threads=pool, listener=display)
+            done = gs.replay(replay, out, store, targets=targets, data=data, threads=pool, listener=display)
         else:
             spec = parse_spec(said(settings))
-            request = gs.ScoreRequest(spec=spec, signals=signals or None, targets=targets, partial=partial)
+            pool_of = {"partial": partial, "where": where, "data": data}
+            request = gs.ScoreRequest(spec=spec, signals=signals or None, targets=targets, **pool_of)
             done = gs.score(str(store), request, out=out, threads=pool, listener=display)
     counts = {"num_samples": done.num_samples, "num_with_value": done.num_with_value, "flags": done.flags}
     print_result({"out": str(out), **counts, **done.note.to_json()}, _print, done, as_json=as_json)
@@ -114,6 +119,7 @@ def _print(run: gs.ScoreRun) -> None:
     lacking = f", {without} of them without a value" if without else ""
     click.echo(f"{run.out}: {counted(run.num_samples, 'sample')} scored{lacking}.")
     note = run.note
+    click.echo(where_line(note.where), nl=False)
     if note.targets is not None:
         _print_influence(note)
     for name, count in run.flags.items():

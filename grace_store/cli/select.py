@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ import grace_store as gs
 from grace_store.base.errors import SettingError
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import harmless, print_result
+from grace_store.cli.console import harmless, print_result, where_line
 from grace_store.cli.options import FILE, OUT_PATH, PLACE, TEXT, As, command, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.curate.exports import EXPORTS
 from grace_store.values.diversity_spec import METHODS, DiversitySpec
 from grace_store.values.length_bias import LENGTHS
 
+GROUPS_SHOWN = 20
+GROUPS_WRITTEN = 1000
+"""Groups in the result for machines; a field may have a value of its own for each sample."""
 CONTROLS = click.Choice(["length", *LENGTHS])
 
 size_options = stacked(
@@ -49,6 +53,7 @@ diversity_options = stacked(
     'grace-store select scores.parquet --ratio 0.05 --ratio 0.1 --out "subset-{ratio}.jsonl"   # each within the next',
     "grace-store select scores.parquet --count 5000 --as ms-swift --images ./images --out train.jsonl",
     "grace-store select scores.parquet --by num_steps --control length --out subset.jsonl",
+    "grace-store select scores.parquet --where 'is_correct and \"meta.level\" > 2' --by source,level --out sub.jsonl",
     "grace-store select scores.parquet --diversity facility --weight 0.3 --out subset.jsonl",
 )
 @click.argument("scores", type=FILE)
@@ -62,7 +67,13 @@ diversity_options = stacked(
     "as_format",
     default="source",
 )
-@option("--by", "FIELD", "Field, or num_steps, whose values keep their shares of all samples. [default: none]")
+@option(
+    "--by",
+    "FIELD[,...]",
+    "Field of the records, num_steps, or several (source,level), whose values, combined, keep their shares of all "
+    "samples. [default: none]",
+)
+@shared.where(shared.KNOWN_BY_SCORES)
 @option("--control", CONTROLS, "Length to take out of values, or all (length). [default: none]", many=True)
 @diversity_options
 @option("--store", PLACE, "Store that was scored, if it has moved. [default: where it was]")
@@ -71,8 +82,8 @@ diversity_options = stacked(
 def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings: Any) -> None:
     """Write the best samples of a table of scores as a training set.
 
-    Keeps ceil(ratio N) of the N samples that have a value, exactly; ties go to the earlier record. Samples are written
-    in the order of their records, and what made the subset is written beside it, in OUT.spec.json.
+    Keeps ceil(ratio N) of the N samples that have a value and meet --where, exactly; ties go to the earlier record.
+    Samples are written in the order of their records, and what made the subset is written beside it, in OUT.spec.json.
 
     --diversity trades value against redundancy for the same number of samples. dedup: near-duplicates come last, the
     best of each group is kept. clusters: each cluster has a budget, filled with the best by value. facility, mmr:
@@ -83,12 +94,13 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     from grace_store.curate.select import SubsetSizes, subset_paths
 
     sizes = SubsetSizes(*(settings.pop(name) for name in ("ratio", "count", "threshold")))
-    by, control, duplicates = (settings.pop(name) for name in ("by", "control", "duplicates"))
+    by, control, duplicates, where = (settings.pop(name) for name in ("by", "control", "duplicates", "where"))
     threads, images = settings.pop("threads"), settings.pop("images")
     places = {"store": settings.pop("store"), "data": settings.pop("data") or None}
     spec = _diversity_spec(settings, duplicates)
     with ProgressDisplay(quiet=as_json) as display:
-        wanted = gs.RankRequest(by=by, control=control, diversity=spec, duplicates=duplicates, **places)
+        chosen_by = {"by": by, "control": control, "diversity": spec, "duplicates": duplicates, "where": where}
+        wanted = gs.RankRequest(**chosen_by, **places)
         ranking = gs.rank_samples(scores, wanted, threads=threads, listener=display)
     subsets = sizes.take(ranking)
     paths = subset_paths(out, list(subsets))
@@ -99,7 +111,8 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
         _result(size, subset, gs.export(subset, path, request))
         for path, (size, subset) in zip(paths, subsets.items(), strict=True)
     ]
-    print_result(results[0] if len(results) == 1 else results, _print, results, bool(control), as_json=as_json)
+    shown = results[0] if len(results) == 1 else results
+    print_result(shown, _print, results, list(subsets.values()), bool(control), as_json=as_json)
 
 
 def _diversity_spec(settings: dict[str, Any], duplicates: Path | None) -> DiversitySpec | None:
@@ -113,7 +126,7 @@ def _diversity_spec(settings: dict[str, Any], duplicates: Path | None) -> Divers
 
 
 def _result(size: str, subset: gs.Subset, exported: gs.Exported) -> dict[str, Any]:
-    return {
+    found: dict[str, Any] = {
         "out": str(exported.out),
         "kept": size,
         "num_samples": len(subset),
@@ -123,15 +136,41 @@ def _result(size: str, subset: gs.Subset, exported: gs.Exported) -> dict[str, An
         "files": [str(file) for file in exported.files],
         "notes": exported.notes,
     }
+    if subset.spec.where is not None:
+        found["where"] = subset.spec.where.model_dump()
+    if subset.groups:
+        found["num_groups"] = len(subset.groups)
+        found["groups"] = [asdict(each) | {"share": each.share} for each in subset.groups[:GROUPS_WRITTEN]]
+    return found
 
 
-def _print(results: list[dict[str, Any]], is_controlled: bool) -> None:
+def _print(results: list[dict[str, Any]], subsets: list[gs.Subset], is_controlled: bool) -> None:
     control = ", length taken out" if is_controlled else ""
-    for result in results:
+    for result, subset in zip(results, subsets, strict=True):
         # Where more than the value decided, there are others above the smallest one that were not chosen.
         smallest = f"smallest value kept {result['smallest_value']:.4f}{control}"
         least = smallest if result["threshold"] is None else f"value {result['threshold']:.4f} and above"
         of = counted(result["num_with_value"], "sample")
         click.echo(f"{result['out']}: {result['num_samples']} of {of}, {least}.")
+        click.echo(where_line(subset.spec.where), nl=False)
         for note in result["notes"]:
             click.echo(f"  {harmless(note)}")
+        _print_groups(subset)
+
+
+def _print_groups(subset: gs.Subset) -> None:
+    """Show what of each group was chosen."""
+    if not subset.groups:
+        return
+    shown = subset.groups[:GROUPS_SHOWN]
+    names = [harmless(each.group) for each in shown]
+    title = subset.spec.by or "group"
+    width = max(len(title), *map(len, names))
+    click.echo(f"  {title:<{width}}{'pool':>9}{'chosen':>9}{'share':>9}")
+    for name, each in zip(names, shown, strict=True):
+        share = "-" if not each.pool else f"{100 * each.share:.1f} %"
+        click.echo(f"  {name:<{width}}{each.pool:>9}{each.chosen:>9}{share:>9}")
+    if len(subset.groups) > GROUPS_SHOWN:
+        rest = subset.groups[GROUPS_SHOWN:]
+        pool, chosen = sum(each.pool for each in rest), sum(each.chosen for each in rest)
+        click.echo(f"  and {counted(len(rest), 'smaller group')}: {chosen} of {counted(pool, 'sample')} chosen")

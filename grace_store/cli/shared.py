@@ -57,6 +57,22 @@ threads = option("--threads", COUNT, f"Threads that read STORE. [default: one a 
 ratio = option("--ratio", TEXT, "Share of the samples that is chosen.", default="0.2")
 
 
+def where(knows: str = "") -> Decorator:
+    """Return --where; knows are the names that it has beside id, row and num_steps."""
+    names = f"id, row, num_steps{knows}"
+    return option(
+        "--where",
+        "CONDITION",
+        f"Use only the samples that meet a condition in SQL over {names} and the fields of their records: is_correct "
+        "and source in ('a', 'b'). A field inside another is \"meta.level\". Shares, as of --ratio, are shares of the "
+        "samples that are kept. [default: all samples]",
+    )
+
+
+KNOWN_BY_SCORES = ", num_tokens, value, flags"
+"""What a table of scores adds to the names of --where."""
+
+
 def scores(help: str) -> Decorator:
     """Return --scores for one table; a second one is refused."""
     return option("--scores", FILE, help, many=True, callback=given_once)

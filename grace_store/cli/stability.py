@@ -10,7 +10,7 @@ import click
 import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import print_result
+from grace_store.cli.console import print_result, where_line
 from grace_store.cli.options import COUNT, NATURAL, TEXT, command, option
 
 
@@ -25,6 +25,8 @@ from grace_store.cli.options import COUNT, NATURAL, TEXT, command, option
 @shared.grace
 @option("--draws", COUNT, "Random draws behind each interval.", default=200)
 @option("--seed", NATURAL, "Seed of the random draws.", default=0)
+@shared.where()
+@shared.moved_data
 @shared.partial
 @shared.threads
 def stability(store: str, against: tuple[str, ...], *, as_json: bool, **settings: Any) -> None:
@@ -35,14 +37,17 @@ def stability(store: str, against: tuple[str, ...], *, as_json: bool, **settings
     stays is the Jaccard index: 1 is the same subset.
     """
     spec, threads = shared.take_score_spec(settings), settings.pop("threads")
+    settings["data"] = settings["data"] or None
     request = gs.StabilityRequest(spec=spec, against=against or None, **settings)
     found = gs.stability(store, request, threads=threads)
-    print_result({"store": store, **asdict(found)}, _print, store, found, as_json=as_json)
+    result = {"store": store, **asdict(found), "where": None if found.where is None else found.where.model_dump()}
+    print_result(result, _print, store, found, as_json=as_json)
 
 
 def _print(store: str, found: gs.Stability) -> None:
     of = counted(found.num_samples, "sample")
     click.echo(f"{store}: the best {found.num_chosen} of {of} by signal {found.signal}")
+    click.echo(where_line(found.where), nl=False)
     rows = [(f"signal {name}", each) for name, each in found.signals.items()]
     rows += [(f"from vectors as {name}", each) for name, each in found.storages.items()]
     rows += [("steps drawn anew", found.steps)] if found.steps is not None else []

@@ -10,7 +10,7 @@ from rich.table import Table
 import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import fields_of, number, out, print_result
+from grace_store.cli.console import fields_of, number, out, print_result, where_line
 from grace_store.cli.options import FILE, OUT_FOLDER, TEXT, command, option, said
 from grace_store.cli.progress import ProgressDisplay
 
@@ -36,6 +36,8 @@ from grace_store.cli.progress import ProgressDisplay
     many=True,
 )
 @option("--ratio", TEXT, "Share of the samples whose overlap between settings is measured. [default: 0.2]", many=True)
+@shared.where()
+@shared.moved_data
 @shared.partial
 @shared.threads
 @shared.engine
@@ -51,8 +53,10 @@ def sweep(store: str, folder: Path, grid: Path | None, partial: bool, *, as_json
     spec = sweep_of(said(axes), settings["signal"], settings["ratio"], grid)
     is_replaced = folder.is_dir() and any(folder.iterdir())
     with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
-        found = gs.sweep(store, spec, out=folder, partial=partial, threads=pool, listener=display)
+        wanted = {"where": settings["where"], "data": settings["data"] or None, "partial": partial}
+        found = gs.sweep(store, spec, out=folder, **wanted, threads=pool, listener=display)
     result = {"out": str(folder), "replaced": is_replaced, "partial": found.note.partial}
+    result |= {} if found.note.where is None else {"where": found.note.where.model_dump()}
     result |= fields_of(found, "num_samples", "num_ranked", "ratios", "summary")
     print_result(result, _print, found, folder, is_replaced, as_json=as_json)
 
@@ -72,6 +76,7 @@ def _print(found: gs.Sweep, folder: Path, is_replaced: bool) -> None:
         "mean, sd: of the values. length, K: correlation of the value with the response's length and the number of "
         "steps. overlap: of the best samples with those of the first setting (Jaccard)."
     )
+    out.print(where_line(found.note.where), end="", markup=False)
     if found.note.partial:
         out.print("partial: the store is not finished.")
     replaced = " (the earlier sweep there is replaced)" if is_replaced else ""

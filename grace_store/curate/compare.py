@@ -106,6 +106,9 @@ def _side(subset: WrittenSubset) -> _Side:
     if ranking.control:
         controlled = ", ".join(ranking.control)
         notes.append(f"{path.name} was chosen with {controlled} taken out of the values, which are shown after that")
+    if spec.where:
+        order = f"a filter ({spec.where.sql})"
+        notes.append(f"{path.name} was chosen with {order}; ranks are those over all samples")
     if spec.by:
         order = f"strata of {spec.by}"
         notes.append(f"{path.name} was chosen in {order}; ranks are those over all of them")

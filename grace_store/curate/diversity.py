@@ -1,12 +1,15 @@
 """How diverse subsets are, side by side: clusters covered, Vendi score, distance to the nearest, and random subsets."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from grace_store.artifacts.filtered_scores import keep_samples, where_note
 from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.measures import (
     ClusterShare,
@@ -36,6 +39,7 @@ from grace_store.likeness.coverage import (
 from grace_store.likeness.points import descriptor_named
 from grace_store.likeness.spread import MAX_VENDI, drawn, nearest_distance, vendi_score
 from grace_store.read.descriptors import DescriptorSpec
+from grace_store.read.kept_samples import Kept
 from grace_store.store.opened import Store, StoreLike
 from grace_store.values.ranking import Ratio
 
@@ -66,6 +70,11 @@ class DiversityRequest:
     curve: TradeSpec | None = None
     """Asks how much value each gain in coverage costs, at the first ratio."""
     partial: bool = False
+    where: str | Kept | None = None
+    """Measure only what this keeps, of the pool and of subsets: a condition in SQL over fields of the records, id, row
+    and num_steps, and with scores num_tokens, value and flags; or what one kept."""
+    data: Sequence[str] | None = None
+    """Where the dataset is now, if it moved; only where reads it."""
 
 
 def diversity(
@@ -84,6 +93,9 @@ def diversity(
     table = read_scores(scores, steps=False) if isinstance(scores, (str, Path)) else scores
     if table is None and (request.ratio or curve):
         raise SettingError("a ratio or a curve needs values: give --scores")
+    kept = keep_samples(opened, request.where, table, request.data)
+    rows = None if kept is None else opened.column("sample_row")[kept.places]
+    table = table if table is None or rows is None else table.among(rows)
     ranking = None if table is None else rank_samples(table)
     shares = [*request.ratio] or (["0.2"] if table is not None and (curve or not request.subsets) else [])
     chosen = [_chosen(subset, i) for i, subset in enumerate(request.subsets)]
@@ -91,16 +103,18 @@ def diversity(
         chosen += [_best(ranking, share) for share in shares]
     for each in chosen:
         check_plan_of(each.scores.note, opened, each.what)
+    chosen = chosen if rows is None else [each.among(rows) for each in chosen]
     with_values = table if table is not None else chosen[0].scores if chosen else None
     signal = request.signal if with_values is None else with_values.signal_named(request.signal)
     spec = DescriptorSpec(signal, None if request.descriptor is None else descriptor_named(request.descriptor))
-    pool = open_pool(opened, spec, with_values, partial=request.partial, threads=threads, listener=listener)
+    places, partial = None if kept is None else kept.places, request.partial
+    pool = open_pool(opened, spec, with_values, samples=places, partial=partial, threads=threads, listener=listener)
     listener(Note("Looking for clusters."))
     clusters = cluster_vectors(pool.vector, request.num_clusters, seed=seed + _MEASURE_STREAM, threads=threads)
     inside = counted(clusters.num_clusters, "cluster")
     listener(Note(f"Measuring {counted(len(chosen), 'subset')}, and random ones, in {inside}."))
     measure = _Measure(pool, clusters, request.num_random, seed)
-    places = [pool.places_of(each.scores.row[each.chosen], each.name) for each in chosen]
+    found = [pool.places_of(each.scores.row[each.chosen], each.name) for each in chosen]
     value = np.full(len(pool), np.nan) if with_values is None else with_values.values_of(pool.described.row)
     drawn_curve = None
     if curve is not None and ranking is not None:
@@ -110,6 +124,7 @@ def diversity(
         **pool.described.made_by
         | {
             "scores": None if with_values is None else with_values.note,
+            "where": where_note(kept),
             "num_samples": len(pool),
             "num_clusters": clusters.num_clusters,
             "compared": tuple(each.name for each in chosen),
@@ -118,9 +133,9 @@ def diversity(
             "pool": measure.of("pool", np.arange(len(pool)), value),
             "subsets": tuple(
                 measure.of(each.name, mine, each.scores.value[each.chosen])
-                for each, mine in zip(chosen, places, strict=True)
+                for each, mine in zip(chosen, found, strict=True)
             ),
-            "clusters": _cluster_shares(pool, clusters, value, places),
+            "clusters": _cluster_shares(pool, clusters, value, found),
             "curve": drawn_curve,
         }
     )
@@ -135,6 +150,13 @@ class _Chosen:
     chosen: IntArray
     what: str
     """The file that says so, and of what kind it is."""
+
+    def among(self, rows: IntArray) -> _Chosen:
+        """Return those that are among some rows of the dataset."""
+        chosen = self.chosen[np.isin(self.scores.row[self.chosen], rows)]
+        if not len(chosen):
+            raise SettingError(f"--where keeps no sample of {self.name}, so there is nothing to measure")
+        return replace(self, chosen=chosen)
 
 
 def _chosen(subset: str | Path | Subset, number: int) -> _Chosen:

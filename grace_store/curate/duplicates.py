@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicates
+from grace_store.artifacts.filtered_scores import keep_samples, where_note
 from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.notes import DuplicatesNote, GroupSpec, RecallNote, SearchNote
 from grace_store.artifacts.score_table import ScoresLike, ScoreTable, read_scores
@@ -24,6 +25,7 @@ from grace_store.likeness.forest import Pairs, joined, nearest_in, parents_in, s
 from grace_store.likeness.points import Descriptor
 from grace_store.read.blocks import BlockReader
 from grace_store.read.descriptors import DescriptionReader, DescriptorSpec, tell_oddities
+from grace_store.read.kept_samples import Kept
 from grace_store.read.parallel import Mapper, Threads, map_ordered
 from grace_store.store.opened import SignalView, Store, StoreLike
 
@@ -54,6 +56,9 @@ class DuplicatesRequest:
     data: Sequence[str | Path] | None = None
     """Where the dataset is now, if it moved: texts are compared if it is there."""
     partial: bool = False
+    where: str | None = None
+    """Search only among what this keeps: a condition in SQL over fields of the records, id, row and num_steps, and with
+    scores num_tokens, value and flags."""
 
 
 def duplicates(
@@ -69,11 +74,12 @@ def duplicates(
     keep = _checked(request.keep, table)
     view = opened.signal(request.signal if table is None else table.signal_named(request.signal))
     named = isinstance(request.subset, (str, Path))
+    kept = keep_samples(opened, request.where, table, request.data)
     reader = DescriptionReader.of(
         opened,
         DescriptorSpec(view.name, descriptor, request.dimension, request.seed),
         scores=table if descriptor == "weighted" else None,
-        samples=samples_named(opened, request.subset) if isinstance(request.subset, (str, Path)) else request.subset,
+        samples=_asked_for(opened, request.subset, kept),
         partial=request.partial,
         threads=threads,
     )
@@ -95,6 +101,7 @@ def duplicates(
             "search": about,
             "subset": str(request.subset) if named else None,
             "scores": None if table is None else table.note,
+            "where": where_note(kept),
         }
     )
     forest = spanning_forest(joined([copies, search.forest]))
@@ -224,6 +231,14 @@ def _num_tokens(view: SignalView, threads: Threads) -> IntArray:
     ):
         out[sample] = num_tokens
     return out
+
+
+def _asked_for(store: Store, subset: str | Path | IntArray | None, kept: Kept | None) -> IntArray | None:
+    """Return the positions that are searched, None for all."""
+    named = samples_named(store, subset) if isinstance(subset, (str, Path)) else subset
+    if kept is None:
+        return named
+    return kept.places if named is None else np.intersect1d(named, kept.places)
 
 
 def _scores(store: Store, scores: ScoresLike | None, *, steps: bool) -> ScoreTable | None:

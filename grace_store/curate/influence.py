@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from grace_store.artifacts.filtered_scores import where_note
 from grace_store.artifacts.made_from import scores_note
 from grace_store.artifacts.notes import ScoresNote
 from grace_store.artifacts.outputs import Source, sources_of
@@ -22,6 +23,7 @@ from grace_store.base.text import counted
 from grace_store.curate.signal_pairs import pair_signals
 from grace_store.curate.targets import Targets, TargetSet, find_subtasks, read_targets
 from grace_store.likeness.communities import find_communities
+from grace_store.read.kept_samples import Kept
 from grace_store.read.parallel import Threads, map_ordered
 from grace_store.read.signal_choice import Signals
 from grace_store.read.vectors import UnitVectors, VectorReader
@@ -66,6 +68,8 @@ class PoolProducts:
     """Of the checkpoints."""
     directions: FloatArray
     """(checkpoints, J, D): what every gradient of the pool is multiplied with, for subtasks or capabilities."""
+    wanted: BoolArray | None = None
+    """(N,) which samples of the plan are asked for; None for all."""
 
     def block(self, start: int) -> InfluenceBlock:
         """Return the influences of the samples of one block."""
@@ -73,6 +77,8 @@ class PoolProducts:
         stop = self.reader.stop(start)
         found = [self._unit(unit) for unit in self.reader.units(start)]
         kept, tokens, influence, slope, flags = (np.concatenate(each) for each in zip(*found, strict=True))
+        if self.wanted is not None:
+            kept &= self.wanted[start:stop]
         return InfluenceBlock(
             sample=np.arange(start, stop)[kept],
             row=store.column("sample_row", start, stop)[kept].astype(np.int64),
@@ -183,24 +189,31 @@ class InfluenceScoring:
         return rows.to_table(self.note)
 
 
+@dataclass(frozen=True, slots=True)
+class InfluenceRequest:
+    """What is scored by its influence on what."""
+
+    spec: InfluenceSpec
+    targets: Targets | None
+    signals: Signals = None
+    partial: bool = False
+    kept: Kept | None = None
+    """The samples of the pool, if not all."""
+
+
 def prepare_influence(
-    pool: Store,
-    spec: InfluenceSpec,
-    targets: Targets | None,
-    signals: Signals,
-    partial: bool,
-    threads: Threads,
-    listener: Listener = ignore,
+    pool: Store, request: InfluenceRequest, threads: Threads, listener: Listener = ignore
 ) -> InfluenceScoring:
     """Read the targets, refuse what cannot be compared, and return a scoring whose note is complete."""
+    spec, targets, kept = request.spec, request.targets, request.kept
     method = METHODS[spec.method]
     assert isinstance(method, InfluenceMethod)
     if targets is None:
         raise SettingError(f"--method {spec.method} scores by the influence on a target set: give its store, --targets")
     store = targets.open()
-    pairs = pair_signals(pool, store, method, signals, targets.signals)
+    pairs = pair_signals(pool, store, method, request.signals, targets.signals)
     reader = VectorReader(pool, pairs.weights.names)
-    reader.check_complete(partial=partial)
+    reader.check_complete(partial=request.partial)
     found = read_targets(store, pairs.targets, find_subtasks(targets, store), restore_length=method.restores_length)
     directions, joined = found.means, {"influence_of": found.subtasks.names}
     if method.joins_subtasks:
@@ -218,12 +231,14 @@ def prepare_influence(
         targets=found.describe(pairs.weights.names, targets.data),
         notes=tuple(notes),
         label="reconstruction" if method.is_reconstruction else None,
+        where=where_note(kept),
         **joined,
     )
     for text in notes:
         listener(Warned(text))
     listener(Note(_about_work(found, pairs.weights.names)))
-    compared = PoolProducts(reader, method.restores_length, pairs.shares, directions)
+    wanted = None if kept is None else kept.is_kept
+    compared = PoolProducts(reader, method.restores_length, pairs.shares, directions, wanted)
     others = [(path, what.replace("the store", "the target store")) for path, what in sources_of(store)]
     scoring = InfluenceScoring(compared, note, [*sources_of(pool), *others], listener)
     if method.needs_whole_pool:

@@ -1,10 +1,12 @@
 """The samples of a store nearest to one of them, or to a trace that is not in it; or those least aligned with it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from grace_store.artifacts.filtered_scores import keep_samples
 from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import Float32Array
@@ -52,6 +54,11 @@ class NeighboursRequest:
     dimension: int | None = None
     seed: int | None = None
     partial: bool = False
+    where: str | None = None
+    """Look only among what this keeps: a condition in SQL over fields of the records, id, row and num_steps, and with
+    scores num_tokens, value and flags."""
+    data: Sequence[str] | None = None
+    """Where the dataset is now, if it moved; only where reads it."""
 
 
 def neighbours(
@@ -87,9 +94,10 @@ def neighbours(
     else:
         place, name = -1, None
         query = _descriptor_of_trace(reader, sample)
+    kept = keep_samples(opened, request.where, scores, request.data)
     nearest = Nearest(query, count, least=least)
     for block in reader.blocks():
-        some = ~block.is_zero
+        some = ~block.is_zero if kept is None else ~block.is_zero & kept.is_kept[block.sample]
         nearest.add(block.sample[some], block.vector[some], np.array([place]))
     points, cosines = (each[0] for each in nearest.found())
     there = points >= 0

@@ -7,12 +7,14 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
+from grace_store.artifacts.filtered_scores import where_note
 from grace_store.artifacts.made_from import scores_note
 from grace_store.artifacts.notes import ScoresNote
 from grace_store.artifacts.outputs import Source, sources_of
 from grace_store.artifacts.score_table import ScoreRows
 from grace_store.base.arrays import BoolArray, FlagArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
+from grace_store.read.kept_samples import Kept
 from grace_store.read.parallel import Threads, map_ordered
 from grace_store.read.signal_choice import SignalWeights
 from grace_store.read.vectors import VectorReader
@@ -47,6 +49,7 @@ class ResponseScoring:
     reader: VectorReader
     weights: SignalWeights
     note: ScoresNote
+    kept: Kept | None = None
 
     @property
     def sources(self) -> list[Source]:
@@ -54,10 +57,12 @@ class ResponseScoring:
         return sources_of(self.reader.store)
 
     @classmethod
-    def of(cls, store: Store, spec: MethodSpec, weights: SignalWeights, *, partial: bool) -> Self:
+    def of(
+        cls, store: Store, spec: MethodSpec, weights: SignalWeights, *, partial: bool, kept: Kept | None = None
+    ) -> Self:
         reader = VectorReader(store, weights.names)
         reader.check_complete(partial=partial)
-        return cls(reader, weights, scores_note(reader, spec, weights))
+        return cls(reader, weights, scores_note(reader, spec, weights, where=where_note(kept)), kept)
 
     def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, FlagArray]]:
         """Yield rows of the table in order, with the samples' flags as numbers."""
@@ -71,7 +76,8 @@ class ResponseScoring:
         )
         found = [self._signal(number, start, row, num_steps) for number in range(len(self.reader.names))]
         has, values, tokens = (np.stack(each) for each in zip(*found, strict=True))
-        kept = np.flatnonzero(has.any(axis=0))
+        wanted = True if self.kept is None else self.kept.is_kept[start:stop]
+        kept = np.flatnonzero(has.any(axis=0) & wanted)
         value = combine_signals(values, list(self.weights.weights.values()))[kept]
         flags = heuristic_flags(value, ~np.asarray(has[:, kept].all(axis=0)))
         rows = ScoreRows(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias, cast, overload
 
 import numpy as np
 import pyarrow as pa
 
+from grace_store.artifacts.filtered_scores import where_note
 from grace_store.artifacts.made_from import (
     check_made_from,
     check_plan_of,
@@ -24,10 +25,11 @@ from grace_store.artifacts.score_table import ScoreRows, ScoreTable, read_scores
 from grace_store.base.arrays import FlagArray, FloatArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, ignore
-from grace_store.curate.influence import InfluenceScoring, prepare_influence
+from grace_store.curate.influence import InfluenceRequest, InfluenceScoring, prepare_influence
 from grace_store.curate.response_scoring import ResponseScoring, are_whole_responses, heuristic_flags
 from grace_store.curate.targets import Targets
 from grace_store.read.blocks import BlockReader, SampleBlock
+from grace_store.read.kept_samples import Kept, keep_planned
 from grace_store.read.parallel import Threads
 from grace_store.read.signal_choice import Signals, SignalWeights, resolve_signals
 from grace_store.store.opened import Store, StoreLike
@@ -54,6 +56,10 @@ class ScoreRequest:
     """In place of the spec's: weights (K, K), row k those of the steps before step k, or a function from K to such."""
     partial: bool = False
     """Score what is there of unfinished signals."""
+    where: str | None = None
+    """Score only what this keeps: a condition in SQL over fields of the records, id, row and num_steps."""
+    data: Sequence[str] | None = None
+    """Where the dataset is now, if it moved; only where reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +127,19 @@ def _write(scoring: _Scoring, out: Path, threads: Threads) -> ScoreRun:
 def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Listener) -> _Scoring:
     """Return the scoring that a method needs, or say why it cannot be."""
     spec, method = request.spec, METHODS[request.spec.method]
+    kept = None if request.where is None else keep_planned(store, request.where, request.data)
     if request.custom_history is not None and (not isinstance(spec, ScoreSpec) or spec.history != "uniform"):
         raise SettingError("custom_history takes the place of GRACE's history: leave that out of the spec")
     if isinstance(method, InfluenceMethod):
-        influence, partial = cast(InfluenceSpec, spec), request.partial
-        return prepare_influence(store, influence, request.targets, request.signals, partial, threads, listener)
+        wanted = InfluenceRequest(cast(InfluenceSpec, spec), request.targets, request.signals, request.partial, kept)
+        return prepare_influence(store, wanted, threads, listener)
     if request.targets is not None:
         takers = [name for name, each in METHODS.items() if isinstance(each, InfluenceMethod)]
         raise SettingError(f"a target set is for the methods {', '.join(takers)}: leave it out")
     weights = resolve_signals(store, request.signals)
     if isinstance(method, Heuristic) and are_whole_responses(store, weights):
-        return ResponseScoring.of(store, spec, weights, partial=request.partial)
-    return _BlockScoring.of(store, weights, request)
+        return ResponseScoring.of(store, spec, weights, partial=request.partial, kept=kept)
+    return _BlockScoring.of(store, weights, request, kept)
 
 
 def replay(
@@ -141,12 +148,14 @@ def replay(
     store: StoreLike | None = None,
     *,
     targets: Targets | None = None,
+    data: Sequence[str] | None = None,
     threads: Threads = None,
     listener: Listener = ignore,
 ) -> ScoreRun:
     """Score again exactly as a table was scored, from the store it was made from or a copy of it elsewhere.
 
-    targets says where the target set and its data are now; what else it may say is taken from the table.
+    targets says where the target set and its data are now; what else it may say is taken from the table. data says
+    where the dataset is now, which a table with a filter needs.
     """
     note = read_scores_note(table)
     what = f"table of scores {table}"
@@ -156,7 +165,8 @@ def replay(
         raise SettingError(f"{table} was scored without a target set: leave --targets and --target-data out")
     if note.custom_history is not None and note.custom_history.weights is None:
         raise SettingError(f"{table} was scored with a history function given from Python; give it again there.")
-    return score(opened, request_of(note, targets), out=out, threads=threads, listener=listener)
+    request = replace(request_of(note, targets), data=data)
+    return score(opened, request, out=out, threads=threads, listener=listener)
 
 
 def request_of(note: ScoresNote, moved: Targets | None = None) -> ScoreRequest:
@@ -170,6 +180,7 @@ def request_of(note: ScoresNote, moved: Targets | None = None) -> ScoreRequest:
         targets=None if note.targets is None else targets_of(note, moved),
         custom_history=None if custom is None else np.array(custom),
         partial=note.partial,
+        where=None if note.where is None else note.where.sql,
     )
 
 
@@ -200,13 +211,13 @@ class _BlockScoring:
         return sources_of(self.reader.store)
 
     @classmethod
-    def of(cls, store: Store, weights: SignalWeights, request: ScoreRequest) -> _BlockScoring:
-        reads = METHODS[request.spec.method].reads
-        reader = BlockReader(store, weights.names, gram=reads == "grams", loss=reads == "losses")
+    def of(cls, store: Store, weights: SignalWeights, request: ScoreRequest, kept: Kept | None) -> _BlockScoring:
+        reads, wanted = METHODS[request.spec.method].reads, None if kept is None else kept.is_kept
+        reader = BlockReader(store, weights.names, gram=reads == "grams", loss=reads == "losses", wanted=wanted)
         reader.check_complete(partial=request.partial)
         history = request.custom_history
         described = None if history is None else _described(history)
-        note = scores_note(reader, request.spec, weights, custom_history=described)
+        note = scores_note(reader, request.spec, weights, custom_history=described, where=where_note(kept))
         return cls(reader, weights, history, note)
 
     def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, FlagArray]]:

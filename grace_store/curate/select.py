@@ -1,5 +1,9 @@
 """From a scores table to subsets: rank, then keep the beginning of the ranking."""
 
+from __future__ import annotations
+
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,20 +11,34 @@ from typing import Any
 
 import numpy as np
 
-from grace_store.artifacts.made_from import open_store_of
-from grace_store.artifacts.notes import ChosenDiversity, SubsetSpec
+from grace_store.artifacts.filtered_scores import filter_scores, groups_of
+from grace_store.artifacts.notes import ChosenDiversity, SubsetSpec, WhereNote
 from grace_store.artifacts.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.text import counted
-from grace_store.read.records import read_field
+from grace_store.read.kept_samples import group_name
 from grace_store.values.diversity_spec import DiversityMethod, DiversitySpec
 from grace_store.values.length_bias import LENGTHS, Length, residuals
 from grace_store.values.ranking import Ratio, at_least, budget, stratified_rank
 
 DiversityChoice = DiversityMethod | DiversitySpec
 DEFAULT_RATIO = "0.2"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCount:
+    """How many samples of one group there were to choose from, and how many were chosen."""
+
+    group: str
+    pool: int
+    """Samples that have a value."""
+    chosen: int
+
+    @property
+    def share(self) -> float:
+        return self.chosen / self.pool if self.pool else math.nan
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -37,6 +55,8 @@ class Subset:
     """How it was chosen."""
     notes: tuple[str, ...] = ()
     """What the user should know."""
+    groups: tuple[GroupCount, ...] = ()
+    """With strata or a filter, how many samples of each group were chosen."""
 
     @property
     def chosen(self) -> IntArray:
@@ -90,6 +110,10 @@ class Ranking:
     diversified: Diversified | None = None
     is_balanced: bool = False
     """Whether every beginning of the ranking has the table's capabilities in equal numbers, as far as they go."""
+    where: WhereNote | None = None
+    """What the samples had to pass."""
+    groups: Sequence[object] | None = None
+    """With strata, that of every row of the table."""
 
     def take(self, *, ratio: Ratio | None = None, count: int | None = None, threshold: float | None = None) -> Subset:
         """Return the best ceil(ratio N), the best count, or those that reach a threshold: one of the three."""
@@ -115,9 +139,21 @@ class Ranking:
             control=self.control,
             diversity=None if self.diversified is None else self.diversified.choice,
             balanced="capability" if self.is_balanced else None,
+            where=self.where,
         )
         least = float(self.value[kept].min())
-        return Subset(self.scores, kept, len(self.ranked), least, spec, self._notes(kept))
+        return Subset(self.scores, kept, len(self.ranked), least, spec, self._notes(kept), self._counts(kept))
+
+    def _counts(self, kept: IntArray) -> tuple[GroupCount, ...]:
+        """Return how many samples of each group were chosen, the largest group first."""
+        if self.groups is not None:
+            pool = Counter(group_name(self.groups[i]) for i in self.ranked.tolist())
+            chosen = Counter(group_name(self.groups[i]) for i in kept.tolist())
+            return tuple(GroupCount(name, size, chosen[name]) for name, size in pool.most_common())
+        if self.where is None:
+            return ()
+        left_out = self.where.num_samples - self.where.num_kept
+        return GroupCount("kept by --where", len(self.ranked), len(kept)), GroupCount("left out by it", left_out, 0)
 
     def _reaching(self, threshold: float) -> IntArray:
         if self.by is not None:
@@ -193,13 +229,17 @@ class RankRequest:
     """In which order samples are chosen."""
 
     by: str | None = None
-    """A field of the records (dots lead inside), or num_steps: every subset has its strata in their natural shares."""
+    """A field of the records (dots lead inside), num_steps, or several that commas join: every subset has the strata
+    that their values make in their natural shares."""
     control: Sequence[str] = ()
     """Lengths that are taken out of the values first; "length" is all three."""
     diversity: DiversityChoice | None = None
     """dedup, clusters, facility, mmr, or a spec: an order that trades value against redundancy."""
     duplicates: str | Path | None = None
     """A table by ``grace-store duplicates`` whose groups dedup takes, in place of a search of its own."""
+    where: str | None = None
+    """Rank only what this keeps: a condition in SQL over fields of the records, id, row, num_steps, num_tokens, value
+    and flags. A share is then a share of what is kept."""
     store: str | None = None
     """Where the store is now, if it moved."""
     data: Sequence[str] | None = None
@@ -216,6 +256,7 @@ def rank_samples(
     """
     request = request or RankRequest()
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
+    table, where = filter_scores(table, request.where, request.store, request.data)
     lengths = _controls(request.control, table)
     value = residuals(table.value, table.lengths, lengths) if lengths else table.value
     if not np.isfinite(value).any():
@@ -227,8 +268,12 @@ def rank_samples(
             f"{table.method} balances capabilities, which {'--by' if by else '--diversity'} would undo: leave it "
             "out, or take a table of another method"
         )
-    ranked = table.ranked(value) if by is None else _stratified(table, value, by, request, listener)
-    ranking = Ranking(table, value, ranked, by, lengths, is_balanced=table.capability is not None)
+    groups = None if by is None else groups_of(table, by, request.store, request.data)
+    ranked = table.ranked(value) if groups is None else stratified_rank(value, groups, table.row)
+    if groups is not None and len(set(groups)) == len(groups) > 1:
+        listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
+    is_balanced = table.capability is not None
+    ranking = Ranking(table, value, ranked, by, lengths, is_balanced=is_balanced, where=where, groups=groups)
     if diversity is None:
         return ranking
     from grace_store.curate.diversify import diversify  # needs faiss, which nothing else here does
@@ -254,13 +299,6 @@ def select(
     return ranking.take(ratio=ratio, count=count, threshold=threshold)
 
 
-def _stratified(table: ScoreTable, value: FloatArray, by: str, request: RankRequest, listener: Listener) -> IntArray:
-    strata = table.num_steps.tolist() if by == "num_steps" else _field(table, by, request.data, request.store)
-    if len(set(strata)) == len(strata) > 1:
-        listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
-    return stratified_rank(value, strata, table.row)
-
-
 def _controls(control: Sequence[str], table: ScoreTable) -> tuple[Length, ...]:
     if unknown := [name for name in control if name != "length" and name not in LENGTHS]:
         raise SettingError(f"control {unknown[0]!r} is none of length, {', '.join(LENGTHS)}")
@@ -268,13 +306,3 @@ def _controls(control: Sequence[str], table: ScoreTable) -> tuple[Length, ...]:
     if missing := [name for name in control if name != "length" and name not in known]:
         raise SettingError(f"the table does not know the {missing[0]} of its samples, only {', '.join(known)}")
     return tuple(name for name in LENGTHS if name in known and (name in control or "length" in control))
-
-
-def _field(table: ScoreTable, by: str, data: Sequence[str] | None, store_at: str | None) -> list[object]:
-    """Return a field of every sample's record; None where the record has no such field."""
-    store = open_store_of(table, store_at)
-    places = store.positions_of(table.row)
-    found = read_field(store, by, data, places)
-    if all(value is None for value in found):
-        raise SettingError(f"no record has a field {by!r} to stratify by; num_steps is the number of steps")
-    return found

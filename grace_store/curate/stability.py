@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from grace_store.artifacts.filtered_scores import keep_samples, where_note
+from grace_store.artifacts.notes import WhereNote
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import SettingError, UnknownName
@@ -41,6 +43,8 @@ class Stability:
     """Other signals that were not named and have no steps: one vector a sample."""
     steps: Survival | None
     """Each sample's steps drawn again from its own; None where a value is no mean of steps."""
+    where: WhereNote | None = None
+    """What the samples had to pass, if there was a filter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,10 @@ class StabilityRequest:
     """For the intervals, which hold 95 % of them."""
     seed: int = 0
     partial: bool = False
+    where: str | None = None
+    """Choose only from what this keeps, as in ScoreRequest."""
+    data: Sequence[str] | None = None
+    """Where the dataset is now, if it moved; only where reads it."""
 
     @property
     def drawn(self) -> dict[str, int]:
@@ -74,8 +82,11 @@ def stability(store: StoreLike, request: StabilityRequest | None = None, *, thre
 
     def scored(name: str) -> ScoreTable:
         wanted = ScoreRequest(spec=request.spec, signals=name, partial=request.partial)
-        return score(opened, wanted, threads=threads)
+        found = score(opened, wanted, threads=threads)
+        return found if rows is None else found.among(rows)
 
+    kept = keep_samples(opened, request.where, None, request.data)
+    rows = None if kept is None else opened.column("sample_row")[kept.places]
     table = scored(view.name)
     num_with_value = int(np.isfinite(table.value).sum())
     if not num_with_value:
@@ -95,6 +106,7 @@ def stability(store: StoreLike, request: StabilityRequest | None = None, *, thre
         skipped=skipped,
         storages=_by_storage(view, table, request, threads),
         steps=steps,
+        where=where_note(kept),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from grace_store.artifacts.filtered_scores import keep_samples, where_note
 from grace_store.artifacts.made_from import check_plan_of, signal_notes, store_note
 from grace_store.artifacts.notes import SignalNote, SweepNote
 from grace_store.artifacts.pictures.heat_map import draw_heat_map
@@ -35,6 +36,7 @@ from grace_store.base.files import whole_folder
 from grace_store.base.text import counted
 from grace_store.curate.sweep_settings import Setting, SettingValues, resolve_settings, short_labels
 from grace_store.read.blocks import BlockReader, SampleBlock
+from grace_store.read.kept_samples import Kept
 from grace_store.read.parallel import Mapper, Threads, map_ordered
 from grace_store.store.opened import Store, StoreLike
 from grace_store.values.agreement import jaccard
@@ -106,10 +108,15 @@ def sweep(
     *,
     out: str | Path | None = None,
     partial: bool = False,
+    where: str | Kept | None = None,
+    data: Sequence[str] | None = None,
     threads: Threads = None,
     listener: Listener = ignore,
 ) -> Sweep:
     """Score by every setting of a sweep in one pass, and say how the settings differ: in memory, or in the folder out.
+
+    where is a condition in SQL that samples have to meet, as in ScoreRequest, or what one kept; data says where the
+    dataset is now.
 
     The folder is a new one, or that of an earlier sweep, which is replaced. In it values.parquet has one row for each
     setting and sample, samples.parquet one for each sample; summary.parquet one for each setting; overlap.parquet and
@@ -120,11 +127,13 @@ def sweep(
     for ratio in spec.ratio:
         budget(ratio, 0)
     names = tuple(dict.fromkeys(name for setting in settings for name in setting.weights.names))
-    reader = BlockReader(opened, names)
+    kept = keep_samples(opened, where, None, data)
+    reader = BlockReader(opened, names, wanted=None if kept is None else kept.is_kept)
     reader.check_complete(partial=partial)
     signals = {name: SignalNote(**note) for name, note in signal_notes(reader).items()}
     names_of_settings = tuple(setting.name for setting in settings)
-    note = SweepNote(spec=spec, settings=names_of_settings, signals=signals, **store_note(reader))
+    made_from = store_note(reader) | {"where": where_note(kept)}
+    note = SweepNote(spec=spec, settings=names_of_settings, signals=signals, **made_from)
     # What the driver has is compared here, wherever it was computed.
     here = None if isinstance(threads, Mapper) else threads
     if out is None:
@@ -211,7 +220,7 @@ def _compare(tables: SweepTables, settings: Sequence[Setting], note: SweepNote, 
         value = tables.values(index)
         num_with_value = int(np.isfinite(value).sum())
         chosen = [np.packbits(top_mask(value, budget(ratio, num_with_value))) for ratio in ratios]
-        return _describe(settings[index], value, covariates, note.store), chosen, value[::stride].copy()
+        return _describe(settings[index], value, covariates, note), chosen, value[::stride].copy()
 
     looked = list(map_ordered(look, range(len(settings)), threads))
     sample = np.stack([some for _, _, some in looked])
@@ -253,7 +262,7 @@ class _Covariate:
         return float(np.clip(self.centred @ value / (self.norm * deviation * math.sqrt(len(value))), -1.0, 1.0))
 
 
-def _describe(setting: Setting, values: FloatArray, lengths: Sequence[_Covariate], store: str) -> dict[str, Any]:
+def _describe(setting: Setting, values: FloatArray, lengths: Sequence[_Covariate], note: SweepNote) -> dict[str, Any]:
     finite = np.isfinite(values)
     value = values if finite.all() else values[finite]
     deviation = float(value.std()) if len(value) else math.nan
@@ -274,7 +283,7 @@ def _describe(setting: Setting, values: FloatArray, lengths: Sequence[_Covariate
         "quantile_95": q95,
         "correlation_with_length": lengths[0].correlation(values, deviation),
         "correlation_with_num_steps": lengths[1].correlation(values, deviation),
-        "command": setting.command(store),
+        "command": setting.command(note.store, None if note.where is None else note.where.sql),
     }
 
 

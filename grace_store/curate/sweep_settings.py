@@ -47,7 +47,7 @@ class Setting:
         shown = [each for each in self.words.items() if each != ("aggregation", "mean")]
         return " ".join(f"{key}={text}" for key, text in shown)
 
-    def command(self, store: str) -> str:
+    def command(self, store: str, where: str | None = None) -> str:
         """Return the command that makes this setting's table of scores."""
         spec, words = self.spec, ["grace-store", "score", store]
         for name, weight in self.weights.weights.items():
@@ -59,6 +59,8 @@ class Setting:
         words += ["--history", spec.history]
         if spec.aggregation != "mean":
             words += ["--aggregation", spec.aggregation]
+        if where is not None:
+            words += ["--where", where]
         return shlex.join([*words, "--out", "scores.parquet"])
 
     @property

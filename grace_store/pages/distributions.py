@@ -1,8 +1,10 @@
 """The page's parts on values: how they are spread, what they go with, and how settings change what is chosen."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,11 +16,13 @@ from grace_store.pages import figures
 from grace_store.pages.figures import MAX_POINTS, PlottedSamples
 from grace_store.pages.sections import Cell, Section
 from grace_store.read.signal_choice import stepwise_signals
-from grace_store.store.opened import Store
 from grace_store.values.gram import sum_by_sample
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import LengthAudit
 from grace_store.values.score_spec import ScoreSpec
+
+if TYPE_CHECKING:
+    from grace_store.pages.report_inputs import ReportInputs
 
 DEFAULT_GRID: dict[str, Any] = {"alpha": (0.1, 0.3, 0.5, 0.7, 0.9, 1.0), "history": ("uniform", "window:3", "ema:0.8")}
 """What is swept if no sweep is given."""
@@ -120,8 +124,9 @@ def _audit(section: Section, audit: LengthAudit) -> None:
     section.records("Value and length", rows, caption)
 
 
-def settings_section(store: Store, table: ScoreTable, given: Sweep | None, ratio: str, *, partial: bool) -> Section:
+def settings_section(inputs: ReportInputs, table: ScoreTable) -> Section:
     """Return how settings and signals spread values and overlap in what they choose: of a sweep, or a small one."""
+    store, given, ratio, partial = inputs.store, inputs.sweep, inputs.request.ratio, inputs.request.partial
     section = Section("settings", "Settings", "What other settings would choose.")
     scored = {name: each for name, each in table.note.signals.items() if name in stepwise_signals(store)}
     if not scored:
@@ -130,7 +135,7 @@ def settings_section(store: Store, table: ScoreTable, given: Sweep | None, ratio
     together = ",".join(f"{name}={each.weight:g}" for name, each in scored.items())
     if given is None:
         spec = SweepSpec.parse(ratio=ratio, grid=[DEFAULT_GRID | {"signal": (together,)}])
-        swept = sweep(store, spec, partial=partial)
+        swept = sweep(store, spec, partial=partial, where=inputs.kept)
         made = "A small sweep made for this page; `grace-store sweep` makes larger ones."
     else:
         swept, made = given, f"The sweep in {given.folder.name if given.folder else 'memory'}."
@@ -139,7 +144,7 @@ def settings_section(store: Store, table: ScoreTable, given: Sweep | None, ratio
     _boxes(section, "value-by-setting", "Values by setting", swept, "setting")
     if len(stepwise_signals(store)) > 1:
         spec = SweepSpec.parse(ratio=ratio, grid=[_same_settings(table) | {"signal": stepwise_signals(store)}])
-        signals = sweep(store, spec, partial=True)
+        signals = sweep(store, spec, partial=True, where=inputs.kept)
         _boxes(section, "value-by-signal", "Values by signal", signals, "signal")
         picture = figures.matrix_map(signals.jaccard[0], _signal_names(signals), "Jaccard")
         caption = "The same settings with each signal alone."

@@ -6,19 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from grace_store.artifacts.filtered_scores import groups_of
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import BoolArray, FloatArray
-from grace_store.base.errors import DataError
 from grace_store.base.text import one_line
 from grace_store.pages.figures import BOXES, value_boxes
 from grace_store.pages.sections import Cell, Section
-from grace_store.read.records import read_field
+from grace_store.read.kept_samples import group_name
 from grace_store.store.opened import Store
 from grace_store.values.length_bias import mean_ranks, rank_correlation
 
 MAX_FIELD_GROUPS = 24
-MISSING = "(none)"
-"""The group of samples whose record has no such field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +55,12 @@ def groups_section(
     """Return how values differ between the groups that fields of the records make; data is where the dataset is now."""
     lead = "What fields of the records have to do with their values. Scores never read these fields."
     section = Section("groups", "Kinds of traces", lead)
-    places = store.positions_of(compared.main.table.row)
     for field in fields:
-        found = read_field(store, field, data, places)
-        if all(value is None for value in found):
-            raise DataError(f"No record of {store.location} has a field {field!r}. Name another one with --by.")
+        found = groups_of(compared.main.table, field, store.location, data)
         if (numbers := _numbers(found)) is not None:
             _numeric(section, field, numbers, compared)
         else:
-            labels = np.array([MISSING if value is None else one_line(value) for value in found], dtype=object)
+            labels = np.array([group_name(value) for value in found], dtype=object)
             _grouped(section, field, labels, compared)
     return section
 

@@ -3,9 +3,10 @@
 import itertools
 from pathlib import PurePath
 
+from grace_store.artifacts.notes import WhereNote
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.settings import short
-from grace_store.base.text import size
+from grace_store.base.text import one_line, size
 from grace_store.pages.sections import Cell, Section
 from grace_store.run.status import Status, set_aside_rows
 from grace_store.store.opened import Store
@@ -14,13 +15,23 @@ MAX_LISTED = 200
 """Records set aside that are listed one by one."""
 
 
-def overview_section(store: Store, status: Status, table: ScoreTable, subsets: list[tuple[str, int]]) -> Section:
+def overview_section(
+    store: Store,
+    status: Status,
+    table: ScoreTable,
+    subsets: list[tuple[str, int]],
+    where: WhereNote | None = None,
+) -> Section:
     """Return the counts of a store, its settings and those of the scores that the page shows."""
     section = Section("overview", "Overview")
     parts = [("done", status.num_done), ("set aside", status.num_set_aside), ("to do", status.num_planned)]
     section.counts(parts, f"{status.num_records:,} records")
     if not status.is_complete:
         section.text("The store is not finished: what is shown is what is there.", kind="note")
+    if where is not None:
+        kept = f"{where.num_kept:,} of {where.num_samples:,} samples"
+        about = f"Values, plots and traces are of the samples where {one_line(where.sql)}"
+        section.text(f"{about}: {kept}. Shares are of these.", kind="note")
     if status.set_aside:
         ordered = sorted(status.set_aside.items(), key=lambda item: -item[1])
         section.table("Set aside, and why", ["reason", "records"], [[*item] for item in ordered], bar=1)

@@ -1,13 +1,14 @@
 """Write the report of a store: gather its parts, put them into one HTML file, and the figures beside it if asked."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from grace_store import __version__
+from grace_store.artifacts.filtered_scores import keep_samples, where_note
 from grace_store.artifacts.outputs import Source, check_outputs, sources_of
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import BoolArray, IntArray
@@ -112,7 +113,9 @@ class _Page:
         listener(Note("Scoring and counting."))
         state = status(store)
         tables = _with_step_scores(store, given.tables, request)
-        table = next(each for each in tables if each.has_step_scores or each is tables[-1])
+        given = replace(given, kept=keep_samples(store, request.where, _main(tables), request.data))
+        tables = _among(tables, given)
+        table = _main(tables)
         subsets = _chosen(table, given.subsets, request.ratio)
         chosen = subsets[0][1]
         shown = choose_traces(table.value, table.row, chosen, request.max_traces)
@@ -120,7 +123,7 @@ class _Page:
         trace[shown.place] = np.arange(len(shown.place))
         points = PlottedSamples(table.sample_id, table.value, chosen, trace)
         counts = [(name, int(mask.sum())) for name, mask in subsets]
-        sections = [overview_section(store, state, table, counts if request.subsets else [])]
+        sections = [overview_section(store, state, table, counts if request.subsets else [], where_note(given.kept))]
         sections.append(values_section(table, points, subsets[0][0]))
         sections.append(length_section(table, points, request.ratio))
         methods = name_methods(tables)
@@ -128,7 +131,7 @@ class _Page:
             compared = Compared(methods, next(each for each in methods if each.table is table), chosen)
             sections.append(groups_section(store, compared, request.by, request.data))
         listener(Note("Comparing settings."))
-        sections.append(settings_section(store, table, given.sweep, request.ratio, partial=request.partial))
+        sections.append(settings_section(given, table))
         sections.append(methods_section(store, methods, state, request.ratio))
         listener(Note("Looking for neighbours."))
         similar = similarity_section(given, table, shown.place, listener)
@@ -147,6 +150,7 @@ class _Page:
                 "sections": [section.to_json() for section in self.sections],
                 "traces": {
                     "num": len(self.traces.index["id"]),
+                    "fields": [{"name": each.name, "kind": each.kind} for each in self.traces.fields],
                     "block": BLOCK_TRACES,
                     "subsets": self.subsets,
                     "shown": self.shown,
@@ -176,6 +180,19 @@ def _with_step_scores(store: Store, given: Sequence[ScoreTable], request: Report
     meant = [name for table in tables for name in table.note.signals if name in stepwise] or stepwise
     signals = request.signals or (meant[:1] if tables or len(meant) == 1 else None)
     return [score(store, ScoreRequest(signals=signals, partial=request.partial)), *tables]
+
+
+def _main(tables: Sequence[ScoreTable]) -> ScoreTable:
+    """Return the table that traces are shown with: the first that has step scores."""
+    return next(each for each in tables if each.has_step_scores or each is tables[-1])
+
+
+def _among(tables: Sequence[ScoreTable], given: ReportInputs) -> list[ScoreTable]:
+    """Return the tables with the samples that the filter keeps."""
+    if given.kept is None:
+        return list(tables)
+    rows = given.store.column("sample_row")[given.kept.places]
+    return [table.among(rows) for table in tables]
 
 
 def _chosen(table: ScoreTable, subsets: Mapping[str, IntArray], ratio: str) -> list[tuple[str, BoolArray]]:

@@ -15,6 +15,7 @@ from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import sidecar_of
 from grace_store.curate.sweep import Sweep, read_sweep
+from grace_store.read.kept_samples import Kept
 from grace_store.store.opened import Store
 
 MAX_SUBSETS = 30
@@ -35,7 +36,13 @@ class ReportRequest:
     """What ``grace-store diversity`` wrote."""
     subsets: Sequence[Path] = ()
     by: Sequence[str] = ()
-    """Fields of the records whose groups are compared."""
+    """Fields of the records whose groups are compared; several that commas join are combined."""
+    fields: str | None = None
+    """Fields that are shown beside the traces, joined by commas, "" for none; None for those of by, or else the few
+    that tell traces apart with short values."""
+    where: str | None = None
+    """Report only on what this keeps: a condition in SQL over fields of the records, id, row, num_steps, num_tokens,
+    value and flags."""
     images: str | None = None
     data: Sequence[str] | None = None
     ratio: str = "0.2"
@@ -56,6 +63,8 @@ class ReportInputs:
     diversity: Diversity | None
     subsets: dict[str, IntArray]
     """The dataset rows of each subset, by its file's name."""
+    kept: Kept | None = None
+    """What the request's filter keeps, by position."""
 
     @classmethod
     def read(cls, store: Store, request: ReportRequest) -> Self:

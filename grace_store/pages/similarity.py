@@ -145,7 +145,12 @@ def _coverage(section: Section, given: ReportInputs, table: ScoreTable) -> None:
 
         ratio, signal = () if request.subsets else (request.ratio,), next(iter(table.note.signals))
         wanted = DiversityRequest(
-            subsets=request.subsets, scores=table, ratio=ratio, signal=signal, partial=request.partial
+            subsets=request.subsets,
+            scores=table,
+            ratio=ratio,
+            signal=signal,
+            partial=request.partial,
+            where=given.kept,
         )
         _show_coverage(section, diversity(given.store, wanted))
 

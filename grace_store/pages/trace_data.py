@@ -18,9 +18,11 @@ from grace_store.base.events import Listener, Note
 from grace_store.base.text import counted
 from grace_store.data.sample import ImageRef, Sample
 from grace_store.pages.plain_text import shortened
+from grace_store.pages.shown_fields import ShownField, shown_fields
 from grace_store.pages.thumbnails import Thumbnails
 from grace_store.read.blocks import BlockReader
-from grace_store.read.records import UnitLoader, image_folder, open_dataset
+from grace_store.read.kept_samples import parse_names
+from grace_store.read.records import SampleRecords, UnitLoader, image_folder, open_dataset
 from grace_store.read.signal_choice import stepwise_signals
 from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
@@ -45,6 +47,7 @@ class TraceData:
     pictures: list[dict[str, str]] = field(default_factory=list)
     """For each block, pictures by key; a picture is in the block that first shows it."""
     notes: list[str] = field(default_factory=list)
+    fields: list[ShownField] = field(default_factory=list)
 
 
 def gather_traces(
@@ -54,6 +57,8 @@ def gather_traces(
     index = _index(shown) | {"chosen": chosen.tolist(), "group": similar.group}
     found = TraceData(index)
     positions = given.store.positions_of(shown.row)
+    found.fields = _fields(given, positions)
+    index["fields"] = [each.values for each in found.fields]
     steps = _step_details(given.store, shown, positions)
     listener(Note(f"Reading {counted(len(shown), 'trace')}."))
     for number, (sample, pictures) in enumerate(_texts(given, shown, positions, found, listener)):
@@ -64,6 +69,20 @@ def gather_traces(
         found.blocks[-1].append(next(steps) | {"near": near} | _text(sample, pictures, found.pictures))
         index["text"].append("" if sample is None else _snippet(sample))
     return found
+
+
+def _fields(given: ReportInputs, positions: IntArray) -> list[ShownField]:
+    """Return the fields that stand beside the traces; none where the dataset cannot be read."""
+    request, named = given.request, None
+    if request.fields is not None or request.by:
+        lists = request.by if request.fields is None else [request.fields] if request.fields else []
+        named = list(dict.fromkeys(name for each in lists for name in parse_names(each)))
+    try:
+        return shown_fields(SampleRecords(given.store, request.data, positions), named)
+    except (DataError, OSError):
+        if request.data:
+            raise
+        return []  # as there are no texts, which is said
 
 
 def _index(shown: ScoreTable) -> dict[str, list[Any]]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.base.arrays import Array, Float32Array, Int32Array, IntArray
+from grace_store.base.arrays import Array, BoolArray, Float32Array, Int32Array, IntArray
 from grace_store.base.errors import SettingError, Unfinished
 from grace_store.base.states import STATE_DONE
 from grace_store.base.text import counted
@@ -120,6 +120,8 @@ class BlockReader(CommittedSignals):
 
     gram: bool = True
     loss: bool = False
+    wanted: BoolArray | None = None
+    """(N,) which samples of the plan are asked for; None for all."""
 
     def __post_init__(self) -> None:
         CommittedSignals.__post_init__(self)
@@ -159,6 +161,8 @@ class BlockReader(CommittedSignals):
         counts = [stop - start for start, stop in ranges]
         rows, entries = _sums(num_segments, counts), _sums(packed, counts)
         done = _joined(view, "sample_state", digests, counts) == STATE_DONE
+        if self.wanted is not None:
+            done &= self.wanted[sample]
         num_tokens = _joined(view, "segment_num_tokens", digests, rows)
         none = np.zeros(0, np.float32)
         gram = _joined(view, "sample_gram", digests, entries) if self.gram else none

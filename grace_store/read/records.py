@@ -1,8 +1,12 @@
 """The dataset of a planned store: is it still the same, and the samples of one unit. Knows no model."""
 
+from __future__ import annotations
+
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -10,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from grace_store.base.arrays import Int32Array, IntArray
-from grace_store.base.errors import DataError, DatasetChanged
+from grace_store.base.errors import DataError, DatasetChanged, SettingError
 from grace_store.base.fingerprint import file_sha256
 from grace_store.base.states import Unusable
+from grace_store.base.text import first_few, one_line
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder, name_files
 from grace_store.data.record import Record
@@ -22,6 +27,11 @@ from grace_store.store.opened import SampleRows, SignalView, Store
 
 CHANGES_SHOWN = 3
 POSITIONS_AT_ONCE = 1 << 14
+FIELDS_SHOWN, CLOSE_SHOWN = 12, 3
+FIELD_DEPTH = 3
+"""How far inside records the names of fields are looked for."""
+RECORDS_LOOKED_AT = 1000
+"""Records that are read to say which fields there are."""
 
 
 def open_dataset(store: Store, paths: Sequence[str | Path] | None = None, *, by_content: bool = True) -> Dataset:
@@ -182,6 +192,70 @@ class UnitLoader:
         )
 
 
+# ---------------------------------------------------------------- fields of the records
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRecords:
+    """The records of some samples of a store, one at a time and in flat memory; data says where the files are now."""
+
+    store: Store
+    data: Sequence[str | Path] | None = None
+    positions: IntArray | None = None
+    """In the plan; None for all."""
+
+    def __len__(self) -> int:
+        return self.store.plan.num_samples if self.positions is None else len(self.positions)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield each record as JSON has it."""
+        with open_dataset(self.store, self.data) as dataset:
+            for start in range(0, len(self), POSITIONS_AT_ONCE):
+                for raw in dataset.read_many(self._locators(start, min(start + POSITIONS_AT_ONCE, len(self)))):
+                    yield json.loads(raw)
+
+    def spread(self, most: int) -> SampleRecords:
+        """Return at most so many of them, evenly spread."""
+        places = np.unique(np.linspace(0, len(self) - 1, min(most, len(self))).astype(np.int64))
+        return replace(self, positions=places if self.positions is None else self.positions[places])
+
+    def unknown(self, field: str, known: Sequence[str] = ()) -> SettingError:
+        """Return what says that no record has a field, and which ones there are; known are names beside the fields."""
+        found = list(dict.fromkeys([*known, *self.spread(RECORDS_LOOKED_AT).field_names()]))
+        close = get_close_matches(field, found, CLOSE_SHOWN)
+        meant = f" Did you mean {' or '.join(close)}?" if close else ""
+        others = first_few([one_line(name) for name in found if name not in close], FIELDS_SHOWN)
+        return SettingError(
+            f"no record of {self.store.location} has a field {one_line(field)!r}.{meant} There are: {others or 'none'}"
+        )
+
+    def field_names(self) -> list[str]:
+        """Return the names of fields, those inside others with dots, the most frequent first."""
+        counts: Counter[str] = Counter()
+        for record in self:
+            counts.update(name for name, _ in fields_in(record))
+        return [name for name, _ in counts.most_common()]
+
+    def _locators(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        names = [f"sample_{name}" for name in ("file", "offset", "length")]
+        if self.positions is None:
+            columns = [self.store.column(name, start, stop) for name in names]
+        else:
+            some = self.positions[start:stop]
+            first, last = int(some.min()), int(some.max())
+            columns = [self.store.column(name, first, last + 1)[some - first] for name in names]
+        return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def fields_in(record: Any, prefix: str = "", depth: int = FIELD_DEPTH) -> Iterator[tuple[str, object]]:
+    """Yield the name and value of each field of a record, of those inside others with dots; lists are one value."""
+    for key, value in record.items() if isinstance(record, dict) else ():
+        if isinstance(value, dict) and value and depth > 1:
+            yield from fields_in(value, f"{prefix}{key}.", depth - 1)
+        else:
+            yield f"{prefix}{key}", value
+
+
 def read_field(
     store: Store, field: str, data: Sequence[str] | None = None, positions: IntArray | None = None
 ) -> list[object]:
@@ -196,14 +270,10 @@ def read_fields(
 
     Dots lead inside; lists and objects come as JSON. data says where the files are now.
     """
-    columns = [store.column(f"sample_{name}") for name in ("file", "offset", "length")]
-    wanted = (column.tolist() if positions is None else column[positions].tolist() for column in columns)
     found: dict[str, list[object]] = {field: [] for field in fields}
-    with open_dataset(store, data) as dataset:
-        for raw in dataset.read_many(zip(*wanted, strict=True)):
-            record = json.loads(raw)
-            for field, values in found.items():
-                values.append(_value_of(record, field))
+    for record in SampleRecords(store, data, positions):
+        for field, values in found.items():
+            values.append(value_of(record, field))
     return found
 
 
@@ -218,7 +288,19 @@ def columns_of_rows(
     return read_fields(store, fields, data, places)
 
 
-def _value_of(record: Any, field: str) -> object:
-    for key in field.split("."):
-        record = record.get(key) if isinstance(record, dict) else None
-    return json.dumps(record) if isinstance(record, (list, dict)) else record
+def value_of(record: Any, field: str, missing: object = None) -> object:
+    """Return a field of a record, lists and objects as JSON. Dots lead inside, unless a field's own name has them.
+
+    $. at the beginning stands for the record, which tells its fields from names that have a meaning of their own.
+
+    >>> value_of({"meta": {"level": 3}, "num_steps": 5, "a.b": 1}, "meta.level")
+    3
+    >>> value_of({"num_steps": 5}, "$.num_steps")
+    5
+    """
+    if not isinstance(record, dict) or field not in record:
+        *outer, field = field.removeprefix("$.").split(".")
+        for key in outer:
+            record = record.get(key) if isinstance(record, dict) else None
+    found = record.get(field, missing) if isinstance(record, dict) else missing
+    return json.dumps(found) if isinstance(found, (list, dict)) else found

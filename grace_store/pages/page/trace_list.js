@@ -11,6 +11,37 @@ const SORTS = [
   ["position", "Position in the data", (index) => (i) => index.row[i]],
 ];
 
+const NO_VALUE = "(none)";
+
+/** Return a value of a field as text. */
+function fieldText(value) {
+  return value === null ? NO_VALUE : String(value);
+}
+
+/** Return the fields that stand beside traces, each with its number, name, kind and values. */
+function traceFields() {
+  const index = readDocument("trace-index");
+  return readDocument("page").traces.fields.map((field, number) => ({ ...field, number, values: index.fields[number] }));
+}
+
+/** Return a way to sort for each field: numbers before texts, and traces without a value last. */
+function fieldSorts() {
+  return traceFields().map(({ name, number, values }) => {
+    const texts = [...new Set(values.filter((value) => typeof value === "string"))].sort();
+    const places = new Map(texts.map((text, place) => [text, place]));
+    const key = (value) => (value === null ? [2, 0] : typeof value === "string" ? [1, places.get(value)] : [0, Number(value)]);
+    return [`field-${number}`, `By ${name}`, () => (i) => key(values[i])];
+  });
+}
+
+const allSorts = () => [...SORTS, ...fieldSorts()];
+
+/** Return what compares two keys, each a number or a pair of them. */
+function compareKeys(a, b) {
+  const [first, second] = [a, b].map((key) => (Array.isArray(key) ? key : [0, key]));
+  return first[0] - second[0] || (first[1] < second[1] ? -1 : first[1] > second[1] ? 1 : 0);
+}
+
 /** Return a number, or what sorts behind all numbers where there is none. */
 function orLast(value, direction) {
   return value === null ? direction * Infinity : value;
@@ -30,7 +61,8 @@ function searchTexts() {
     list.search = index.id.map((id, i) => {
       const trace = traceDetail(i);
       const turns = (trace.turns || []).flatMap((turn) => turn.parts.map((part) => (typeof part === "string" ? part : part.name)));
-      return [id, ...turns, ...(trace.segments || [])].join("\n").toLowerCase();
+      const known = index.fields.map((values) => values[i]).filter((value) => value !== null);
+      return [id, ...turns, ...(trace.segments || []), ...known].join("\n").toLowerCase();
     });
   }
   return list.search;
@@ -49,19 +81,52 @@ function filters() {
   return made;
 }
 
+/** Return a control for one field, which finds anew when it changes. */
+function fieldFilter({ name, number, kind, values }) {
+  const known = { id: `field-${number}`, "aria-label": name };
+  let controls;
+  if (kind === "number") {
+    controls = ["from", "to"].map((end) => element("input", { ...known, id: `field-${number}-${end}`, type: "number", step: "any", placeholder: end, "aria-label": `${name}, ${end}` }));
+  } else if (kind === "text") controls = [element("input", { ...known, type: "text", placeholder: "contains", autocomplete: "off", spellcheck: "false" })];
+  else {
+    const counts = new Map();
+    for (const value of values) counts.set(fieldText(value), (counts.get(fieldText(value)) || 0) + 1);
+    const options = [...counts].sort((a, b) => (a[0] < b[0] ? -1 : 1)).map(([text, count]) => element("option", { value: `=${text}` }, `${text} (${grouped(count)})`));
+    controls = [element("select", known, element("option", { value: "" }, "any"), options)];
+  }
+  for (const each of controls) each.addEventListener(kind === "choice" ? "change" : "input", findTraces);
+  return element("label", { title: name }, element("span", { class: "field" }, name), controls);
+}
+
+/** Return what says of a trace whether every field has what its control asks for. */
+function fieldsAccept() {
+  const tests = traceFields().map(({ number, kind, values }) => {
+    if (kind === "number") {
+      const [from, to] = ["from", "to"].map((end) => byId(`field-${number}-${end}`).value);
+      if (from === "" && to === "") return null;
+      return (i) => values[i] !== null && (from === "" || values[i] >= Number(from)) && (to === "" || values[i] <= Number(to));
+    }
+    const wanted = byId(`field-${number}`).value;
+    if (wanted === "") return null;
+    if (kind === "text") return (i) => values[i] !== null && String(values[i]).toLowerCase().includes(wanted.toLowerCase());
+    return (i) => `=${fieldText(values[i])}` === wanted;
+  }).filter((test) => test !== null);
+  return (i) => tests.every((test) => test(i));
+}
+
 /** Find again what search, filter and sort ask for, and show its first page. */
 function findTraces() {
   const index = readDocument("trace-index");
   const words = byId("search").value.toLowerCase().split(/\s+/).filter(Boolean);
   const accepts = filters().find(([key]) => key === byId("filter").value)[2];
-  const key = SORTS.find(([name]) => name === byId("sort").value)[2](index);
-  let found = index.id.map((_, i) => i).filter(accepts);
+  const key = allSorts().find(([name]) => name === byId("sort").value)[2](index);
+  let found = index.id.map((_, i) => i).filter(accepts).filter(fieldsAccept());
   if (words.length) {
     const texts = searchTexts();
     found = found.filter((i) => words.every((word) => texts[i].includes(word)));
   }
   const keys = found.map((i) => [key(i), i]);
-  keys.sort((a, b) => (a[0] < b[0] ? -1 : a[0] > b[0] ? 1 : index.row[a[1]] - index.row[b[1]]));
+  keys.sort((a, b) => compareKeys(a[0], b[0]) || index.row[a[1]] - index.row[b[1]]);
   list.found = keys.map(([, i]) => i);
   list.page = 0;
   showPage();
@@ -95,10 +160,21 @@ function traceLink(i) {
     "a",
     { href: sampleLink(i), "data-trace": i, "aria-current": i === list.current ? "true" : null },
     element("div", { class: "line" }, element("span", { class: "id" }, index.id[i]), badges, element("span", { class: "value" }, signed(index.value[i]))),
+    fieldCells(i),
     element("div", { class: "text-line" }, index.text[i] || `row ${index.row[i]}`),
     element("div", { class: "strip", "aria-hidden": "true" }, cells),
     element("div", { class: "quiet number" }, `K ${index.steps[i]} · ${grouped(index.tokens[i])} tokens · row ${grouped(index.row[i])}`),
   );
+}
+
+/** Return a trace's fields in columns, under the names above the list. */
+function fieldCells(i) {
+  const fields = traceFields();
+  if (!fields.length) return null;
+  return element("div", { class: "cells" }, fields.map(({ name, values }) => {
+    const text = fieldText(values[i]);
+    return element("span", { title: `${name}: ${text}`, class: values[i] === null ? "quiet" : null }, element("span", { class: "unseen" }, `${name}: `), text);
+  }));
 }
 
 const sampleLink = (i) => `#sample=${encodeURIComponent(readDocument("trace-index").id[i])}`;
@@ -136,7 +212,10 @@ function startList() {
   const { shown, notes } = readDocument("page").traces;
   byId("shown-words").textContent = shown;
   byId("trace-notes").append(...notes.map((text) => element("p", { class: "note" }, text)));
-  byId("sort").append(...SORTS.map(([key, words]) => element("option", { value: key }, words)));
+  byId("field-filters").append(...traceFields().map(fieldFilter));
+  byId("field-names").append(...traceFields().map(({ name }) => element("span", { title: name }, name)));
+  byId("field-names").hidden = !traceFields().length;
+  byId("sort").append(...allSorts().map(([key, words]) => element("option", { value: key }, words)));
   byId("filter").append(...filters().map(([key, words]) => element("option", { value: key }, words)));
   let waiting = 0;
   byId("search").addEventListener("input", () => {

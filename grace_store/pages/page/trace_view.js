@@ -40,6 +40,7 @@ function traceHead(i, index) {
     ["steps", index.steps[i]],
     ["tokens", grouped(index.tokens[i])],
     ["row", grouped(index.row[i])],
+    ...traceFields().map(({ name, values }) => [name, fieldText(values[i])]),
   ];
   return element(
     "header",

@@ -1,0 +1,241 @@
+"""What --where says: SQL's WHERE, worked out by SQLite over rows of plain values. The only importer of sqlite3.
+
+An expression may be a stranger's, who wrote it into a table that is scored again here. SQLite is therefore told to
+allow nothing but reading the columns of these rows and functions whose result follows from their arguments and is no
+longer than they are: no other table, no SELECT inside, nothing that writes, opens or loads. What an expression can cost
+is limited by its length, its depth, and the instructions it runs.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from grace_store.base.errors import SettingError
+from grace_store.base.text import one_line
+from grace_store.data.record import MAX_RECORD_BYTES
+
+_ROUNDING = ("abs", "ceil", "ceiling", "floor", "max", "min", "mod", "round", "sign", "trunc")
+_POWERS = ("exp", "ln", "log", "log10", "log2", "pow", "power", "sqrt")
+_TEXTS = ("glob", "instr", "length", "like", "lower", "ltrim", "rtrim", "substr", "substring", "trim", "upper")
+_JSON = ("->", "->>", "json_array_length", "json_extract", "json_type", "json_valid")
+_ANY = ("coalesce", "ifnull", "iif", "likely", "nullif", "typeof", "unicode", "unlikely")
+FUNCTIONS = frozenset((*_ROUNDING, *_POWERS, *_TEXTS, *_JSON, *_ANY))
+"""All that an expression may call. None is random, knows the time or the machine, or makes much of little."""
+MAX_CHARACTERS = 65_536
+MAX_NAMES = 100
+"""Different fields that one expression may name."""
+MAX_INSTRUCTIONS = 50_000_000
+"""Instructions of SQLite's machine for one call of keeps; an expression without loops takes some thousand for a row."""
+LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: MAX_RECORD_BYTES,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: MAX_CHARACTERS * 4 + 1024,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 500,
+    sqlite3.SQLITE_LIMIT_VDBE_OP: 50_000,
+    sqlite3.SQLITE_LIMIT_FUNCTION_ARG: 100,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1000,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+_INSTRUCTIONS_BETWEEN_LOOKS = 100_000
+_FUNCTION_LIST = ", ".join(sorted(name for name in FUNCTIONS if name[0].isalpha()))
+_NOT_CODE = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+"""Texts and comments."""
+_PARTS = re.compile(_NOT_CODE.pattern + r'|"(?P<name>(?:[^"]|"")*)"', re.DOTALL)
+_NO_COLUMN = re.compile(r'no such column: (?:"(?P<quoted>.*)" - should this be .*|(?P<plain>.*))', re.DOTALL)
+
+
+class FilterExpression:
+    """One expression, understood: what it reads, and which rows of values it keeps. Threads may share it."""
+
+    known: list[str]
+    """Those of the columns that are always there which it reads."""
+
+    def __init__(self, text: str, known: Sequence[str] = ()) -> None:
+        """Understand an expression, or say what is wrong with it; known are columns that are always there."""
+        if not text.strip():
+            raise SettingError("--where is empty: give a condition, such as \"num_steps > 8 and source = 'a'\"")
+        if len(text) > MAX_CHARACTERS:
+            raise SettingError(f"--where has {len(text)} characters, more than {MAX_CHARACTERS}")
+        if text != text.encode("utf-8", "replace").decode():
+            raise SettingError(f"--where {one_line(text)!r} has characters that are no text")
+        self.text = text
+        quoted = (match["name"] for match in _PARTS.finditer(text) if match["name"] is not None)
+        # SQLite takes a name in double quotes for a text if there is no such column, so these are there from the start.
+        self._quoted = dict.fromkeys(name.replace('""', '"') for name in quoted)
+        self._columns, self._num_known = list(known), len(known)
+        self._read: set[str] = set()
+        by_column = {name.lower(): name for name in reversed([*known, *self._quoted])}
+        self._columns += [name for name in self._quoted if by_column[name.lower()] == name and name not in known]
+        while (missing := self._missing()) is not None:
+            self._add_column(missing)
+        names, self.known = self.names, [name for name in known if name in self._read]
+        self._columns, self._num_known = [*self.known, *names], len(self.known)
+        self._check_spelling()
+
+    @property
+    def names(self) -> list[str]:
+        """What the expression reads beyond the columns that are always there, as it is first written."""
+        return self._columns[self._num_known :]
+
+    def is_quoted(self, name: str) -> bool:
+        """Return whether a name stands in double quotes, as a text would in other languages."""
+        return name in self._quoted
+
+    def keeps(self, rows: Iterable[Sequence[object]]) -> list[int]:
+        """Return the places of the rows that the expression is true of; a row has self.known, then self.names."""
+        with closing(_Engine(self._columns)) as engine, self._explained(engine):
+            return engine.places(rows, f"((\n{self.text}\n))")
+
+    def _missing(self) -> str | None:
+        """Return a name that the expression has and the columns lack; None if it can be worked out."""
+        with closing(_Engine(self._columns)) as engine:
+            try:
+                with self._explained(engine):
+                    # In one pair of parentheses and in two: what closes the first could not go on in the second.
+                    for condition in (f"((\n{self.text}\n))", f"(\n{self.text}\n)"):
+                        engine.places([], condition)
+                        self._read = engine.watch.read
+            except _NoColumn as missing:
+                return missing.name
+        return None
+
+    def _add_column(self, name: str) -> None:
+        """Add a column that is missing, unless SQLite takes its name for something else."""
+        if name.lower() in (each.lower() for each in self._columns):
+            raise SettingError(f'--where has {name}: write a name with a dot in double quotes, "{name}"')
+        self._columns.append(name)
+        if len(self.names) > MAX_NAMES:
+            raise SettingError(f"--where names more than {MAX_NAMES} fields")
+
+    def _check_spelling(self) -> None:
+        """Raise for a name in two spellings that differ in capitals alone: SQLite reads one column for both."""
+        code = _NOT_CODE.sub(" ", self.text)
+        for name in self.names:
+            found = re.findall(rf"(?<!\w){re.escape(name)}(?!\w)", code, re.IGNORECASE)
+            if len(written := dict.fromkeys([name, *found])) > 1:
+                both = " and ".join(list(written)[:2])
+                raise SettingError(f"--where has {both}, which SQL does not tell apart: write the field in one way")
+
+    @contextmanager
+    def _explained(self, engine: _Engine) -> Iterator[None]:
+        """Turn what SQLite says into a sentence about the expression."""
+        try:
+            yield
+        # Warning: what Python 3.11 raises for a second statement.
+        except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
+            said = str(error)
+            if engine.watch.refused is None and (missing := _NO_COLUMN.fullmatch(said)):
+                raise _NoColumn(missing["plain"] if missing["quoted"] is None else missing["quoted"]) from None
+            why = self._in_words(one_line(said), engine.watch.refused)
+            raise SettingError(f"--where {one_line(self.text)!r}: {why}") from None
+
+    def _in_words(self, said: str, refused: str | None) -> str:
+        if refused is not None:
+            return f"{refused} is not allowed. A condition has fields, operators and the functions {_FUNCTION_LIST}"
+        if "no such function" in said:
+            return f"there is {said.replace('such ', '')}. There are {_FUNCTION_LIST}"
+        if "syntax error" in said or "unrecognized token" in said or "incomplete input" in said:
+            return f"this is not a condition in SQL ({said}){self._position(said)}"
+        if "stack overflow" in said or "too large (maximum depth" in said:
+            return f"this is nested too deeply ({said})"
+        if "binding" in said:
+            return "a name that begins with ?, :, @ or $ has to be in double quotes"
+        return "this takes too many instructions" if said == "interrupted" else f"SQLite says: {said}"
+
+    def _position(self, said: str) -> str:
+        """Say where a piece of text that SQLite names stands, if it stands in one place."""
+        named = re.search(r'"(.*)"', said)
+        if named is None or self.text.count(named[1]) != 1:
+            return ""
+        return f", at character {self.text.index(named[1]) + 1}"
+
+
+class _NoColumn(Exception):
+    """The expression names a column that is not there yet."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What SQLite asks before it does anything, and while it runs."""
+
+    num_selects: int = 0
+    num_looks: int = 0
+    read: set[str] = field(default_factory=set)
+    """Columns that are read."""
+    refused: str | None = None
+    """What was asked first of all that is not allowed."""
+
+    def allows(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        """Answer SQLite: only the one SELECT of ours, reading its columns, and functions of the list."""
+        refused: str | None = "anything but a condition"
+        if action == sqlite3.SQLITE_SELECT:
+            self.num_selects += 1
+            refused = "a SELECT inside it" if self.num_selects > 1 else None
+        elif action == sqlite3.SQLITE_READ:
+            self.read.add(str(second))
+            refused = None if first == "samples" else "another table"
+        elif action == sqlite3.SQLITE_FUNCTION:
+            refused = None if str(second).lower() in FUNCTIONS else f"the function {second}"
+        self.refused = self.refused or refused
+        return sqlite3.SQLITE_OK if refused is None else sqlite3.SQLITE_DENY
+
+    def stops(self) -> int:
+        """Return 1 to stop what runs for too long."""
+        self.num_looks += 1
+        return int(self.num_looks * _INSTRUCTIONS_BETWEEN_LOOKS > MAX_INSTRUCTIONS)
+
+
+class _Engine:
+    """A database in memory with one table, whose columns have no type: values are compared as they are."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.watch = _Watch()
+        self._connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=0)
+        for limit, most in LIMITS.items():
+            self._connection.setlimit(limit, most)
+        # A name that nobody can guess; without a rowid, whose names are fields like any other.
+        self._place = f"place {uuid4().hex}"
+        escaped = (name.replace('"', '""') for name in columns)
+        declared = "".join(f', "{name}"' for name in escaped)
+        table = f'CREATE TABLE samples ("{self._place}" INTEGER PRIMARY KEY{declared}) WITHOUT ROWID'
+        self._connection.execute(table)
+        self._insert = f"INSERT INTO samples VALUES (?{', ?' * len(columns)})"
+
+    def places(self, rows: Iterable[Sequence[object]], condition: str) -> list[int]:
+        """Return the places of the rows that a condition is true of."""
+        self._connection.execute("BEGIN")  # one transaction for all rows, not one for each
+        self._connection.execute("DELETE FROM samples")
+        numbered = ((place, *map(_storable, row)) for place, row in enumerate(rows))
+        self._connection.executemany(self._insert, numbered)
+        self._connection.execute("COMMIT")
+        self.watch = _Watch()
+        self._connection.set_progress_handler(self.watch.stops, _INSTRUCTIONS_BETWEEN_LOOKS)
+        self._connection.set_authorizer(self.watch.allows)
+        try:
+            found = self._connection.execute(f'SELECT "{self._place}" FROM samples WHERE {condition}')
+            return [place for (place,) in found]
+        finally:
+            self._connection.set_authorizer(None)
+            self._connection.set_progress_handler(None, 0)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _storable(value: object) -> object:
+    """Return a value of JSON as SQLite keeps it: true and false are 1 and 0, numbers beyond 64 bits not whole."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return float(value) if abs(value) < 2**1023 else str(value)
+    return value
