@@ -2,7 +2,7 @@
 
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.formats.conversation import read_turns
-from grace_store.data.formats.trace import Fields, Format, Trace, has_text, listed_trace, text_field, wrong_field
+from grace_store.data.formats.trace import Fields, Format, Trace, has_text, listed_steps, listed_trace, text_field
 from grace_store.data.images import Draft, place_images, record_images
 
 
@@ -15,9 +15,7 @@ def _read(record: Fields) -> Trace:
         if isinstance(system := record.get("system"), str) and system:
             drafts.append(("system", [system]))
         drafts.append(("user", [text_field(record, "prompt", Reason.NO_PROMPT)]))
-    steps = record.get("steps")
-    if not isinstance(steps, list) or not all(isinstance(step, str) for step in steps):
-        raise wrong_field(record, "steps", "a list of strings")
+    steps = listed_steps(record, "steps")
     answer = record.get("answer")
     if isinstance(answer, int | float) and not isinstance(answer, bool):
         record = {**record, "answer": str(answer)}

@@ -1,0 +1,180 @@
+"""How well scores tell right from wrong: areas under the ROC over chosen pairs, with intervals over questions.
+
+An area is the share of pairs of a right and a wrong item in which the right one has the larger score, ties counting
+half: 0.5 is chance. Only pairs inside one cell are compared, so what makes the cells is held fixed. Intervals draw
+whole questions, with replacement, because items of one question go together. numpy only.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from pydantic import ConfigDict
+
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
+from grace_store.base.documents import Number
+from grace_store.values.agreement import middle_of
+from grace_store.values.length_bias import mean_ranks
+
+CHANCE = 0.5
+NUM_LENGTHS = 4
+"""Groups of similar length at each place."""
+ENTRIES_AT_ONCE = 1 << 21
+"""Weights of items that are held in memory at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """An area under the ROC, where 95 % of the draws lie, and over how many pairs it is taken."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # where a document holds it
+
+    area: Number
+    low: Number
+    high: Number
+    p_value: Number
+    """How often draws reach the other side of chance, both ways: small if the area is not chance."""
+    num_right: int
+    num_wrong: int
+    num_pairs: int
+
+    @property
+    def is_known(self) -> bool:
+        return self.low == self.low
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledItems:
+    """Steps or traces with a label, and the question that each belongs to, numbered from 0."""
+
+    is_right: BoolArray
+    question: IntArray
+    cell: IntArray
+    """What is held fixed: place and length, as one number."""
+
+    def taken(self, chosen: BoolArray) -> "LabelledItems":
+        """Return some of the items."""
+        return LabelledItems(self.is_right[chosen], self.question[chosen], self.cell[chosen])
+
+
+def question_draws(num_questions: int, draws: int, seed: int) -> IntArray:
+    """Return how often each question is drawn, (draws, questions), each row adding up to the number of questions."""
+    generator = np.random.Generator(np.random.Philox(seed))
+    drawn = np.zeros((draws, num_questions), dtype=np.int32)
+    for row in drawn:
+        row += np.bincount(generator.integers(0, num_questions, num_questions), minlength=num_questions)
+    return drawn.astype(np.int64)
+
+
+def cells_of(place: Numbers, length: Numbers) -> IntArray:
+    """Return one number for items at the same place and of similar length: a fourth of those at that place.
+
+    >>> cells_of(np.array([0, 0, 0, 0, 1]), np.array([5, 40, 9, 22, 7]))
+    array([0, 3, 1, 2, 6])
+    """
+    cell = np.zeros(len(place), dtype=np.int64)
+    for number, each in enumerate(np.unique(place)):
+        here = np.flatnonzero(place == each)
+        share = (mean_ranks(length[here].astype(np.float64)) + 0.5) / len(here)
+        cell[here] = number * NUM_LENGTHS + np.floor(share * NUM_LENGTHS).astype(np.int64)
+    return cell
+
+
+def area_across(score: FloatArray, items: LabelledItems, drawn: IntArray, *, fixed: bool = False) -> Area:
+    """Return the area over pairs of all questions, or over those of one cell; items without a score do not count."""
+    finite = np.isfinite(score)
+    items, score = items.taken(finite), score[finite]
+    cell = items.cell if fixed else np.zeros(len(score), dtype=np.int64)
+    runs = _Runs.of(score, cell)
+    right = items.is_right[runs.order].astype(np.float64)
+    wins, pairs = runs.weighted(right[None], 1 - right[None])
+    found = np.full(len(drawn), np.nan)
+    question = items.question[runs.order]
+    step = max(1, ENTRIES_AT_ONCE // max(len(score), 1))
+    for start in range(0, len(drawn), step):
+        weight = drawn[start : start + step][:, question]
+        some_wins, some_pairs = runs.weighted(weight * right, weight * (1 - right))
+        found[start : start + step] = _ratio(some_wins, some_pairs)
+    return _area(wins[0], pairs[0], found, items)
+
+
+def area_within(score: FloatArray, items: LabelledItems, drawn: IntArray, *, fixed: bool = False) -> Area:
+    """Return the area over pairs of the same question, or over those of them that share a cell, too."""
+    finite = np.isfinite(score)
+    items, score = items.taken(finite), score[finite]
+    num_cells = int(items.cell.max(initial=0)) + 1 if fixed else 1
+    group = items.question * num_cells + (items.cell if fixed else 0)
+    runs = _Runs.of(score, group)
+    right = items.is_right[runs.order].astype(np.float64)[None]
+    wins, pairs = runs.by_group(right, 1 - right)
+    question = runs.group_key // num_cells
+    total = [np.bincount(question, each[0], drawn.shape[1]) for each in (wins, pairs)]
+    return _area(float(total[0].sum()), float(total[1].sum()), _ratio(drawn @ total[0], drawn @ total[1]), items)
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Items in the order of group and score, cut into runs of equal ones."""
+
+    order: IntArray
+    start: IntArray
+    """Where each run begins."""
+    first_run: IntArray
+    """The first run of each group."""
+    group_key: IntArray
+
+    @classmethod
+    def of(cls, score: FloatArray, group: IntArray) -> "_Runs":
+        order = np.lexsort((score, group))
+        ordered, keys = score[order], group[order]
+        new_group = np.concatenate([[True], keys[1:] != keys[:-1]]) if len(order) else np.zeros(0, np.bool_)
+        new_run = new_group | np.concatenate([[True], ordered[1:] != ordered[:-1]]) if len(order) else new_group
+        start, first = np.flatnonzero(new_run), np.flatnonzero(new_group)
+        return cls(order, start, np.searchsorted(start, first), keys[first])
+
+    def by_group(self, right: FloatArray, wrong: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return won pairs and all pairs of each group, (draws, groups), from the weights of items in order."""
+        if not len(self.start):
+            none = np.zeros((len(right), 0))
+            return none, none
+        rights, wrongs = (np.add.reduceat(each, self.start, axis=1) for each in (right, wrong))
+        below = np.cumsum(wrongs, axis=1) - wrongs
+        sizes = np.diff(np.append(self.first_run, len(self.start)))
+        below -= np.repeat(below[:, self.first_run], sizes, axis=1)
+        wins = np.add.reduceat(rights * (below + wrongs / 2), self.first_run, axis=1)
+        totals = [np.add.reduceat(each, self.first_run, axis=1) for each in (rights, wrongs)]
+        return wins, totals[0] * totals[1]
+
+    def weighted(self, right: FloatArray, wrong: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return won pairs and all pairs, (draws,)."""
+        wins, pairs = self.by_group(right, wrong)
+        return wins.sum(axis=1), pairs.sum(axis=1)
+
+
+def _ratio(wins: FloatArray, pairs: FloatArray) -> FloatArray:
+    return np.divide(wins, pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)
+
+
+def _area(wins: float, pairs: float, draws: FloatArray, items: LabelledItems) -> Area:
+    found = draws[np.isfinite(draws)]
+    num_right = int(items.is_right.sum())
+    return Area(
+        float(wins / pairs) if pairs else np.nan,
+        *middle_of(found),
+        two_sided(found, CHANCE),
+        num_right,
+        len(items.is_right) - num_right,
+        round(float(pairs)),
+    )
+
+
+def two_sided(draws: FloatArray, chance: float) -> float:
+    """Return twice the share of draws beyond chance, on the side where fewer are; NaN without draws.
+
+    >>> two_sided(np.array([0.6, 0.7, 0.4]), 0.5)
+    1.0
+    """
+    if not len(draws):
+        return np.nan
+    fewer = min(np.count_nonzero(draws <= chance), np.count_nonzero(draws >= chance))
+    return min(1.0, 2 * (int(fewer) + 1) / (len(draws) + 1))
