@@ -1,0 +1,73 @@
+"""What a signal keeps of the segments of some samples, side by side: Grams, token counts, losses. No vectors."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray
+from grace_store.base.states import STATE_DONE
+from grace_store.read.blocks import CommittedSignals
+from grace_store.read.parallel import Threads, map_ordered
+from grace_store.store.opened import SignalView
+from grace_store.store.storages import num_packed
+
+STATISTICS = ("loss", "entropy", "hit_rate")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentColumns:
+    """Of some done samples, in the order of the plan; segments lie flat, K + 1 to a sample, the answer last."""
+
+    num_steps: IntArray
+    gram: Array
+    """Packed as in the store."""
+    num_tokens: IntArray
+    statistic: dict[str, FloatArray]
+    """By the names in STATISTICS."""
+
+    @property
+    def is_step(self) -> BoolArray:
+        """Whether a segment is a step, flat; the others are answers."""
+        found = np.ones(int((self.num_steps + 1).sum()), dtype=np.bool_)
+        found[np.cumsum(self.num_steps + 1) - 1] = False
+        return found
+
+
+def done_in_all(signals: CommittedSignals) -> IntArray:
+    """Return the positions of the samples that every one of some signals has."""
+    found = None
+    for view, units in zip(signals.views, signals.committed, strict=True):
+        each = [_done(view, unit) for unit in sorted(units)]
+        mine = np.concatenate([np.zeros(0, np.int64), *each])
+        found = mine if found is None else np.intersect1d(found, mine, assume_unique=True)
+    assert found is not None
+    return found
+
+
+def _done(view: SignalView, unit: int) -> IntArray:
+    start, stop = view.store.plan.unit_range(unit)
+    state = view.unit_array("sample_state", unit)[: stop - start]
+    return start + np.flatnonzero(state == STATE_DONE)
+
+
+def segment_columns(view: SignalView, positions: IntArray, threads: Threads = None) -> Iterator[SegmentColumns]:
+    """Yield what a signal has of samples at some positions, ascending and all of them done, unit by unit."""
+    units = np.unique(positions // view.store.plan.samples_per_unit).tolist()
+    yield from map_ordered(lambda unit: _columns(view, unit, positions), units, threads)
+
+
+def _columns(view: SignalView, unit: int, positions: IntArray) -> SegmentColumns:
+    start, stop = view.store.plan.unit_range(unit)
+    wanted = np.isin(np.arange(start, stop), positions)
+    num_segments = view.store.column("sample_num_steps", start, stop).astype(np.int64) + 1
+    rows, entries = np.repeat(wanted, num_segments), np.repeat(wanted, num_packed(num_segments))
+    names = ["sample_gram", "segment_num_tokens", *(f"segment_{name}" for name in STATISTICS)]
+    arrays = view.unit_arrays(unit, names)
+    flat = {name: arrays[name][: len(rows)][rows] for name in names[1:]}
+    return SegmentColumns(
+        num_segments[wanted] - 1,
+        arrays["sample_gram"][: len(entries)][entries],
+        flat["segment_num_tokens"].astype(np.int64),
+        {name: flat[f"segment_{name}"].astype(np.float64) for name in STATISTICS},
+    )
