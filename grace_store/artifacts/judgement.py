@@ -2,6 +2,8 @@
 
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from grace_store.artifacts.notes import SignalNote, StoreNote
 from grace_store.base.documents import Count, Number
 from grace_store.base.settings import Frozen
@@ -43,7 +45,7 @@ class JudgedMeasure(Frozen):
     """Over pairs with the same place and similar length: position and tokens of a step, steps and tokens of a trace."""
     within_fixed: Area
     """Over pairs that share all three."""
-    kinds: dict[str, Area] = {}
+    kinds: dict[str, Area] = Field(default_factory=dict)
     """By kind of error: its wrong items against all right ones, with place and length held fixed."""
     first_errors: FirstErrors | None = None
 

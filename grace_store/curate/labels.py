@@ -113,15 +113,15 @@ class _Reader:
 
     def _trace(self, value: object) -> _Label | None:
         if not isinstance(value, int | float) or not math.isfinite(value):
-            return self._refuse(value, "true, false or a number is wanted")
+            return self._refused(value, "true, false or a number is wanted")
         return _Label(np.zeros(0, np.int64), -1 if value >= self._right_from else 0)
 
     def _first_wrong(self, value: object, num_steps: int) -> _Label | None:
         if isinstance(value, bool) or not isinstance(value, int) or value < -1:
-            return self._refuse(value, "the number of a step from 0, or -1, is wanted")
+            return self._refused(value, "the number of a step from 0, or -1, is wanted")
         # The answer may be what is wrong: it comes after the last step.
         if value > num_steps:
-            return self._refuse(value, f"a trace of {counted(num_steps, 'step')} has no such step")
+            return self._refused(value, f"a trace of {counted(num_steps, 'step')} has no such step")
         steps = np.full(num_steps, RIGHT)
         if value >= 0:
             steps[value:] = UNKNOWN
@@ -131,15 +131,16 @@ class _Reader:
     def _wrong_steps(self, value: object, num_steps: int) -> _Label | None:
         listed = _listed(value)
         if listed is None or not all(isinstance(each, int) and each >= 1 for each in listed):
-            return self._refuse(value, "a list of the wrong steps' numbers, from 1, is wanted")
+            return self._refused(value, "a list of the wrong steps' numbers, from 1, is wanted")
         if any(each > num_steps + 1 for each in listed):
-            return self._refuse(value, f"a trace of {counted(num_steps, 'step')} has no such step")
+            return self._refused(value, f"a trace of {counted(num_steps, 'step')} has no such step")
         steps = np.full(num_steps, RIGHT)
         steps[[each - 1 for each in listed if each <= num_steps]] = WRONG
         return _Label(steps, min(listed) - 1 if listed else -1)
 
-    def _refuse(self, value: object, why: str) -> None:
+    def _refused(self, value: object, why: str) -> _Label | None:
         self.trouble = f"it holds {one_line(value)!r}, and {why}"
+        return None
 
 
 def _right_from(note: LabelsNote, values: Sequence[object]) -> float:
@@ -185,7 +186,8 @@ def _questions(
 
 def known_fields(store: Store, data: Sequence[str] | None = None) -> list[str]:
     """Return the fields that the first records have."""
-    columns = [store.column(f"sample_{name}", 0, RECORDS_ASKED) for name in ("file", "offset", "length")]
+    num_asked = min(RECORDS_ASKED, store.plan.num_samples)
+    columns = [store.column(f"sample_{name}", 0, num_asked) for name in ("file", "offset", "length")]
     with open_dataset(store, data, by_content=False) as dataset:
         records = map(json.loads, dataset.read_many(zip(*(column.tolist() for column in columns), strict=True)))
         return list(dict.fromkeys(key for record in records if isinstance(record, dict) for key in record))

@@ -1,6 +1,6 @@
 """What a signal keeps of the segments of some samples, side by side: Grams, token counts, losses. No vectors."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,16 @@ class SegmentColumns:
     num_tokens: IntArray
     statistic: dict[str, FloatArray]
     """By the names in STATISTICS."""
+
+    @classmethod
+    def joined(cls, parts: "Sequence[SegmentColumns]") -> "SegmentColumns":
+        """Return the samples of several parts one after the other."""
+        return cls(
+            np.concatenate([part.num_steps for part in parts]),
+            np.concatenate([part.gram for part in parts]),
+            np.concatenate([part.num_tokens for part in parts]),
+            {name: np.concatenate([part.statistic[name] for part in parts]) for name in STATISTICS},
+        )
 
     @property
     def is_step(self) -> BoolArray:

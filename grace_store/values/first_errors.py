@@ -49,7 +49,7 @@ class LabelledTraces:
         return self.first_wrong >= 0
 
 
-def find_first_errors(score: FloatArray, traces: LabelledTraces, drawn: IntArray, seed: int) -> FirstErrors:
+def find_first_errors(score: FloatArray, traces: LabelledTraces, drawn: FloatArray, seed: int) -> FirstErrors:
     """Return the F1 of a flat column of step scores, small where a step is suspect; a step without one is not.
 
     Questions are split into two halves by the seed. Each half is judged by the threshold that is best on the other.
@@ -73,13 +73,14 @@ def chance_of_first_errors(traces: LabelledTraces) -> float:
     """Return the F1 of a judge that calls each step wrong by the same chance, whichever chance is best.
 
     With chance q, the wrong step i (from 0) is the first that is called so with q (1 - q)^i, and a right trace of n
-    steps is left alone with (1 - q)^n.
+    steps is left alone with (1 - q)^n. A wrong answer after right steps is never found.
     """
-    before = traces.first_wrong[traces.is_wrong]
-    steps = np.diff(traces.offsets)[~traces.is_wrong]
-    if not len(before) or not len(steps):
+    num_steps, is_wrong = np.diff(traces.offsets), traces.is_wrong
+    before = traces.first_wrong[is_wrong & (traces.first_wrong < num_steps)]
+    steps = num_steps[~is_wrong]
+    if not is_wrong.any() or not len(steps):
         return np.nan
-    found = np.array([(q * (1 - q) ** before).mean() for q in CHANCES])
+    found = np.array([(q * (1 - q) ** before).sum() for q in CHANCES]) / is_wrong.sum()
     alone = np.array([((1 - q) ** steps).mean() for q in CHANCES])
     return float(_harmonic(found, alone).max())
 
@@ -111,8 +112,8 @@ def _best_threshold(least: FloatArray, most: FloatArray, is_wrong: BoolArray) ->
 
 
 def _halves(num_questions: int, seed: int) -> BoolArray:
-    order = np.random.Generator(np.random.Philox(seed)).permutation(num_questions)
-    return order % 2 == 0
+    half: BoolArray = np.random.Generator(np.random.Philox(seed)).permutation(num_questions) % 2 == 0
+    return half
 
 
 def _shares(is_wrong: BoolArray, hit: BoolArray) -> list[tuple[BoolArray, BoolArray]]:
@@ -122,15 +123,17 @@ def _shares(is_wrong: BoolArray, hit: BoolArray) -> list[tuple[BoolArray, BoolAr
 def _by_question(
     traces: LabelledTraces, num_questions: int, hit: BoolArray, counted: BoolArray
 ) -> tuple[FloatArray, FloatArray]:
-    hits, number = (np.bincount(traces.question, each.astype(np.float64), num_questions) for each in (hit, counted))
-    return hits, number
+    hits, number = (np.bincount(traces.question[each], minlength=num_questions) for each in (hit, counted))
+    return hits.astype(np.float64), number.astype(np.float64)
 
 
 def _share(hits: FloatArray, number: FloatArray) -> FloatArray:
-    return np.divide(hits, number, out=np.full(len(number), np.nan), where=number > 0)
+    share: FloatArray = np.divide(hits, number, out=np.full(len(number), np.nan), where=number > 0)
+    return share
 
 
 def _harmonic(one: FloatArray, other: FloatArray) -> FloatArray:
     total = one + other
     # Where both are nothing their mean is nothing; what is unknown stays so.
-    return np.divide(2 * one * other, total, out=np.where(total == 0, 0.0, np.nan), where=total > 0)
+    mean: FloatArray = np.divide(2 * one * other, total, out=np.where(total == 0, 0.0, np.nan), where=total > 0)
+    return mean

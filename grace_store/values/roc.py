@@ -5,6 +5,7 @@ half: 0.5 is chance. Only pairs inside one cell are compared, so what makes the 
 whole questions, with replacement, because items of one question go together. numpy only.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,7 +34,7 @@ class Area:
     low: Number
     high: Number
     p_value: Number
-    """How often draws reach the other side of chance, both ways: small if the area is not chance."""
+    """How likely an area this far from chance is by chance, by the spread of the draws as a normal one."""
     num_right: int
     num_wrong: int
     num_pairs: int
@@ -57,13 +58,13 @@ class LabelledItems:
         return LabelledItems(self.is_right[chosen], self.question[chosen], self.cell[chosen])
 
 
-def question_draws(num_questions: int, draws: int, seed: int) -> IntArray:
+def question_draws(num_questions: int, draws: int, seed: int) -> FloatArray:
     """Return how often each question is drawn, (draws, questions), each row adding up to the number of questions."""
     generator = np.random.Generator(np.random.Philox(seed))
-    drawn = np.zeros((draws, num_questions), dtype=np.int32)
+    drawn = np.empty((draws, num_questions), dtype=np.float64)
     for row in drawn:
-        row += np.bincount(generator.integers(0, num_questions, num_questions), minlength=num_questions)
-    return drawn.astype(np.int64)
+        row[:] = np.bincount(generator.integers(0, num_questions, num_questions), minlength=num_questions)
+    return drawn
 
 
 def cells_of(place: Numbers, length: Numbers) -> IntArray:
@@ -80,7 +81,7 @@ def cells_of(place: Numbers, length: Numbers) -> IntArray:
     return cell
 
 
-def area_across(score: FloatArray, items: LabelledItems, drawn: IntArray, *, fixed: bool = False) -> Area:
+def area_across(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, fixed: bool = False) -> Area:
     """Return the area over pairs of all questions, or over those of one cell; items without a score do not count."""
     finite = np.isfinite(score)
     items, score = items.taken(finite), score[finite]
@@ -98,7 +99,7 @@ def area_across(score: FloatArray, items: LabelledItems, drawn: IntArray, *, fix
     return _area(wins[0], pairs[0], found, items)
 
 
-def area_within(score: FloatArray, items: LabelledItems, drawn: IntArray, *, fixed: bool = False) -> Area:
+def area_within(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, fixed: bool = False) -> Area:
     """Return the area over pairs of the same question, or over those of them that share a cell, too."""
     finite = np.isfinite(score)
     items, score = items.taken(finite), score[finite]
@@ -152,29 +153,33 @@ class _Runs:
 
 
 def _ratio(wins: FloatArray, pairs: FloatArray) -> FloatArray:
-    return np.divide(wins, pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)
+    ratio: FloatArray = np.divide(wins, pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)
+    return ratio
 
 
 def _area(wins: float, pairs: float, draws: FloatArray, items: LabelledItems) -> Area:
     found = draws[np.isfinite(draws)]
     num_right = int(items.is_right.sum())
+    area = float(wins / pairs) if pairs else np.nan
     return Area(
-        float(wins / pairs) if pairs else np.nan,
+        area,
         *middle_of(found),
-        two_sided(found, CHANCE),
+        two_sided(area, CHANCE, found),
         num_right,
         len(items.is_right) - num_right,
         round(float(pairs)),
     )
 
 
-def two_sided(draws: FloatArray, chance: float) -> float:
-    """Return twice the share of draws beyond chance, on the side where fewer are; NaN without draws.
+def two_sided(found: float, chance: float, draws: FloatArray) -> float:
+    """Return how likely it is to be this far from chance, with the draws' spread as a normal one; NaN without draws.
 
-    >>> two_sided(np.array([0.6, 0.7, 0.4]), 0.5)
-    1.0
+    >>> round(two_sided(0.6, 0.5, np.array([0.55, 0.65])), 4)
+    0.0455
     """
     if not len(draws):
         return np.nan
-    fewer = min(np.count_nonzero(draws <= chance), np.count_nonzero(draws >= chance))
-    return min(1.0, 2 * (int(fewer) + 1) / (len(draws) + 1))
+    distance, spread = abs(found - chance), float(draws.std())
+    if not spread:
+        return 0.0 if distance else 1.0
+    return math.erfc(distance / spread / math.sqrt(2))
