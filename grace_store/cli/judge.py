@@ -59,16 +59,19 @@ def judge(store: str, out: Path | None, *, as_json: bool, **settings: Any) -> No
 
 
 def _print(store: str, found: gs.Judgement, out: Path | None) -> None:
-    click.echo(found.conclusion)
+    from grace_store.curate.verdict import FEWEST_PAIRS
+
+    for items in found.judged:
+        click.echo(items.conclusion)
     for items in found.judged:
         of = f"{items.num_right} right and {items.num_wrong} wrong {items.of}"
         click.echo(f"\n{store}: {of} of {counted(items.num_questions, 'question')}, by the field {found.labels.field}")
         _print_areas(items)
         _print_kinds(items.measures)
-    place = "position and length" if found.judged[0].of == "steps" else "number of steps and length"
     click.echo(
         "\n  Share of pairs in which the right one has the better score, with 95 % intervals over questions; 0.50 is "
-        f"chance.\n  same place: only pairs with the same {place} (a fourth of the steps, or traces, there)."
+        "chance.\n  held fixed: only pairs with the same position (of traces: number of steps) and similar length, a "
+        f"fourth of those there. both: of the same question, too. -: fewer than {FEWEST_PAIRS} pairs."
     )
     if any(items.chance_of_first_errors is not None for items in found.judged):
         click.echo(
@@ -90,7 +93,7 @@ def _print_areas(items: Any) -> None:
         rows.append([each.name, each.better, *map(shown_area, areas)])
         if (first := each.first_errors) is not None:
             rows[-1].append(f"{first.f1:.2f} ({first.low:.2f} to {first.high:.2f})")
-    header = ["measure", "better is", "all pairs", "same question", "same place", "both"]
+    header = ["measure", "better is", "all pairs", "same question", "held fixed", "both"]
     chance = ["chance", "", "0.50", "0.50", "0.50", "0.50"]
     if items.chance_of_first_errors is not None:
         header.append("F1")
@@ -104,7 +107,7 @@ def _print_kinds(measures: Sequence[Any]) -> None:
     kinds = list(measures[0].kinds)
     if not kinds:
         return
-    click.echo("\n  By kind of error, same place:")
+    click.echo("\n  By kind of error, position and length held fixed:")
     counts = [f"{harmless(kind)} ({measures[0].kinds[kind].num_wrong})" for kind in kinds]
     rows = [[each.name, *(shown_area(each.kinds[kind]) for kind in kinds)] for each in measures]
     _print_rows([["measure", *counts], *rows])

@@ -16,6 +16,8 @@ SURE = 0.05
 """How likely it may be that any of the signals is called better than chance and is not."""
 ENOUGH_PAIRS = 100
 """With fewer pairs of the same place and length, these are not held fixed."""
+FEWEST_PAIRS = 20
+"""With fewer pairs an area says nothing and is not shown."""
 GRACE = "grace"
 
 
@@ -100,8 +102,10 @@ def _first_errors(items: JudgedItems) -> list[str]:
 
 
 def shown_area(area: Area) -> str:
-    """Return an area with its interval; a dash if there are no pairs."""
-    return f"{area.area:.2f} ({area.low:.2f} to {area.high:.2f})" if area.is_known else "-"
+    """Return an area with its interval; a dash if there are hardly any pairs."""
+    if not area.is_known or area.num_pairs < FEWEST_PAIRS:
+        return "-"
+    return f"{area.area:.2f} ({area.low:.2f} to {area.high:.2f})"
 
 
 def _capital(text: str) -> str:

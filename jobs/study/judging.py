@@ -137,12 +137,12 @@ def tables_of(name: str, found: Judgement) -> Iterator[Table]:
         yield _areas(f"{name}: {items.of}", f"{items.conclusion}\n\n{amount}", items)
         if kinds := list(items.measures[0].kinds):
             rows = [(each.name, *(shown_area(each.kinds[kind]) for kind in kinds)) for each in items.measures]
-            note = "All right ones against those that the kind of error made wrong; same place and similar length."
+            note = "All right ones against those of one kind of error, with position and length held fixed."
             yield Table(f"{name}: {items.of} by kind of error", ("measure", *kinds), tuple(rows), note)
 
 
 def _areas(title: str, note: str, items: JudgedItems) -> Table:
-    columns = ["measure", "better is", "all pairs", "same question", "same place", "both"]
+    columns = ["measure", "better is", "all pairs", "same question", "held fixed", "both"]
     chance = ["chance", "", *["0.50"] * 4]
     rows = []
     for each in items.measures:
