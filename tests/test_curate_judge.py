@@ -99,7 +99,6 @@ def test_planted_scores_are_recovered_also_with_position_and_length_held_fixed(p
     assert grace.first_errors is not None
     assert steps.chance_of_first_errors is not None
     assert grace.first_errors.low > steps.chance_of_first_errors
-    assert measure(traces, "grace, worst step").across.low > 0.5
     assert "GRACE of base tells wrong steps from right ones better than chance" in steps.conclusion
     assert (steps.num_wrong, traces.num_right, traces.num_wrong) == (90, 90, 90)
     assert steps.num_questions == NUM_QUESTIONS
