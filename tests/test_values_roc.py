@@ -54,6 +54,20 @@ def test_a_draw_is_the_area_of_the_questions_that_were_drawn(fixed: bool) -> Non
         assert area(score, items, drawn, fixed=fixed).low == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+def test_many_questions_are_drawn_to_first_order(fixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    is_right = rng.random(4000) < 0.8
+    score = np.round(is_right * 0.5 + rng.normal(0, 1, 4000), 1)
+    items = LabelledItems(is_right, np.arange(4000) // 4, rng.integers(0, 5, 4000))
+    drawn = question_draws(1000, 200, 0)
+    exact = area_across(score, items, drawn, fixed=fixed)
+    monkeypatch.setattr("grace_store.values.roc.MANY_QUESTIONS", 10)
+    linear = area_across(score, items, drawn, fixed=fixed)
+    assert linear.area == exact.area
+    assert (linear.low, linear.high) == pytest.approx((exact.low, exact.high), abs=0.002)
+
+
 def test_random_scores_are_at_chance_and_their_intervals_hold_it() -> None:
     rng = np.random.default_rng(0)
     question = np.repeat(np.arange(100), 5)

@@ -20,6 +20,8 @@ from grace_store.values.length_bias import mean_ranks
 CHANCE = 0.5
 NUM_LENGTHS = 4
 """Groups of similar length at each place."""
+MANY_QUESTIONS = 2000
+"""From here on draws are computed to first order: the difference is far below the width of an interval."""
 ENTRIES_AT_ONCE = 1 << 21
 """Weights of items that are held in memory at a time."""
 
@@ -89,14 +91,32 @@ def area_across(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, f
     runs = _Runs.of(score, cell)
     right = items.is_right[runs.order].astype(np.float64)
     wins, pairs = runs.weighted(right[None], 1 - right[None])
-    found = np.full(len(drawn), np.nan)
     question = items.question[runs.order]
-    step = max(1, ENTRIES_AT_ONCE // max(len(score), 1))
+    if not pairs[0]:
+        found = np.zeros(0)
+    elif drawn.shape[1] > MANY_QUESTIONS:
+        found = _linear_draws(runs, right, question, drawn, float(_ratio(wins, pairs)[0]))
+    else:
+        found = _exact_draws(runs, right, question, drawn)
+    return _area(wins[0], pairs[0], found, items)
+
+
+def _exact_draws(runs: "_Runs", right: FloatArray, question: IntArray, drawn: FloatArray) -> FloatArray:
+    """Return the area of every draw, each item counting as often as its question was drawn."""
+    found = np.full(len(drawn), np.nan)
+    step = max(1, ENTRIES_AT_ONCE // max(len(right), 1))
     for start in range(0, len(drawn), step):
         weight = drawn[start : start + step][:, question]
-        some_wins, some_pairs = runs.weighted(weight * right, weight * (1 - right))
-        found[start : start + step] = _ratio(some_wins, some_pairs)
-    return _area(wins[0], pairs[0], found, items)
+        found[start : start + step] = _ratio(*runs.weighted(weight * right, weight * (1 - right)))
+    return found
+
+
+def _linear_draws(runs: "_Runs", right: FloatArray, question: IntArray, drawn: FloatArray, area: float) -> FloatArray:
+    """Return the same to first order in how often questions are drawn, which takes one pass for all draws."""
+    wins, pairs = runs.of_items(right)
+    slope = np.bincount(question, wins - area * pairs, drawn.shape[1]) / (pairs.sum() / 2)
+    moved: FloatArray = area + drawn @ slope
+    return moved
 
 
 def area_within(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, fixed: bool = False) -> Area:
@@ -145,6 +165,21 @@ class _Runs:
         wins = np.add.reduceat(rights * (below + wrongs / 2), self.first_run, axis=1)
         totals = [np.add.reduceat(each, self.first_run, axis=1) for each in (rights, wrongs)]
         return wins, totals[0] * totals[1]
+
+    def of_items(self, right: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return how many of its pairs each item, in order, has on the right side, and how many pairs it has."""
+        rights, wrongs = (np.add.reduceat(each, self.start) for each in (right, 1 - right))
+        sizes = np.diff(np.append(self.first_run, len(self.start)))
+        upto = [np.cumsum(each) for each in (rights, wrongs)]
+        before = [
+            np.repeat((each - own)[self.first_run], sizes) for each, own in zip(upto, (rights, wrongs), strict=True)
+        ]
+        total = [np.repeat(np.add.reduceat(each, self.first_run), sizes) for each in (rights, wrongs)]
+        below = upto[1] - wrongs - before[1] + wrongs / 2
+        above = total[0] - (upto[0] - before[0]) + rights / 2
+        run = np.repeat(np.arange(len(self.start)), np.diff(np.append(self.start, len(right))))
+        is_right = right > 0
+        return np.where(is_right, below[run], above[run]), np.where(is_right, total[1][run], total[0][run])
 
     def weighted(self, right: FloatArray, wrong: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return won pairs and all pairs, (draws,)."""

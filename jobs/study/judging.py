@@ -98,7 +98,12 @@ def warm_up(plan: Plan) -> Path:
         data=(str(plan.data / "gsm8k" / "train.jsonl"),),
         data_request=DataRequest(format="gsm8k", min_steps=2),
         request=WarmupRequest(
-            ratio=plan.warmup_ratio, seed=plan.seed, checkpoints=("1",), learning_rate=LEARNING_RATE, max_length=512
+            ratio=plan.warmup_ratio,
+            seed=plan.seed,
+            checkpoints=("1",),
+            batch_size=4,
+            learning_rate=LEARNING_RATE,
+            max_length=512,
         ),
         options=WarmupOptions(threads=plan.threads, batch_tokens=1024, gradient_checkpointing=False),
     )
