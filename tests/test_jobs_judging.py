@@ -18,11 +18,7 @@ NUM_QUESTIONS = 8
 
 
 def spoilt(number: int, kind: str) -> dict[str, Any]:
-    original = [
-        f"Tom has {number} apples.",
-        f"He buys {k} more." if (k := number % 3) else "He buys none.",
-        "So he has 7.",
-    ]
+    original = [f"Tom has {number} apples.", f"He buys {number % 3} more.", "So he has 7."]
     modified = [original[0], f"He eats {kind} apples.", original[2]]
     question = f"How many apples does Tom have in case {number}?"
     return {
@@ -94,5 +90,4 @@ def test_the_whole_of_it_runs_and_says_what_it_found(
     steps = found.judged[0]
     assert (steps.num_wrong, steps.num_questions) == (2 * NUM_QUESTIONS, NUM_QUESTIONS)
     assert set(steps.measures[0].kinds) == {"deception", "redundency"}
-    # Each version of a question has its second step at the same place, so these are pairs of one question and place.
-    assert steps.measures[0].within_fixed.num_pairs > 0
+    assert steps.measures[0].within.num_pairs > 0
