@@ -123,6 +123,23 @@ def test_random_labels_are_at_chance(planted: dict[str, Store]) -> None:
     assert "No stored signal" in of(found).conclusion
 
 
+def test_steps_and_their_labels_stand_beside_each_other(planted: dict[str, Store]) -> None:
+    store = planted["none"]
+    labels = [json.loads(line) for line in Path(store.plan.files[0].path).read_text().splitlines()]
+    right, wrong, means = [], [], {True: [], False: []}
+    for sample in gs.iter_samples(store):
+        first, entropy = labels[sample.row]["first"], sample.entropy.tolist()
+        right += entropy[: sample.num_steps if first < 0 else first]
+        wrong += [entropy[first]] if first >= 0 else []
+        means[first < 0].append(float(np.average(sample.entropy, weights=sample.num_tokens)))
+    found = gs.judge(store, gs.JudgeRequest(first_wrong="first", draws=5))
+    for items, better, worse in ((of(found), right, wrong), (of(found, "traces"), means[True], means[False])):
+        # A lower entropy is taken for right.
+        pairs = [1.0 if a < b else 0.5 if a == b else 0.0 for a in better for b in worse]
+        assert measure(items, "entropy").across.area == pytest.approx(np.mean(pairs), abs=1e-4)
+        assert measure(items, "entropy").across.num_pairs == len(pairs)
+
+
 def test_labels_of_traces_by_truth_or_number(planted: dict[str, Store]) -> None:
     store = planted["grace"]
     truth = gs.judge(store, gs.JudgeRequest(label="ok", draws=20, question="about.question"))

@@ -55,7 +55,7 @@ class JudgeRequest:
     """None for all that have steps."""
     spec: ScoreSpec = field(default_factory=ScoreSpec)
     max_samples: int = MAX_JUDGED
-    """Of more samples than this, so many are drawn by the seed."""
+    """Of more samples than this, as many are drawn by the seed, in runs of neighbouring records."""
     draws: int = 400
     """For the intervals, which hold 95 % of them."""
     seed: int = 0
@@ -84,9 +84,9 @@ def judge(
         raise SettingError(f"draws {request.draws} is not at least 1")
     note = resolve_labels(opened, request.labels(), request.kind, request.question)
     names, skipped = _signals(opened, request.signals)
-    reader = BlockReader(opened, tuple(names))
+    reader = BlockReader(opened, tuple(names), gram=False)
     reader.check_complete(partial=request.partial)
-    labels = read_labels(opened, note, _chosen(reader, request), request.data)
+    labels = read_labels(opened, note, _chosen(reader, request, threads), request.data)
     if labels.num_left_out:
         what = f"{counted(labels.num_left_out, 'sample')} without a label that can be used"
         listener(Warned(f"{what} in {note.field!r} left out."))
@@ -118,14 +118,17 @@ def _signals(store: Store, asked: Sequence[str] | None) -> tuple[list[str], list
     raise UnknownName(f"{store.location} has no signal with steps yet; `grace-store extract` writes one.")
 
 
-def _chosen(reader: BlockReader, request: JudgeRequest) -> IntArray:
-    """Return positions that all signals have, ascending; a seeded draw of them if there are many."""
-    done = done_in_all(reader)
+def _chosen(reader: BlockReader, request: JudgeRequest, threads: Threads) -> IntArray:
+    """Return positions of samples that all signals have, ascending; a seeded draw of them if there are many."""
+    done = done_in_all(reader, threads)
     if not len(done):
         raise SettingError(f"no sample of {reader.store.location} is done in all of {', '.join(reader.names)}")
-    row = reader.store.column("sample_row")[done].astype(np.int64)
-    order = rank(random_values(request.seed, row), row)
-    return np.sort(done[order[: request.max_samples]])
+    if len(done) <= request.max_samples:
+        return done
+    # Whole units, one after the other: neighbours stay together, which are often traces of one question.
+    unit = done // reader.store.plan.samples_per_unit
+    turn = np.argsort(rank(random_values(request.seed, np.arange(unit[-1] + 1))))
+    return np.sort(done[np.argsort(turn[unit], kind="stable")[: request.max_samples]])
 
 
 # ---------------------------------------------------------------- measures

@@ -112,9 +112,9 @@ class _Reader:
                 return self._wrong_steps(value, num_steps)
 
     def _trace(self, value: object) -> _Label | None:
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        if (number := _number(value)) is None:
             return self._refused(value, "true, false or a number is wanted")
-        return _Label(np.zeros(0, np.int64), -1 if value >= self._right_from else 0)
+        return _Label(np.zeros(0, np.int64), -1 if number >= self._right_from else 0)
 
     def _first_wrong(self, value: object, num_steps: int) -> _Label | None:
         if isinstance(value, bool) or not isinstance(value, int) or value < -1:
@@ -147,13 +147,22 @@ def _right_from(note: LabelsNote, values: Sequence[object]) -> float:
     """Return the number from which a label says right: the one given, or the larger one of two."""
     if note.threshold is not None:
         return note.threshold
-    numbers = sorted({float(value) for value in values if isinstance(value, int | float)})
+    numbers = sorted({number for value in values if (number := _number(value)) is not None})
     if len(numbers) > 2:
         raise SettingError(
             f"{note.field!r} has {len(numbers)} different numbers, from {numbers[0]:g} to {numbers[-1]:g}: say from "
             "which one on a trace is right, with --threshold"
         )
     return numbers[-1] if len(numbers) == 2 else 0.5
+
+
+def _number(value: object) -> float | None:
+    """Return a truth or a number as one that can be compared; None for anything else."""
+    try:
+        found = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def _listed(value: object) -> list[Any] | None:
@@ -175,7 +184,9 @@ def _questions(
 ) -> IntArray:
     names: Sequence[object]
     if note.question is not None:
-        names = [found[note.question][number] for number in kept]
+        # A record that does not say its question is alone with it.
+        asked = found[note.question]
+        names = [(number,) if asked[number] is None else asked[number] for number in kept]
     else:
         with open_dataset(store, data, by_content=False) as dataset:
             samples = UnitLoader(store, dataset).read_some(positions[kept].tolist())

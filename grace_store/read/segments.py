@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray
-from grace_store.base.states import STATE_DONE
-from grace_store.read.blocks import CommittedSignals
+from grace_store.read.blocks import BlockReader, SampleBlock
 from grace_store.read.parallel import Threads, map_ordered
 from grace_store.store.opened import SignalView
 from grace_store.store.storages import num_packed
@@ -44,21 +44,13 @@ class SegmentColumns:
         return found
 
 
-def done_in_all(signals: CommittedSignals) -> IntArray:
-    """Return the positions of the samples that every one of some signals has."""
-    found = None
-    for view, units in zip(signals.views, signals.committed, strict=True):
-        each = [_done(view, unit) for unit in sorted(units)]
-        mine = np.concatenate([np.zeros(0, np.int64), *each])
-        found = mine if found is None else np.intersect1d(found, mine, assume_unique=True)
-    assert found is not None
-    return found
+def done_in_all(reader: BlockReader, threads: Threads = None) -> IntArray:
+    """Return the positions of the samples that every one of a reader's signals has, ascending."""
 
+    def shared(block: SampleBlock) -> IntArray:
+        return reduce(np.intersect1d, [each.sample for each in block.signals])
 
-def _done(view: SignalView, unit: int) -> IntArray:
-    start, stop = view.store.plan.unit_range(unit)
-    state = view.unit_array("sample_state", unit)[: stop - start]
-    return start + np.flatnonzero(state == STATE_DONE)
+    return np.concatenate([np.zeros(0, np.int64), *reader.map(shared, threads)])
 
 
 def segment_columns(view: SignalView, positions: IntArray, threads: Threads = None) -> Iterator[SegmentColumns]:
