@@ -1,6 +1,7 @@
 # Every public name, and the module it lives in. Listed here and nowhere else.
 from grace_store.artifacts.duplicate_table import DuplicateTable as DuplicateTable
 from grace_store.artifacts.duplicate_table import read_duplicates as read_duplicates
+from grace_store.artifacts.judgement import Judgement as Judgement
 from grace_store.artifacts.measures import Diversity as Diversity
 from grace_store.artifacts.measures import FidelityDocument as FidelityDocument
 from grace_store.artifacts.notes import DuplicatesNote as DuplicatesNote
@@ -31,6 +32,8 @@ from grace_store.curate.fidelity import Fidelity as Fidelity
 from grace_store.curate.fidelity import FidelityRequest as FidelityRequest
 from grace_store.curate.fidelity import fidelity as fidelity
 from grace_store.curate.inspect import inspect as inspect
+from grace_store.curate.judge import JudgeRequest as JudgeRequest
+from grace_store.curate.judge import judge as judge
 from grace_store.curate.neighbours import Neighbours as Neighbours
 from grace_store.curate.neighbours import NeighboursRequest as NeighboursRequest
 from grace_store.curate.neighbours import neighbours as neighbours

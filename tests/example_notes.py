@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from grace_store.artifacts.judgement import JudgedItems, JudgedMeasure, Judgement, LabelsNote
 from grace_store.artifacts.measures import (
     ClusterShare,
     Diversity,
@@ -47,8 +48,10 @@ from grace_store.model.lora.recipe import (
     WarmupSubset,
 )
 from grace_store.values.agreement import Agreement, Survival
+from grace_store.values.first_errors import FirstErrors
 from grace_store.values.grid import Grid, SweepSpec
 from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec
+from grace_store.values.roc import Area
 from grace_store.values.score_spec import ScoreSpec
 
 MADE_FROM = {"store": "s.zarr", "plan_sha256": "0" * 64, "num_units": 2, "partial": False}
@@ -244,6 +247,53 @@ CHECKPOINT = CheckpointState(
     base=MODEL,
     recipe_sha256="6" * 64,
 )
+AREA = Area(0.625, 0.5, 0.75, 0.125, 9, 4, 36)
+NO_AREA = Area(math.nan, math.nan, math.nan, math.nan, 9, 0, 0)
+JUDGED = JudgedMeasure(
+    measure="grace",
+    signal="base",
+    better="higher",
+    across=AREA,
+    within=NO_AREA,
+    across_fixed=AREA,
+    within_fixed=NO_AREA,
+)
+JUDGEMENT = Judgement(
+    **MADE_FROM,
+    signals={"base": SignalNote(sha256="1" * 64, num_units=2)},
+    spec=ScoreSpec(),
+    labels=LabelsNote(field="is_correct", says="traces"),
+    num_samples=13,
+    num_left_out=0,
+    draws=400,
+    seed=0,
+    judged=(
+        JudgedItems(
+            of="traces", num_right=9, num_wrong=4, num_questions=5, conclusion="Too few labels.", measures=(JUDGED,)
+        ),
+    ),
+)
+WHOLE_JUDGEMENT = JUDGEMENT.model_copy(
+    update={
+        "skipped": ("less",),
+        "labels": LabelsNote(field="wrong", says="wrong_steps", threshold=0.5, kind="why", question="problem"),
+        "judged": (
+            JudgedItems(
+                of="steps",
+                num_right=9,
+                num_wrong=4,
+                num_questions=5,
+                conclusion="Too few labels.",
+                measures=(
+                    JUDGED.model_copy(
+                        update={"kinds": {"slip": AREA}, "first_errors": FirstErrors(0.25, 0.125, 0.5, 0.25, 0.25)}
+                    ),
+                ),
+                chance_of_first_errors=0.375,
+            ),
+        ),
+    }
+)
 
 EXAMPLES: dict[str, Document] = {
     "scores": SCORES,
@@ -266,6 +316,8 @@ EXAMPLES: dict[str, Document] = {
     "fidelity with all fields": FIDELITY.model_copy(
         update={"samples": (FidelitySample(sample_id="s0", scores={"proxy": ALIGNMENTS}),)}
     ),
+    "judgement": JUDGEMENT,
+    "judgement with all fields": WHOLE_JUDGEMENT,
     "recipe of a warm-up": Recipe(
         spec=WarmupSpec(model=MODEL, rendering="template", checkpoints=("0.5", "1")),
         plan_sha256="7" * 64,

@@ -50,6 +50,26 @@ PRM800K = {
         "finish_reason": "solution",
     },
 }
+PROCESSBENCH = {
+    "id": "gsm8k-0",
+    "generator": "a model",
+    "problem": "How many?",
+    "steps": ["Two and two is five.", "So there are \\(\\boxed{5}\\) of them."],
+    "final_answer_correct": False,
+    "label": 0,
+}
+PRMBENCH = {
+    "original_question": "How many?",
+    "modified_question": "How many, if any?",
+    "question": "How many?",
+    "original_process": ["Two and two is four.", "So there are 4."],
+    "modified_process": ["Two and two is five.", "So there are 5."],
+    "modified_steps": [1, 2],
+    "error_steps": [1],
+    "reason": "It is four.",
+    "idx": "p_0",
+    "classification": "counterfactual",
+}
 EXPLICIT = {"id": 12, "prompt": "Why?", "steps": ["one", "two\nlines", "three"], "answer": "four"}
 
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -60,5 +80,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "openr1": OPENR1,
     "gsm8k": GSM8K,
     "prm800k": PRM800K,
+    "processbench": PROCESSBENCH,
+    "prmbench": PRMBENCH,
     "explicit": EXPLICIT,
 }

@@ -15,7 +15,19 @@ from grace_store.data.formats import FORMATS
 from grace_store.data.record import Record
 from grace_store.data.sample import ImageRef, Sample, Turn
 from grace_store.data.understand import check_spec, detect_format, understand
-from tests.format_examples import ALPACA, EXAMPLES, EXPLICIT, GSM8K, LLAVA_COT, MESSAGES, MMATHCOT, OPENR1, PRM800K
+from tests.format_examples import (
+    ALPACA,
+    EXAMPLES,
+    EXPLICIT,
+    GSM8K,
+    LLAVA_COT,
+    MESSAGES,
+    MMATHCOT,
+    OPENR1,
+    PRM800K,
+    PRMBENCH,
+    PROCESSBENCH,
+)
 
 
 def sample(fields: Any, format: str, **settings: Any) -> Sample:
@@ -149,6 +161,39 @@ def test_prm800k():
     assert (ended.reason, ended.detail) == (Reason.NO_ANSWER, "the labeller ended with 'found_error'")
     assert verdict({**prm800k(), "question": {"problem": "Solve."}}, "prm800k").reason is Reason.NO_ANSWER
     assert verdict({**PRM800K, "label": {"steps": [neither]}}, "prm800k").reason is Reason.NO_STEPS
+
+
+def test_processbench_keeps_its_own_steps_and_cuts_the_answer_off_the_last():
+    found = sample(PROCESSBENCH, "processbench")
+    assert (found.sample_id, found.turns) == ("gsm8k-0", user("How many?"))
+    assert found.segments == ["Two and two is five.\n", "So there are ", "\\(\\boxed{5}\\) of them."]
+
+
+def test_prmbench_reads_what_was_modified():
+    found = sample(PRMBENCH, "prmbench")
+    assert found.turns == user("How many, if any?")
+    assert found.segments == ["Two and two is five.\n", "So there are ", "5."]
+    assert verdict({**PRMBENCH, "modified_process": "five"}, "prmbench").reason is Reason.UNKNOWN_RECORD
+    assert verdict({**PRMBENCH, "modified_process": []}, "prmbench").reason is Reason.NO_STEPS
+
+
+@pytest.mark.parametrize(
+    ("last", "parts"),
+    [
+        ("It is **\\boxed{5}**.", ["It is ", "**\\boxed{5}**."]),
+        (
+            "Thus 5. The final answer is 5. I hope it is correct.",
+            ["Thus 5. The final answer is ", "5. I hope it is correct."],
+        ),
+        ("Five are left. So Tom has 5.", ["Five are left. ", "So Tom has 5."]),
+        ("So 2.5 remain", ["So 2.5 ", "remain"]),
+        ("Right.", ["Right."]),
+        ("\\boxed{5}", ["\\boxed{5}"]),
+    ],
+)
+def test_where_the_answer_begins_in_a_last_step(last: str, parts: list[str]):
+    found = sample({**PROCESSBENCH, "steps": ["a", last]}, "processbench")
+    assert found.segments == ["a\n", *parts]
 
 
 def test_explicit():

@@ -43,6 +43,7 @@ HEADINGS = {
     "duplicates": "field of duplicates",
     "diversity": "field of diversity",
     "fidelity": "field of fidelity",
+    "judgement": "field of a judgement",
     "warmup_recipe": "field of a warm-up's recipe",
     "warmup_subset": "field of a warm-up's subset",
     "warmup_checkpoint": "field of a warm-up's checkpoint",
@@ -202,7 +203,7 @@ def results(tmp_path_factory) -> dict[str, dict[str, Any]]:
 
 
 def test_notes_that_commands_write_are_valid(results):
-    elsewhere = {"fidelity", *(kind for kind in SCHEMAS if kind.startswith("warmup"))}
+    elsewhere = {"fidelity", "judgement", *(kind for kind in SCHEMAS if kind.startswith("warmup"))}
     assert {note["kind"] for note in results.values()} == set(SCHEMAS) - elsewhere
     for name, note in results.items():
         assert note["version"] == VERSION, name

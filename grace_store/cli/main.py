@@ -35,6 +35,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "diversity": "Measure how diverse subsets are, and what diversity costs.",
         "stability": "Measure how much of a subset survives small changes.",
         "fidelity": "Measure how well GRACE's proxy follows whole gradients.",
+        "judge": "Measure how well stored signals agree with labels.",
         "report": "Write one HTML page of plots, and of traces step by step.",
     },
     "Afterwards": {"evaluate": "Compare trained models with the one trained on the full data."},

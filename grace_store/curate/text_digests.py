@@ -7,7 +7,7 @@ plan's own digests, of whole records.
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError
@@ -22,8 +22,16 @@ DigestOf = Literal["text", "record"]
 
 def text_digest(sample: Sample) -> bytes:
     """Return 16 bytes that samples with the same turns, images and response share."""
-    turns = [[turn.role, [_part(part) for part in turn.parts]] for turn in sample.turns]
-    return hashlib.sha256(canonical_json([turns, sample.response])).digest()[:16]
+    return hashlib.sha256(canonical_json([_turns(sample), sample.response])).digest()[:16]
+
+
+def prompt_digest(sample: Sample) -> bytes:
+    """Return 16 bytes that samples with the same turns and images share, whatever the response."""
+    return hashlib.sha256(canonical_json(_turns(sample))).digest()[:16]
+
+
+def _turns(sample: Sample) -> list[list[Any]]:
+    return [[turn.role, [_part(part) for part in turn.parts]] for turn in sample.turns]
 
 
 def _part(part: str | ImageRef) -> str | list[str]:

@@ -93,7 +93,7 @@ def detect_format(records: Sequence[Mapping[str, Any]]) -> str:
     if counts[best] * 2 > len(records) and len(rivals) == 1:
         return best
     seen = ", ".join(f"{count} as {name}" for name, count in counts.items() if count) or "none of them"
-    known = "\n".join(f"  {name:<10}{format.description}" for name, format in FORMATS.items())
+    known = "\n".join(f"  {name:<14}{format.description}" for name, format in FORMATS.items())
     text = json.dumps(records[0])
     example = text if len(text) <= _EXAMPLE_CHARS else text[:_EXAMPLE_CHARS] + "..."
     raise UnknownFormat(

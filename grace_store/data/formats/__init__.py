@@ -3,9 +3,10 @@
 from grace_store.base.registry import Registry
 from grace_store.data.formats.trace import Format
 
-FORMATS: Registry[Format] = Registry(
-    __name__, "FORMAT", ("mmathcot", "messages", "alpaca", "sharegpt", "openr1", "gsm8k", "prm800k", "explicit")
-)
+_NAMES = (
+    "mmathcot", "messages", "alpaca", "sharegpt", "openr1", "gsm8k", "prm800k", "processbench", "prmbench", "explicit",
+)  # fmt: skip
+FORMATS: Registry[Format] = Registry(__name__, "FORMAT", _NAMES)
 """In the order that help shows them."""
 
 UNRECOGNISED: Registry[Format] = Registry(__name__, "FORMAT", ("mapped",))

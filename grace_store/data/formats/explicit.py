@@ -2,14 +2,14 @@
 
 from grace_store.base.states import Reason, Unusable
 from grace_store.data.formats.conversation import read_prompt
-from grace_store.data.formats.trace import Fields, Format, Trace, has_text, listed_trace, text_field, text_list
+from grace_store.data.formats.trace import Fields, Format, Trace, has_text, listed_steps, listed_trace, text_field
 from grace_store.data.images import place_images, record_images
 
 
 def _read(record: Fields) -> Trace:
     """The prompt is a text, or a list of {role, content} turns."""
     drafts = read_prompt(record)
-    steps = text_list(record, "steps")
+    steps = listed_steps(record, "steps")
     answer = record.get("answer")
     if isinstance(answer, int | float) and not isinstance(answer, bool):
         record = {**record, "answer": str(answer)}

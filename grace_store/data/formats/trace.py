@@ -3,8 +3,9 @@
 A new format is a module with one ``Format`` called FORMAT, and its name in ``formats/__init__``.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from grace_store.base.states import Reason, Unusable
@@ -13,6 +14,12 @@ from grace_store.data.sample import Turn
 from grace_store.data.splitters import Splitter, natural_starts
 
 Fields = Mapping[str, Any]
+
+# With what opens the formula around it, so that no half of a formula is left to the step.
+_BOXED = re.compile(r"(?:(?:\\[\[(]|\$\$?|\*\*)\s?)?\\boxed\b")
+_ANSWER_IS = re.compile(r"\banswer(?: is:?|:)\s+(?=\S)", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"(?<=[a-z)\]}$0-9])[.!?]\s+(?=\S)", re.IGNORECASE)
+_WORD = re.compile(r"\S+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,19 @@ class Trace:
     response: str
     step_starts: tuple[int, ...] | None = None
     answer_start: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepLabels:
+    """Where the records of a format say which of their steps are wrong."""
+
+    field: str
+    is_first: bool
+    """Whether it holds the number of the first wrong step, from 0, or -1; otherwise the wrong steps, from 1."""
+    kind: str | None = None
+    """The field that names the kind of error."""
+    question: str | None = None
+    """The field that traces of one question share; without it, the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +62,8 @@ class Format:
     """The format's own way to the answer; not asked when the trace has answer_start."""
     answer_marks: str = r"`†Answer:`, `####`, `</think>`, `<CONCLUSION>`, `\boxed{}` or a line `Answer:`"
     """What find_answer looks for, in words."""
+    step_labels: StepLabels | None = None
+    """Of a benchmark whose records say which steps are wrong."""
 
 
 def listed_trace(turns: tuple[Turn, ...], steps: Sequence[str], answer: str | None) -> Trace:
@@ -55,6 +77,40 @@ def listed_trace(turns: tuple[Turn, ...], steps: Sequence[str], answer: str | No
     if answer is None:
         return Trace(turns, "\n".join(steps), tuple(starts))
     return Trace(turns, "\n".join([*steps, answer]), tuple(starts), at)
+
+
+def answer_at_the_end(turns: tuple[Turn, ...], steps: Sequence[str]) -> Trace:
+    """Return the trace of steps that hold the answer in the last of them, from where it begins there.
+
+    It begins with the last boxed formula, else after the last "answer is" or "answer:", else with the last sentence if
+    there are several, else with the last word. What stands before it remains a step; a last step of one word is the
+    answer.
+    """
+    if not steps:
+        raise Unusable(Reason.NO_STEPS, "there are no steps")
+    *before, last = steps
+    if not last.strip():
+        raise Unusable(Reason.NO_ANSWER, "the last step, which has the answer, is empty")
+    trace, cut = listed_trace(turns, before, last), _answer_in(last)
+    assert trace.step_starts is not None
+    assert trace.answer_start is not None
+    if not last[:cut].strip():
+        return trace
+    return replace(trace, step_starts=(*trace.step_starts, trace.answer_start), answer_start=trace.answer_start + cut)
+
+
+def _answer_in(text: str) -> int:
+    boxed, words = ([match.start() for match in pattern.finditer(text)] for pattern in (_BOXED, _WORD))
+    said, sentences = ([match.end() for match in pattern.finditer(text)] for pattern in (_ANSWER_IS, _SENTENCE_END))
+    return next(places[-1] for places in (boxed, said, sentences, words) if places)
+
+
+def listed_steps(record: Fields, key: str) -> list[str]:
+    """Return a field that holds the steps, each a text."""
+    steps = record.get(key)
+    if not isinstance(steps, list) or not all(isinstance(step, str) for step in steps):
+        raise wrong_field(record, key, "a list of strings")
+    return steps
 
 
 def text_field(record: Fields, key: str, reason: Reason) -> str:

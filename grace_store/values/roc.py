@@ -1,0 +1,220 @@
+"""How well scores tell right from wrong: areas under the ROC over chosen pairs, with intervals over questions.
+
+An area is the share of pairs of a right and a wrong item in which the right one has the larger score, ties counting
+half: 0.5 is chance. Only pairs inside one cell are compared, so what makes the cells is held fixed. Intervals draw
+whole questions, with replacement, because items of one question go together. numpy only.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from pydantic import ConfigDict
+
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
+from grace_store.base.documents import Number
+from grace_store.values.agreement import middle_of
+from grace_store.values.length_bias import mean_ranks
+
+CHANCE = 0.5
+NUM_LENGTHS = 4
+"""Groups of similar length at each place."""
+MANY_QUESTIONS = 2000
+"""From here on draws are computed to first order: the difference is far below the width of an interval."""
+ENTRIES_AT_ONCE = 1 << 21
+"""Weights of items that are held in memory at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """An area under the ROC, where 95 % of the draws lie, and over how many pairs it is taken."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # where a document holds it
+
+    area: Number
+    low: Number
+    high: Number
+    p_value: Number
+    """How likely an area this far from chance is by chance, by the spread of the draws as a normal one."""
+    num_right: int
+    num_wrong: int
+    num_pairs: int
+
+    @property
+    def is_known(self) -> bool:
+        return self.low == self.low
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledItems:
+    """Steps or traces with a label, and the question that each belongs to, numbered from 0."""
+
+    is_right: BoolArray
+    question: IntArray
+    cell: IntArray
+    """What is held fixed: place and length, as one number."""
+
+    def taken(self, chosen: BoolArray) -> "LabelledItems":
+        """Return some of the items."""
+        return LabelledItems(self.is_right[chosen], self.question[chosen], self.cell[chosen])
+
+
+def question_draws(num_questions: int, draws: int, seed: int) -> FloatArray:
+    """Return how often each question is drawn, (draws, questions), each row adding up to the number of questions."""
+    generator = np.random.Generator(np.random.Philox(seed))
+    drawn = np.empty((draws, num_questions), dtype=np.float64)
+    for row in drawn:
+        row[:] = np.bincount(generator.integers(0, num_questions, num_questions), minlength=num_questions)
+    return drawn
+
+
+def cells_of(place: Numbers, length: Numbers) -> IntArray:
+    """Return one number for items at the same place and of similar length: a fourth of those at that place.
+
+    >>> cells_of(np.array([0, 0, 0, 0, 1]), np.array([5, 40, 9, 22, 7]))
+    array([0, 3, 1, 2, 6])
+    """
+    cell = np.zeros(len(place), dtype=np.int64)
+    for number, each in enumerate(np.unique(place)):
+        here = np.flatnonzero(place == each)
+        share = (mean_ranks(length[here].astype(np.float64)) + 0.5) / len(here)
+        cell[here] = number * NUM_LENGTHS + np.floor(share * NUM_LENGTHS).astype(np.int64)
+    return cell
+
+
+def area_across(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, fixed: bool = False) -> Area:
+    """Return the area over pairs of all questions, or over those of one cell; items without a score do not count."""
+    finite = np.isfinite(score)
+    items, score = items.taken(finite), score[finite]
+    cell = items.cell if fixed else np.zeros(len(score), dtype=np.int64)
+    runs = _Runs.of(score, cell)
+    right = items.is_right[runs.order].astype(np.float64)
+    wins, pairs = runs.weighted(right[None], 1 - right[None])
+    question = items.question[runs.order]
+    if not pairs[0]:
+        found = np.zeros(0)
+    elif drawn.shape[1] > MANY_QUESTIONS:
+        found = _linear_draws(runs, right, question, drawn, float(_ratio(wins, pairs)[0]))
+    else:
+        found = _exact_draws(runs, right, question, drawn)
+    return _area(wins[0], pairs[0], found, items)
+
+
+def _exact_draws(runs: "_Runs", right: FloatArray, question: IntArray, drawn: FloatArray) -> FloatArray:
+    """Return the area of every draw, each item counting as often as its question was drawn."""
+    found = np.full(len(drawn), np.nan)
+    step = max(1, ENTRIES_AT_ONCE // max(len(right), 1))
+    for start in range(0, len(drawn), step):
+        weight = drawn[start : start + step][:, question]
+        found[start : start + step] = _ratio(*runs.weighted(weight * right, weight * (1 - right)))
+    return found
+
+
+def _linear_draws(runs: "_Runs", right: FloatArray, question: IntArray, drawn: FloatArray, area: float) -> FloatArray:
+    """Return the same to first order in how often questions are drawn, which takes one pass for all draws."""
+    wins, pairs = runs.of_items(right)
+    slope = np.bincount(question, wins - area * pairs, drawn.shape[1]) / (pairs.sum() / 2)
+    moved: FloatArray = area + drawn @ slope
+    return moved
+
+
+def area_within(score: FloatArray, items: LabelledItems, drawn: FloatArray, *, fixed: bool = False) -> Area:
+    """Return the area over pairs of the same question, or over those of them that share a cell, too."""
+    finite = np.isfinite(score)
+    items, score = items.taken(finite), score[finite]
+    num_cells = int(items.cell.max(initial=0)) + 1 if fixed else 1
+    group = items.question * num_cells + (items.cell if fixed else 0)
+    runs = _Runs.of(score, group)
+    right = items.is_right[runs.order].astype(np.float64)[None]
+    wins, pairs = runs.by_group(right, 1 - right)
+    question = runs.group_key // num_cells
+    total = [np.bincount(question, each[0], drawn.shape[1]) for each in (wins, pairs)]
+    return _area(float(total[0].sum()), float(total[1].sum()), _ratio(drawn @ total[0], drawn @ total[1]), items)
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Items in the order of group and score, cut into runs of equal ones."""
+
+    order: IntArray
+    start: IntArray
+    """Where each run begins."""
+    first_run: IntArray
+    """The first run of each group."""
+    group_key: IntArray
+
+    @classmethod
+    def of(cls, score: FloatArray, group: IntArray) -> "_Runs":
+        order = np.lexsort((score, group))
+        ordered, keys = score[order], group[order]
+        new_group = np.concatenate([[True], keys[1:] != keys[:-1]]) if len(order) else np.zeros(0, np.bool_)
+        new_run = new_group | np.concatenate([[True], ordered[1:] != ordered[:-1]]) if len(order) else new_group
+        start, first = np.flatnonzero(new_run), np.flatnonzero(new_group)
+        return cls(order, start, np.searchsorted(start, first), keys[first])
+
+    def by_group(self, right: FloatArray, wrong: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return won pairs and all pairs of each group, (draws, groups), from the weights of items in order."""
+        if not len(self.start):
+            none = np.zeros((len(right), 0))
+            return none, none
+        rights, wrongs = (np.add.reduceat(each, self.start, axis=1) for each in (right, wrong))
+        below = np.cumsum(wrongs, axis=1) - wrongs
+        sizes = np.diff(np.append(self.first_run, len(self.start)))
+        below -= np.repeat(below[:, self.first_run], sizes, axis=1)
+        wins = np.add.reduceat(rights * (below + wrongs / 2), self.first_run, axis=1)
+        totals = [np.add.reduceat(each, self.first_run, axis=1) for each in (rights, wrongs)]
+        return wins, totals[0] * totals[1]
+
+    def of_items(self, right: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return how many of its pairs each item, in order, has on the right side, and how many pairs it has."""
+        rights, wrongs = (np.add.reduceat(each, self.start) for each in (right, 1 - right))
+        sizes = np.diff(np.append(self.first_run, len(self.start)))
+        upto = [np.cumsum(each) for each in (rights, wrongs)]
+        before = [
+            np.repeat((each - own)[self.first_run], sizes) for each, own in zip(upto, (rights, wrongs), strict=True)
+        ]
+        total = [np.repeat(np.add.reduceat(each, self.first_run), sizes) for each in (rights, wrongs)]
+        below = upto[1] - wrongs - before[1] + wrongs / 2
+        above = total[0] - (upto[0] - before[0]) + rights / 2
+        run = np.repeat(np.arange(len(self.start)), np.diff(np.append(self.start, len(right))))
+        is_right = right > 0
+        return np.where(is_right, below[run], above[run]), np.where(is_right, total[1][run], total[0][run])
+
+    def weighted(self, right: FloatArray, wrong: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return won pairs and all pairs, (draws,)."""
+        wins, pairs = self.by_group(right, wrong)
+        return wins.sum(axis=1), pairs.sum(axis=1)
+
+
+def _ratio(wins: FloatArray, pairs: FloatArray) -> FloatArray:
+    ratio: FloatArray = np.divide(wins, pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)
+    return ratio
+
+
+def _area(wins: float, pairs: float, draws: FloatArray, items: LabelledItems) -> Area:
+    found = draws[np.isfinite(draws)]
+    num_right = int(items.is_right.sum())
+    area = float(wins / pairs) if pairs else np.nan
+    return Area(
+        area,
+        *middle_of(found),
+        two_sided(area, CHANCE, found),
+        num_right,
+        len(items.is_right) - num_right,
+        round(float(pairs)),
+    )
+
+
+def two_sided(found: float, chance: float, draws: FloatArray) -> float:
+    """Return how likely it is to be this far from chance, with the draws' spread as a normal one; NaN without draws.
+
+    >>> round(two_sided(0.6, 0.5, np.array([0.55, 0.65])), 4)
+    0.0455
+    """
+    if not len(draws):
+        return np.nan
+    distance, spread = abs(found - chance), float(draws.std())
+    if not spread:
+        return 0.0 if distance else 1.0
+    return math.erfc(distance / spread / math.sqrt(2))

@@ -1,0 +1,110 @@
+"""Areas against a loop over all pairs, intervals against questions that are drawn for real, and chance at its value."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from grace_store.values.roc import LabelledItems, area_across, area_within, cells_of, question_draws
+
+
+def made(seed: int, num: int = 60) -> tuple[np.ndarray, LabelledItems]:
+    """Return scores with many ties and some gaps, and items of a few questions and cells."""
+    rng = np.random.default_rng(seed)
+    score = np.where(rng.random(num) < 0.1, np.nan, rng.integers(0, 9, num).astype(float))
+    return score, LabelledItems(rng.random(num) < 0.6, rng.integers(0, 12, num), rng.integers(0, 4, num))
+
+
+def brute_force(score: np.ndarray, items: LabelledItems, *, within: bool, fixed: bool) -> tuple[float, int]:
+    wins, pairs = 0.0, 0
+    for i in np.flatnonzero(items.is_right & np.isfinite(score)):
+        for j in np.flatnonzero(~items.is_right & np.isfinite(score)):
+            if within and items.question[i] != items.question[j]:
+                continue
+            if fixed and items.cell[i] != items.cell[j]:
+                continue
+            wins += 1.0 if score[i] > score[j] else 0.5 if score[i] == score[j] else 0.0
+            pairs += 1
+    return wins / pairs, pairs
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("within", [False, True])
+def test_an_area_is_the_share_of_pairs_that_are_in_order(seed: int, within: bool, fixed: bool) -> None:
+    score, items = made(seed)
+    found = (area_within if within else area_across)(score, items, question_draws(12, 5, 0), fixed=fixed)
+    area, num_pairs = brute_force(score, items, within=within, fixed=fixed)
+    assert (found.area, found.num_pairs) == (pytest.approx(area, abs=1e-12), num_pairs)
+    assert found.num_right + found.num_wrong == np.isfinite(score).sum()
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_draw_is_the_area_of_the_questions_that_were_drawn(fixed: bool) -> None:
+    score, items = made(7)
+    drawn = question_draws(12, 1, 3)
+    assert drawn.sum() == 12
+    often = drawn[0].astype(int)
+    # Each time that a question is drawn it is one of its own: pairs of two copies are not of the same question.
+    copies = [(i, q * 100 + c) for i, q in enumerate(items.question.tolist()) for c in range(often[q])]
+    index = np.array([i for i, _ in copies])
+    again = LabelledItems(items.is_right[index], np.array([q for _, q in copies]), items.cell[index])
+    for area, within in ((area_across, False), (area_within, True)):
+        expected, _ = brute_force(score[index], again, within=within, fixed=fixed)
+        assert area(score, items, drawn, fixed=fixed).low == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_many_questions_are_drawn_to_first_order(fixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    is_right = rng.random(4000) < 0.8
+    score = np.round(is_right * 0.5 + rng.normal(0, 1, 4000), 1)
+    items = LabelledItems(is_right, np.arange(4000) // 4, rng.integers(0, 5, 4000))
+    drawn = question_draws(1000, 200, 0)
+    exact = area_across(score, items, drawn, fixed=fixed)
+    monkeypatch.setattr("grace_store.values.roc.MANY_QUESTIONS", 10)
+    linear = area_across(score, items, drawn, fixed=fixed)
+    assert linear.area == exact.area
+    assert (linear.low, linear.high) == pytest.approx((exact.low, exact.high), abs=0.002)
+
+
+def test_random_scores_are_at_chance_and_their_intervals_hold_it() -> None:
+    rng = np.random.default_rng(0)
+    question = np.repeat(np.arange(100), 5)
+    areas = []
+    for _ in range(40):
+        items = LabelledItems(rng.random(500) < 0.7, question, rng.integers(0, 6, 500))
+        areas.append(area_across(rng.random(500), items, question_draws(100, 100, 1)))
+    assert np.mean([each.area for each in areas]) == pytest.approx(0.5, abs=0.02)
+    assert sum(each.low <= 0.5 <= each.high for each in areas) >= 33
+    assert sum(each.p_value < 0.05 for each in areas) <= 7
+
+
+def test_what_makes_the_cells_is_held_fixed() -> None:
+    rng = np.random.default_rng(1)
+    length, place = rng.integers(5, 60, 4000), rng.integers(0, 6, 4000)
+    is_right = rng.random(4000) > 0.2 + 0.1 * place  # later ones are wrong more often, whatever else
+    items = LabelledItems(is_right, np.arange(4000) // 4, cells_of(place, length))
+    drawn = question_draws(1000, 50, 0)
+    blind = -(place + rng.normal(0, 0.1, 4000))
+    assert area_across(blind, items, drawn).area > 0.65
+    fixed = area_across(blind, items, drawn, fixed=True)
+    assert fixed.low <= 0.5 <= fixed.high
+    seeing = is_right + rng.normal(0, 0.5, 4000)
+    assert area_across(seeing, items, drawn, fixed=True).low > 0.9
+
+
+def test_equal_lengths_share_a_cell_and_places_do_not() -> None:
+    cell = cells_of(np.array([0, 0, 0, 0, 1, 1]), np.array([3, 3, 3, 90, 3, 3]))
+    assert len({*cell[:3].tolist()}) == 1
+    assert cell[3] != cell[0]
+    assert not set(cell[:4].tolist()) & set(cell[4:].tolist())
+
+
+def test_without_pairs_nothing_is_known() -> None:
+    items = LabelledItems(np.array([True, False]), np.array([0, 1]), np.array([0, 1]))
+    drawn = question_draws(2, 5, 0)
+    for found in (area_within(np.ones(2), items, drawn), area_across(np.full(2, np.nan), items, drawn)):
+        assert not found.is_known
+        assert np.isnan(found.area)
+        assert found.num_pairs == 0
