@@ -61,8 +61,7 @@ function searchTexts() {
     list.search = index.id.map((id, i) => {
       const trace = traceDetail(i);
       const turns = (trace.turns || []).flatMap((turn) => turn.parts.map((part) => (typeof part === "string" ? part : part.name)));
-      const known = index.fields.map((values) => values[i]).filter((value) => value !== null);
-      return [id, ...turns, ...(trace.segments || []), ...known].join("\n").toLowerCase();
+      return [id, ...turns, ...(trace.segments || [])].join("\n").toLowerCase();
     });
   }
   return list.search;
