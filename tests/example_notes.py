@@ -276,6 +276,7 @@ JUDGEMENT = Judgement(
 WHOLE_JUDGEMENT = JUDGEMENT.model_copy(
     update={
         "skipped": ("less",),
+        "where": WHERE,
         "labels": LabelsNote(field="wrong", says="wrong_steps", threshold=0.5, kind="why", question="problem"),
         "judged": (
             JudgedItems(

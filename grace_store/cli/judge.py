@@ -29,6 +29,7 @@ from grace_store.cli.progress import ProgressDisplay
 @option("--question", TEXT, "Field that traces of one question share. [default: the prompt]")
 @option("--signal", TEXT, "Signal to judge. [default: all that have steps]", "signals", many=True)
 @shared.grace
+@shared.where()
 @option("--samples", COUNT, "Most samples to judge; of more, these are drawn at random.", "max_samples", default=10_000)
 @option("--draws", COUNT, "Random draws of questions behind each interval.", default=400)
 @option("--seed", NATURAL, "Seed of all random draws.", default=0)

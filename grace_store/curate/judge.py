@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from grace_store.artifacts.filtered_scores import where_note
 from grace_store.artifacts.judgement import Better, JudgedItems, JudgedMeasure, Judgement, LabelsNote
 from grace_store.artifacts.made_from import signal_notes, store_note
 from grace_store.artifacts.notes import SignalNote
@@ -17,6 +18,7 @@ from grace_store.base.text import counted
 from grace_store.curate.labels import RIGHT, UNKNOWN, Labels, read_labels, resolve_labels
 from grace_store.curate.verdict import conclude
 from grace_store.read.blocks import BlockReader
+from grace_store.read.kept_samples import Kept, keep_planned
 from grace_store.read.parallel import Threads
 from grace_store.read.segments import SegmentColumns, done_in_all, segment_columns
 from grace_store.store.opened import SignalView, Store, StoreLike
@@ -59,6 +61,8 @@ class JudgeRequest:
     draws: int = 400
     """For the intervals, which hold 95 % of them."""
     seed: int = 0
+    where: str | None = None
+    """A condition in SQL that samples have to meet, over fields of their records."""
     data: Sequence[str] | None = None
     """Where the dataset is now, if it moved."""
     partial: bool = False
@@ -86,7 +90,8 @@ def judge(
     names, skipped = _signals(opened, request.signals)
     reader = BlockReader(opened, tuple(names), gram=False)
     reader.check_complete(partial=request.partial)
-    labels = read_labels(opened, note, _chosen(reader, request, threads), request.data)
+    kept = None if request.where is None else keep_planned(opened, request.where, request.data)
+    labels = read_labels(opened, note, _chosen(reader, kept, request, threads), request.data)
     if labels.num_left_out:
         what = f"{counted(labels.num_left_out, 'sample')} without a label that can be used"
         listener(Warned(f"{what} in {note.field!r} left out."))
@@ -99,6 +104,7 @@ def judge(
         **store_note(reader),
         signals={name: SignalNote(**each) for name, each in signal_notes(reader).items()},
         skipped=tuple(skipped),
+        where=where_note(kept),
         spec=request.spec,
         labels=note,
         num_samples=len(labels.position),
@@ -118,9 +124,10 @@ def _signals(store: Store, asked: Sequence[str] | None) -> tuple[list[str], list
     raise UnknownName(f"{store.location} has no signal with steps yet; `grace-store extract` writes one.")
 
 
-def _chosen(reader: BlockReader, request: JudgeRequest, threads: Threads) -> IntArray:
+def _chosen(reader: BlockReader, kept: Kept | None, request: JudgeRequest, threads: Threads) -> IntArray:
     """Return positions of samples that all signals have, ascending; a seeded draw of them if there are many."""
     done = done_in_all(reader, threads)
+    done = done if kept is None else done[kept.is_kept[done]]
     if not len(done):
         raise SettingError(f"no sample of {reader.store.location} is done in all of {', '.join(reader.names)}")
     if len(done) <= request.max_samples:
