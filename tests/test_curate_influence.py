@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -433,3 +434,21 @@ def test_a_scoring_holds_blocks_only_for_icons(folder):
         score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=targets))
         score(pool, ScoreRequest(spec=ICONS, signals="ck1", targets=targets))
     assert held == [("less", 0), ("icons", 1)]
+
+
+# ---------------------------------------------------------------- only some of the pool
+
+
+@pytest.mark.parametrize("spec", [LESS, ICONS, HeuristicSpec(method="longest")], ids=lambda spec: spec.method)
+def test_a_filter_leaves_samples_out_before_anything_is_compared(tmp_path, spec):
+    pool, targets = make_pool(tmp_path), make_targets(tmp_path)
+    fill(pool, targets)
+    found = None if isinstance(spec, HeuristicSpec) else Targets(targets)
+    request = ScoreRequest(spec=spec, signals=CHECKPOINTS[0], targets=found)
+    whole, some = score(pool, request), score(pool, replace(request, where="row % 2 = 0"))
+    even = whole.row % 2 == 0
+    assert some.row.tolist() == whole.row[even].tolist()
+    num_kept = int((pool.column("sample_row") % 2 == 0).sum())
+    assert (some.note.where.num_samples, some.note.where.num_kept) == (pool.plan.num_samples, num_kept)
+    if spec is not ICONS:  # whose votes depend on the others in the pool
+        assert some.value.tolist() == whole.value[even].tolist()
