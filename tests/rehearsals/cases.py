@@ -116,11 +116,11 @@ def _launched() -> list[Rehearsal]:
         Rehearsal(
             "extract text by eight ranks of torchrun", (ranks,), (one_device("text"), checks.ranks_have_their_own)
         ),
-        Rehearsal("extract text by Ray on two devices", (ray,), (one_device("text"), checks.parent_hands_out)),
+        Rehearsal("extract text by Ray on two devices", (ray,), (one_device("text"), checks.parent_opens_nothing)),
         Rehearsal(
-            "extract by Ray with its first device lost at once",
-            (replace(ray, faults="0=fail@1"),),
-            (one_device("text"), checks.says(r"device pretend:0 is lost")),
+            "extract by Ray with its second device lost at once",
+            (replace(ray, faults="1=fail@1"),),
+            (one_device("text"), checks.says(r"device pretend:1 is lost")),
         ),
         Rehearsal(
             "extract in the dtype that the device has",
