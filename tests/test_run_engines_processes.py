@@ -92,7 +92,7 @@ def test_a_device_that_does_not_start_is_left_out_and_the_others_go_on(
     extract(job, let_go_when_left_out)
     assert content(job.store) == finished
     assert [text.partition(".")[0] for text in warnings] == [
-        "Worker 1 (device 7) died; units [] will be redone",
+        "Worker 1 (device 7) does not start",
         "Worker 1 (device 7) does not start and is left out",
     ]
 

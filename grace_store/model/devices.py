@@ -267,7 +267,8 @@ def memory(device: torch.device) -> tuple[int, int] | None:
     ask = getattr(torch.get_device_module(device), "mem_get_info", None) if device.type != "cpu" else None
     if ask is None:
         return None
-    free, total = ask(device)
+    with watching(device):
+        free, total = ask(device)
     return int(free), int(total)
 
 

@@ -205,7 +205,7 @@ def _make_pictures(path: Path) -> None:
     folder.mkdir(exist_ok=True)
     records = []
     for i in range(16):
-        picture(24 + 4 * (i % 3), 30 + 5 * (i % 2), i).save(folder / f"{i}.png")
+        picture(56 + 4 * (i % 3), 60 + 5 * (i % 2), i).save(folder / f"{i}.png")
         steps = [f"Step {j}: He buys {j} more." for j in range(1, 3 + i % 2)]
         about = {"id": f"figure-{i}", "prompt": "<image>How many apples?", "images": [f"figures/{i}.png"]}
         records.append({**about, "steps": steps, "answer": f"The answer is {i}."})

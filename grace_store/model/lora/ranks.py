@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from grace_store.base.errors import SettingError
+from grace_store.base.errors import SettingError, WorkerDied
 from grace_store.model import devices
 from grace_store.model.lora.recipe import Ranks
 
@@ -41,7 +41,7 @@ def as_one_of(ranks: Ranks, device: torch.device) -> Iterator[None]:
 def add_up(tensor: Tensor) -> None:
     """Replace a tensor by its sum over all ranks."""
     if dist.is_available() and dist.is_initialized():
-        dist.all_reduce(tensor)
+        _reduce(tensor, dist.ReduceOp.SUM)
 
 
 def lowest_and_highest(value: int, device: torch.device) -> tuple[int, int]:
@@ -49,6 +49,20 @@ def lowest_and_highest(value: int, device: torch.device) -> tuple[int, int]:
     if not (dist.is_available() and dist.is_initialized()):
         return value, value
     extremes = torch.tensor([-value, value], device=device)
-    dist.all_reduce(extremes, dist.ReduceOp.MAX)
+    _reduce(extremes, dist.ReduceOp.MAX)
     negative, highest = extremes.tolist()
     return -int(negative), int(highest)
+
+
+def _reduce(tensor: Tensor, operation: dist.ReduceOp.RedOpType) -> None:
+    """Reduce a tensor over all ranks; raise WorkerDied if one of them is gone."""
+    try:
+        dist.all_reduce(tensor, operation)
+    except RuntimeError as error:
+        # What another rank's end looks like from here, unless it is this rank's own device that says something.
+        if devices.is_lost(error) and not isinstance(error, dist.DistError):
+            raise
+        raise WorkerDied(
+            f"Another rank has ended, or cannot be reached ({devices.in_words(error)}). It says itself why. The steps "
+            "saved so far are kept: run the same command again."
+        ) from error

@@ -6,7 +6,7 @@ again at once. Every check ends in ok, warn or fail; a fail says what to change.
 
 from collections.abc import Callable
 
-from grace_store.base.errors import GraceStoreError
+from grace_store.base.errors import DeviceLost, GraceStoreError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.watch import Watch
 from grace_store.run.doctor import data_checks, machine_checks, model_checks
@@ -45,6 +45,9 @@ def doctor(job: DoctorJob, listener: Listener = ignore) -> Examination:
             try:
                 with watch.over(f"the check of {name}"):
                     found = check(job, seen)
+            except DeviceLost as error:
+                findings.append(Finding(name, "fail", str(error), "No later check could be made."))
+                break
             except GraceStoreError as error:
                 found = Finding(name, "fail", str(error), "Mend that and run doctor again.")
             if found is not None:
