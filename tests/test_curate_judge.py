@@ -152,6 +152,9 @@ def test_labels_of_traces_by_truth_or_number(planted: dict[str, Store]) -> None:
     assert again == truth
     fewer = gs.judge(store, gs.JudgeRequest(label="ok", draws=20, max_samples=100))
     assert fewer.num_samples == 100
+    some = gs.judge(store, gs.JudgeRequest(label="marks", threshold=3, draws=20, where="kind = 'slip'"))
+    assert some.num_samples == some.where.num_kept == 90
+    assert some.judged[0].num_right == sum(number % 5 >= 3 for number in range(0, 180, 2))
 
 
 @pytest.mark.parametrize(
