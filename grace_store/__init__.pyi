@@ -80,7 +80,7 @@ from grace_store.run.repair import repair as repair
 from grace_store.run.status import Status as Status
 from grace_store.run.status import status as status
 from grace_store.run.support import SupportReport as SupportReport
-from grace_store.run.support import collect_support as collect_support
+from grace_store.run.support import support as support
 from grace_store.run.verify import verify as verify
 from grace_store.run.warmup import WarmupJob as WarmupJob
 from grace_store.run.warmup import warmup as warmup

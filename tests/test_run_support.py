@@ -14,9 +14,8 @@ import pytest
 from grace_store.base.errors import DeviceLost
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.settings import ExtractRequest
-from grace_store.run import support
 from grace_store.run.extract import ExtractJob, extract, logged
-from grace_store.run.support import collect_support
+from grace_store.run.support import DEVICE_SECONDS, support
 from grace_store.store.opened import Store
 from tests.commands import run
 from tests.jobs import make_job
@@ -101,18 +100,18 @@ def test_a_store_that_is_not_there_and_a_device_that_never_answers_are_told(
         raise subprocess.TimeoutExpired("it", 1, output=said)
 
     monkeypatch.setattr(subprocess, "run", hang)
-    found = collect_support(tmp_path / "no.zarr")
+    found = support(tmp_path / "no.zarr")
     assert found.store is not None
     assert found.store["failure"].startswith("NotAStore: ")
     assert str(tmp_path) not in found.model_dump_json()
-    late = f"no answer within {support.DEVICE_SECONDS:g} seconds"
+    late = f"no answer within {DEVICE_SECONDS:g} seconds"
     assert found.devices["listed"] == [{"device": 0, "trial": "ok"}, {"device": 1, "trial": late}]
 
 
 def test_a_lost_device_is_found_by_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environment(devices=2, faults="1=fail@2").items():
         monkeypatch.setenv(name, value)
-    listed = collect_support().devices["listed"]
+    listed = support().devices["listed"]
     assert listed[0]["trial"] == "ok"
     assert listed[0]["name"].startswith("Pretend accelerator")
     assert listed[1]["trial"].startswith("DeviceLost: The device pretend is lost")

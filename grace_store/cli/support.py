@@ -27,7 +27,7 @@ def support(store: str | None, out: Path, *, as_json: bool) -> None:
     """
     from grace_store.base.files import write_text
 
-    found = gs.collect_support(store)
+    found = gs.support(store)
     if as_json:
         print_json(found.model_dump(mode="json"))
         return

@@ -57,7 +57,7 @@ class SupportReport(Frozen):
     runs: list[list[dict[str, Any]]]
 
 
-def collect_support(store: str | Path | None = None, environment: Mapping[str, str] = os.environ) -> SupportReport:
+def support(store: str | Path | None = None, environment: Mapping[str, str] = os.environ) -> SupportReport:
     """Return what a report of a failed run needs, of this machine and of the store that the run wrote into."""
     about, runs, places = (None, [], []) if store is None else _store_and_runs(store)
     found = {
