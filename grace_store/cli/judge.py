@@ -21,11 +21,22 @@ from grace_store.cli.progress import ProgressDisplay
     "grace-store judge processbench.zarr --out judgement.json",
 )
 @shared.store
-@option("--label", TEXT, "Field of the records that says whether a trace is right: true or false, or a number.")
+@option(
+    "--label",
+    TEXT,
+    "Field of the records that says whether a trace is right: true or false, or a number. [default: the labels that "
+    "the format names]",
+)
 @option("--threshold", float, "With --label, the number from which on a trace is right. [default: the larger of two]")
-@option("--first-wrong", TEXT, "Field with the number of the first wrong step, from 0; -1 for none.")
-@option("--wrong-steps", TEXT, "Field with a list of the wrong steps' numbers, from 1.")
-@option("--kind", TEXT, "Field that names kinds of error; each is judged by itself, too.")
+@option(
+    "--first-wrong", TEXT, "Field with the number of the first wrong step, from 0; -1 for none. [default: not used]"
+)
+@option("--wrong-steps", TEXT, "Field with a list of the wrong steps' numbers, from 1. [default: not used]")
+@option(
+    "--kind",
+    TEXT,
+    "Field that names kinds of error; each is judged by itself, too. [default: that of the format, if any]",
+)
 @option("--question", TEXT, "Field that traces of one question share. [default: the prompt]")
 @option("--signal", TEXT, "Signal to judge. [default: all that have steps]", "signals", many=True)
 @shared.grace
