@@ -157,7 +157,7 @@ def test_mixed_products_pull_back_in_slices(monkeypatch):
             return product(left.float(), right.float())
         return product(left, right, out=out) if out is not None else product(left, right)
 
-    monkeypatch.setattr(head_module, "has_mixed_product", lambda _weight: True)
+    monkeypatch.setattr(head_module.devices, "has_mixed_product", lambda _weight: True)
     monkeypatch.setattr(head_module, "PULL_BACK_BYTES", 4 * 8 * 7)
     monkeypatch.setattr(torch, "mm", mm)
     found = ClosedFormHead(weight, None, 0.5, 3.0).segment_means(hidden, tokens, 4)
