@@ -434,7 +434,7 @@ dist.init_process_group("pretend_ccl")
 total = torch.tensor([1 + rank, 5], device="pretend")
 dist.all_reduce(total)
 dist.barrier()
-print(total.tolist())
+os.write(1, f"{total.tolist()}\\n".encode())  # in one piece: print writes its newline apart, and the ranks share a pipe
 dist.destroy_process_group()
 """
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "--no-python"]
