@@ -12,7 +12,7 @@ from typing import Any
 
 from grace_store.base.settings import RunOptions
 from grace_store.model.door import open_extractor
-from grace_store.read.records import LoadedUnit, UnitLoader, open_dataset
+from grace_store.read.records import LoadedUnit, UnitLoader, image_folder, open_dataset
 from grace_store.store.lock import hold
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import UnitWriter, withdraw_units
@@ -47,10 +47,9 @@ def main(path: Path) -> None:
     completion = {key for key in before if "complet" in key}
     units = [unit for unit in view.committed_units() if view.commit(unit).split]
     origin = view.signal.origin
-    extractor = open_extractor(
-        origin["model"], view.signal.spec, RunOptions(), adapter=origin.get("adapter"), images=origin.get("images")
-    )
     with open_dataset(store) as dataset, hold(store.backend, view.name) as lease:
+        places = {"adapter": origin.get("adapter"), "images": image_folder(None, view, dataset)}
+        extractor = open_extractor(origin["model"], view.signal.spec, RunOptions(), **places)
         loader = UnitLoader(store, dataset)
         units_again(view, (loader.load(unit) for unit in units), extractor, UnitWriter(view, lease))
     after = content(path)

@@ -145,6 +145,8 @@ def _finished(command: Sequence[str], variables: dict[str, str], until: str) -> 
             if until and until in line:
                 said.set()
 
+    assert process.stdout is not None
+    assert process.stderr is not None
     streams = (("out", process.stdout), ("err", process.stderr))
     threads = [threading.Thread(target=listen, args=each, daemon=True) for each in streams]
     for thread in threads:
@@ -157,6 +159,8 @@ def _finished(command: Sequence[str], variables: dict[str, str], until: str) -> 
         process.wait()
         for thread in threads:
             thread.join(STOP_SECONDS)
+        for _, stream in streams:
+            stream.close()
     return process.returncode, "".join(told["out"]), "".join(told["err"])
 
 
