@@ -169,7 +169,7 @@ def _lost() -> list[Rehearsal]:
     return [
         *made,
         Rehearsal(
-            # Neither depends on who is faster: a worker comes to its trial in any case, and one that is left alone to all.
+            # Whoever is faster: a worker comes to its trial in any case, and one that is left alone to every unit.
             "extract on two devices, one lost in its trial and the other in a unit",
             (Play(extract("text"), devices=2, faults="0=fail@5,1=fail@4000"),),
             (one_device("text"), checks.says(r"Worker 0 \(device 0\) does not start.*is lost", NAMED)),
