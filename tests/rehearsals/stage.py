@@ -20,7 +20,7 @@ from tests.pretend.processes import environment
 
 TIMEOUT_SECONDS = 900.0
 """After which a command that says nothing more is killed; loaded machines take minutes to import torch."""
-STOP_SECONDS = 20.0
+STOP_SECONDS = 8.0
 """How long a command that was asked to stop twice may take before it is killed, as its own words advise."""
 TRACEBACK = "Traceback (most recent call last)"
 
