@@ -2,7 +2,7 @@
 # make check  sets up .venv and runs lint, types and the quick tests: under two minutes
 # make test   sets up .venv and runs every check and test
 # make coverage  runs the tests once more and says which lines none of them runs
-# make torture  breaks all that can break, over and over, and counts what survives
+# make torture  breaks all that can break, over and over, and counts what survives; safeguards of the package too
 # make bench  measures what it costs, every ratio against its goal
 # make docs   builds the pages of docs/ and the API's reference into build/docs; a warning is an error
 # make study  trains small models on the subsets of every method (35 minutes)
@@ -27,7 +27,7 @@ coverage: $(READY) tools
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=90 $(PYTEST_ARGS)
 
 torture: $(READY) tools
-	$(BIN)/python -m tests.torture --json torture.json $(TORTURE_ARGS)
+	$(BIN)/python -m tests.torture --mutants --json torture.json $(TORTURE_ARGS)
 
 bench: $(READY)
 	$(BIN)/python -m jobs.bench --out bench.json --page bench.html $(BENCH_ARGS)

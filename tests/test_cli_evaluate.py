@@ -58,3 +58,17 @@ def test_a_fraction_held_against_a_percentage_shows(tmp_path: Path) -> None:
 def test_results_that_are_not_known_are_named(folder: Path) -> None:
     shown = CliRunner().invoke(main, ["evaluate", str(folder), "--full", str(folder)])
     assert "Left out of full, no benchmark known here: m_Unknown_score.csv." in shown.stdout
+
+
+def test_a_folder_of_several_models_has_the_full_one_by_name(tmp_path: Path) -> None:
+    for model, score in {"full": 50, "grace": 60}.items():
+        for run, share in {"T20260101-000000": 1, "T20260102-000000": score}.items():
+            table = tmp_path / f"outputs/{model}/{run}/{model}_MMStar_acc.csv"
+            table.parent.mkdir(parents=True)
+            table.write_text(f'"split","Overall"\n"none","{share / 100}"\n')
+    outputs = str(tmp_path / "outputs")
+    shown = CliRunner().invoke(main, ["evaluate", outputs, "--full", "full"])
+    assert "60.0 (120.0 %)" in shown.stdout, shown.output
+    assert "grace: older results are not used: T20260101-000000/grace_MMStar_acc.csv." in shown.stdout
+    refused = CliRunner().invoke(main, ["evaluate", outputs, "--full", outputs])
+    assert "has several runs (full, grace); give the folder of one of them." in refused.output

@@ -63,6 +63,24 @@ def test_the_interval_is_that_of_a_ratio_of_binomials() -> None:
     assert relative_average(ours, full) == found, "the same seed gives the same draws"
 
 
+def test_a_standard_error_gives_the_interval_in_place_of_the_questions() -> None:
+    ours, full = (Results(name, {"a": Entry(score, 1000, stderr=3.0)}) for name, score in (("ours", 60), ("full", 50)))
+    found = relative_average(ours, full)
+    deviation = np.hypot(3 / 60, 3 / 50)
+    assert found.interval is not None
+    assert found.interval.low == pytest.approx(120 * np.exp(-1.96 * deviation), rel=0.01)
+    assert found.interval.high == pytest.approx(120 * np.exp(1.96 * deviation), rel=0.01)
+    alone = [Results(run.name, {"a": Entry(run.entries["a"].score, stderr=3.0)}) for run in (ours, full)]
+    assert relative_average(*alone).interval == found.interval, "also where the questions are not known"
+    assert relative_average(*alone).one_question == {}
+
+
+def test_runs_that_were_asked_something_else_are_not_compared() -> None:
+    ours, full = (Results(name, {"a": Entry(50, asked=name)}) for name in ("MMBench_DEV_EN", "MMBench_DEV_CN"))
+    with pytest.raises(DataError, match=r"were not asked the same in a \(MMBench_DEV_EN against MMBench_DEV_CN\)"):
+        relative_average(ours, full)
+
+
 def test_entries_without_counts_are_taken_as_they_are() -> None:
     ours = Results("ours", {"a": Entry(60.0), "MME": Entry(1500.0)})
     full = Results("full", {"a": Entry(50.0), "MME": Entry(1500.0)})

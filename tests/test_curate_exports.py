@@ -126,9 +126,49 @@ def test_a_dataset_info_that_cannot_be_added_to_is_left_alone(scored, tmp_path, 
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"dataset_info.json": content}
 
 
+def test_trl_gets_images_as_parts_of_the_content(tmp_path):
+    record = {"steps": ["a b", "c <image>"], "answer": "d"}
+    asked = [("<image> and <image>?", ["a.png", "b.png"]), ("No image?", []), ("So <image>", ["b.png"])]
+    lines = [
+        json.dumps({"id": f"r{i}", "prompt": text, "images": images, **record})
+        for i, (text, images) in enumerate(asked)
+    ]
+    (tmp_path / "traces.jsonl").write_text("\n".join(lines))
+    extract(make_job(tmp_path))
+    exported = export(
+        select(score(tmp_path / "store.zarr"), count=3), tmp_path / "a.jsonl", ExportRequest(as_format="trl")
+    )
+    (note,) = exported.notes
+    assert note.startswith("2 samples with images; read them with load_dataset(")
+    both, none, last = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    shown = {"type": "image", "text": None}
+    texts = [{"type": "text", "text": text} for text in (" and ", "?")]
+    assert both["prompt"] == [{"role": "user", "content": [shown, texts[0], shown, texts[1]]}]
+    assert both["images"] == [str(tmp_path / "a.png"), str(tmp_path / "b.png")]
+    assert none["prompt"] == [{"role": "user", "content": [{"type": "text", "text": "No image?"}]}]
+    assert none["images"] == []
+    assert last["prompt"] == [{"role": "user", "content": [{"type": "text", "text": "So "}, shown]}]
+    (said,) = both["completion"]
+    assert said["role"] == "assistant"
+    assert "c <image>" in said["content"][0]["text"], "what a response says is text"
+
+
+def test_trl_gets_text_as_text(tmp_path):
+    extract(make_job(tmp_path))
+    exported = export(
+        select(score(tmp_path / "store.zarr"), count=2), tmp_path / "a.jsonl", ExportRequest(as_format="trl")
+    )
+    assert exported.notes == []
+    for line in (tmp_path / "a.jsonl").read_text().splitlines():
+        made = json.loads(line)
+        assert list(made) == ["id", "prompt", "completion"], "TRL takes what has images for data of a vision model"
+        assert made["prompt"][0]["content"].startswith("What is ")
+
+
 def test_a_datasets_folder_is_read_back(scored, tmp_path):
     subset = select(scored / "scores.parquet", ratio="0.2")
-    export(subset, tmp_path / "hf", ExportRequest(as_format="datasets"))
+    (note,) = export(subset, tmp_path / "hf", ExportRequest(as_format="datasets")).notes
+    assert "ms-swift cannot open it: use --as ms-swift for that" in note
     written = sorted(path.name for path in (tmp_path / "hf").iterdir())
     assert written == ["data-00000-of-00001.arrow", "dataset_info.json", "state.json"]
     expected = [json.loads(line) for line in chosen_lines(scored, subset)]

@@ -99,7 +99,7 @@ def nodes(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        patch.setenv("PYTHONPATH", str(repository))
+        patch.setenv("PYTHONPATH", str(repository), prepend=os.pathsep)
         patch.setenv(GATE, str(gate.folder))
         import ray
         from ray.cluster_utils import Cluster

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-SHARES = {"faults": 30, "power": 30, "rot": 200, "load": 60}
-PRELOADED = {"kills": 20, "syscalls": 9, "rivals": 10}
+from tests.torture.mutants import MUTANTS, Mutant
+
+SHARES = {"faults": 30, "power": 30, "rot": 200, "load": 60, "answers": 2, "trespass": 4, "mutants": 6}
+PRELOADED = {"kills": 20, "syscalls": 9, "rivals": 10, "torn": 3}
 """These need a C compiler, and have one wherever numpy could be built."""
 
 
@@ -30,3 +32,10 @@ def test_a_share_of_every_torture_is_survived(tmp_path: Path, repository: Path, 
     assert tally["failures"] == []
     assert tally["tried"] >= min(count, 3)
     assert done.returncode == 0
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_what_a_mutant_takes_out_is_still_there(mutant: Mutant, repository: Path) -> None:
+    assert (repository / "grace_store" / mutant.file).read_text().count(mutant.before) == 1
+    assert mutant.after != mutant.before

@@ -16,6 +16,7 @@ import pytest
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import ExtractRequest, ImagesAs, RunOptions
 from grace_store.base.states import Reason
+from grace_store.curate.exports.trl import prompt_and_completion
 from grace_store.data.image_files import ImageFolder
 from grace_store.data.sample import ImageRef, Sample, Turn
 from grace_store.model.door import resolve_spec
@@ -25,6 +26,7 @@ from grace_store.model.load.weights import describe_model, load
 from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
 from grace_store.model.lora.trainer import resolve_warmup
 from grace_store.model.lora.training_data import reading_spec
+from jobs.trainers.record import trl_row
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import picture, png, tiny_vision_model
 from tests.trainer_cases import CONVERSATIONS, MODELS, make_model, pictures, save_picture
@@ -157,6 +159,14 @@ def test_think_blocks(read, trainer):
         assert theirs.endswith(ours.lstrip("\n") + "\n"), name
         assert theirs.count("<think>") == (2 if keeps and name.startswith("earlier") else 1), name
         assert ours.count("<think>") == ("thought" in name), name
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+@pytest.mark.parametrize("image", [None, "100x60"])
+def test_trl_was_given_what_is_exported_for_it(conversation, image):
+    made = prompt_and_completion(sample(conversation, image), lambda each: each.source, has_images=image is not None)
+    assert made.pop("id") == conversation
+    assert made == trl_row(CONVERSATIONS[conversation], image and f"{image}.png")
 
 
 def test_llavas_conversations_are_written_otherwise_by_each_trainer(read):

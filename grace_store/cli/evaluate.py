@@ -14,18 +14,19 @@ from grace_store.cli.options import NATURAL, TEXT, command, option
 
 @command(
     "grace-store evaluate results.csv --full Full",
+    "grace-store evaluate outputs --full full-model",
     "grace-store evaluate outputs/random outputs/grace --full outputs/full --items MathVision-MINI=304",
 )
 @click.argument("results", nargs=-1, required=True, type=click.Path())
-@option("--full", TEXT, "Run that was trained on the full data: its folder, or its name in a table.", required=True)
+@option("--full", TEXT, "Run that was trained on the full data: its folder, or its name among RESULTS.", required=True)
 @option("--items", "ENTRY=N", "Number of questions of a benchmark. [default: as the results say]", many=True)
 @option("--seed", NATURAL, "Seed of the draws behind the intervals.", default=0)
 def evaluate(results: tuple[str, ...], full: str, items: tuple[str, ...], seed: int, *, as_json: bool) -> None:
     """Compare trained models with the one trained on the full data.
 
-    RESULTS are those of models trained on subsets: folders with the files of VLMEvalKit or ms-swift, or .csv tables
-    with one row for each run and, in a row named "items", the numbers of questions. The relative average is the mean
-    over benchmarks of 100 score / score of the full data.
+    RESULTS are those of models trained on subsets: output folders of VLMEvalKit, ms-swift or lm-evaluation-harness
+    (of one model or of several), or .csv tables with one row for each run and, in a row named "items", the numbers of
+    questions. The relative average is the mean over benchmarks of 100 score / score of the full data.
     """
     found = gs.evaluate(results, full, num_items=_counts(items), seed=seed)
     result = {"full": asdict(found.full), "runs": [asdict(each) for each in found.averages]}
@@ -77,6 +78,8 @@ def _print_remarks(found: gs.Evaluation) -> None:
         if run.left_out:
             files = harmless(", ".join(run.left_out))
             click.echo(f"Left out of {harmless(run.name)}, no benchmark known here: {files}.")
+        for remark in run.remarks:
+            click.echo(f"{harmless(run.name)}: {harmless(remark)}.")
     for each in found.averages:
         if odd := implausible_entries(each):
             click.echo(

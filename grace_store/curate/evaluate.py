@@ -73,9 +73,12 @@ def _find_full(runs: Sequence[Results], full: str, counts: Mapping[str, int]) ->
     named = next((run for run in runs if run.name == full), None)
     if named is not None:
         return named
-    if Path(full).is_dir():
-        (reference,) = with_items(read_results(full), counts)
-        return reference
+    if Path(full).is_dir() or (Path(full).is_file() and Path(full).suffix.lower() == ".json"):
+        first, *others = with_items(read_results(full), counts)
+        if others:
+            names = ", ".join(run.name for run in (first, *others))
+            raise SettingError(f"--full {full} has several runs ({names}); give the folder of one of them.")
+        return first
     raise SettingError(f"--full {full} is neither a folder nor among the runs: {', '.join(run.name for run in runs)}")
 
 
@@ -89,36 +92,61 @@ def relative_average(subset: Results, full: Results, *, seed: int = 0) -> Relati
     """Compare a run with the full data's, entry by entry.
 
     The interval is what the numbers of questions leave open, not what another training would give: both runs' rates
-    are drawn independently for every entry, as far as the right answers seen allow.
+    are drawn independently for every entry, as far as the right answers seen, or the standard errors, allow.
     """
-    if list(subset.entries) != list(full.entries):
-        missing = sorted(set(full.entries) - set(subset.entries))
-        extra = sorted(set(subset.entries) - set(full.entries))
-        if missing or extra:
-            raise DataError(
-                f"{subset.name} and {full.name} have different entries"
-                + (f"; {subset.name} lacks {', '.join(missing)}" if missing else "")
-                + (f"; {full.name} lacks {', '.join(extra)}" if extra else "")
-                + ". An average over different benchmarks compares nothing."
-            )
-    if zero := [name for name, entry in full.entries.items() if entry.score == 0]:
-        raise DataError(f"{full.name} has 0 in {', '.join(zero)}, so nothing can be relative to it.")
+    _check_comparable(subset, full)
     relative = {name: 100 * subset.entries[name].score / entry.score for name, entry in full.entries.items()}
     counts = {name: subset.entries[name].num_items or entry.num_items for name, entry in full.entries.items()}
-    if differ := [name for name, entry in full.entries.items() if (entry.num_items or counts[name]) != counts[name]]:
-        raise DataError(
-            f"{subset.name} and {full.name} have different numbers of questions in {', '.join(differ)}: they were not "
-            "asked the same. Evaluate both on the same questions."
-        )
-    known = {name: count for name, count in counts.items() if count is not None}
-    one = {name: 100 * (100 / count) / full.entries[name].score / len(relative) for name, count in known.items()}
+    one = {
+        name: 100 * (100 / count) / full.entries[name].score / len(relative)
+        for name, count in counts.items()
+        if count is not None
+    }
+    known = {name: count for name, count in counts.items() if count or _have_errors(name, subset, full)}
     interval = _interval(subset, full, relative, known, seed) if known else None
     fixed = tuple(name for name in relative if name not in known)
     mean = float(np.mean(list(relative.values())))
     return RelativeAverage(subset.name, mean, relative, interval, fixed, one)
 
 
-def _interval(subset: Results, full: Results, relative: dict[str, float], known: dict[str, int], seed: int) -> Interval:
+def _check_comparable(subset: Results, full: Results) -> None:
+    """Raise DataError if the runs were not asked the same, or if nothing can be relative to the full data's."""
+    missing = sorted(set(full.entries) - set(subset.entries))
+    extra = sorted(set(subset.entries) - set(full.entries))
+    if missing or extra:
+        raise DataError(
+            f"{subset.name} and {full.name} have different entries"
+            + (f"; {subset.name} lacks {', '.join(missing)}" if missing else "")
+            + (f"; {full.name} lacks {', '.join(extra)}" if extra else "")
+            + ". An average over different benchmarks compares nothing."
+        )
+    if zero := [name for name, entry in full.entries.items() if entry.score == 0]:
+        raise DataError(f"{full.name} has 0 in {', '.join(zero)}, so nothing can be relative to it.")
+    pairs = {name: (subset.entries[name], entry) for name, entry in full.entries.items()}
+    if differ := [name for name, (ours, theirs) in pairs.items() if _differ(ours.num_items, theirs.num_items)]:
+        raise DataError(
+            f"{subset.name} and {full.name} have different numbers of questions in {', '.join(differ)}: they were not "
+            "asked the same. Evaluate both on the same questions."
+        )
+    if others := [
+        f"{name} ({ours.asked} against {theirs.asked})"
+        for name, (ours, theirs) in pairs.items()
+        if _differ(ours.asked, theirs.asked)
+    ]:
+        raise DataError(f"{subset.name} and {full.name} were not asked the same in {', '.join(others)}.")
+
+
+def _differ(ours: object, theirs: object) -> bool:
+    return ours is not None and theirs is not None and ours != theirs
+
+
+def _have_errors(name: str, *runs: Results) -> bool:
+    return all(run.entries[name].stderr and 0 < run.entries[name].score < 100 for run in runs)
+
+
+def _interval(
+    subset: Results, full: Results, relative: dict[str, float], known: dict[str, int | None], seed: int
+) -> Interval:
     generator = np.random.Generator(np.random.Philox(seed))
     fixed = sum(value for name, value in relative.items() if name not in known)
     total = np.full(NUM_DRAWS, fixed, dtype=np.float64)
@@ -128,9 +156,15 @@ def _interval(subset: Results, full: Results, relative: dict[str, float], known:
     return Interval(*middle_of(total / len(relative)))
 
 
-def _draws(entry: Entry, count: int, name: str, generator: np.random.Generator) -> FloatArray:
-    """Return rates that would give the score seen: draws of Jeffreys' posterior, which has a width at 0 and 1 too."""
+def _draws(entry: Entry, count: int | None, name: str, generator: np.random.Generator) -> FloatArray:
+    """Return rates that would give the score seen: draws of Jeffreys' posterior, which has a width at 0 and 1 too.
+
+    A standard error stands for the number of questions that would give it: of a group's or a weighted score it is
+    another than the number asked.
+    """
     if entry.score > 100:
         raise DataError(f"{name} is {entry.score:g}, no percentage, so its number of questions gives no interval.")
-    right = entry.score / 100 * count
-    return generator.beta(right + 0.5, count - right + 0.5, NUM_DRAWS)
+    rate = entry.score / 100
+    number = rate * (1 - rate) / (entry.stderr / 100) ** 2 if entry.stderr and 0 < rate < 1 else count
+    assert number is not None, "else the entry is taken as it is"
+    return generator.beta(rate * number + 0.5, (1 - rate) * number + 0.5, NUM_DRAWS)

@@ -35,12 +35,13 @@ Digests = Mapping[str, Mapping[str, Any]]
 class ChunkReader:
     """Reads the chunks of one signal. Threads may share it."""
 
-    def __init__(self, signal: str, group: ArrayGroup) -> None:
+    def __init__(self, signal: str, identity: str, group: ArrayGroup) -> None:
         self._signal = signal
+        self._identity = identity
         self._group = group
 
     def digests(self, units: Sequence[int]) -> dict[int, Digests]:
-        """Return what the commits of units say of their chunks. Only their seals are checked; verify does more."""
+        """Return what the commits of units say of their chunks. Seals and owners are checked; verify does more."""
         raws = self._group.backend.read_all(keys.commit_key(self._signal, unit) for unit in units)
         return {unit: self._digests(unit, raw) for unit, raw in zip(units, raws, strict=True)}
 
@@ -49,9 +50,12 @@ class ChunkReader:
         try:
             commit = from_bytes(raw, key)
             sealed_body(commit, key)
-            return dict(commit[BODY]["chunks"])
+            owner, chunks = (commit[BODY]["unit"], commit[BODY]["signal_sha256"]), dict(commit[BODY]["chunks"])
         except (Corrupt, KeyError, TypeError, ValueError) as error:
             raise self._broken(key, "cannot be read") from error
+        if owner != (unit, self._identity):
+            raise self._broken(key, "belongs to another unit or signal")
+        return chunks
 
     def read(self, wanted: Sequence[tuple[str, int]], digests: Mapping[int, Digests]) -> Iterator[Array]:
         """Yield the chunk of each (array, unit), padding included; several are read at a time where that helps."""

@@ -245,7 +245,7 @@ class SignalView:
     @cached_property
     def chunks(self) -> ChunkReader:
         """What reads whole chunks of committed units."""
-        return ChunkReader(self.name, self._group)
+        return ChunkReader(self.name, self.identity, self._group)
 
     def unit_arrays(self, unit: int, names: Sequence[str]) -> dict[str, Array]:
         """Return the chunks that a unit fills in some of the signal's arrays, padding included, as committed."""
@@ -277,8 +277,16 @@ class SignalView:
         return slice(start, start + self.store.num_steps(sample) + 1)
 
     def rows(self, name: str, start: int, stop: int) -> Array:
-        """Return rows of one of the signal's arrays, reading no more than they need; their unit must be committed."""
-        return self._group.read(self.array_spec(name).name, start, stop)
+        """Return rows of one unit, which must be committed, of one of the signal's arrays, held against the commit.
+
+        Of vectors no more is read than what is asked for, and only checksums are looked at: a digest takes all of it.
+        """
+        spec = self.array_spec(name)
+        if spec.inner:
+            return self._group.read(spec.name, start, stop)
+        unit = start // spec.chunks[0]
+        first = unit * spec.chunks[0]
+        return self.unit_array(name, unit)[start - first : stop - first]
 
     def segments(self, name: str, sample: int) -> Array:
         """Return one segment_* array's values for a sample, the answer last."""
@@ -319,7 +327,7 @@ class SignalView:
         """Return a sample's state: planned, done, or the reason it was set aside."""
         if not is_committed(self, self.store.plan.unit_of(sample)):
             return "planned"
-        code = int(self._group.read("sample_state", sample, sample + 1)[0])
+        code = int(self.rows("sample_state", sample, sample + 1)[0])
         return next((word for word, value in STATE_CODES.items() if value == code), str(code))
 
     def require_unit_of(self, sample: int) -> None:

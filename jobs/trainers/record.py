@@ -95,23 +95,35 @@ def llama_factory(folder: Path) -> tuple[Any, Encode]:
 
 
 def trl(folder: Path) -> tuple[Any, Encode]:
-    """Return the tokenizer, and what SFTTrainer makes of a prompt and its completion."""
-    from datasets import Dataset, Image, List
+    """Return the tokenizer, and what SFTTrainer makes of a file with a prompt and its completion."""
+    from datasets import Image, List, load_dataset
     from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer
 
-    work = tempfile.mkdtemp()
-    settings = SFTConfig(output_dir=work, max_length=None, report_to=[], use_cpu=True, bf16=False)
+    work = Path(tempfile.mkdtemp())
+    settings = SFTConfig(output_dir=str(work), max_length=None, report_to=[], use_cpu=True, bf16=False)
 
     def encode(messages: Messages, image: str | None) -> dict[str, Any]:
-        row = {"prompt": messages[:-1], "completion": messages[-1:]}
-        dataset = Dataset.from_list([row | {"images": [image]} if image else row])
+        file = work / f"{len(list(work.iterdir()))}.jsonl"
+        file.write_text(json.dumps(trl_row(messages, image)))
+        dataset = load_dataset("json", data_files=str(file), split="train")
         if image:
             dataset = dataset.cast_column("images", List(Image()))
         trainer = SFTTrainer(model=str(folder), args=settings, train_dataset=dataset)
         return dict(trainer.data_collator([trainer.train_dataset[0]]))
 
     return AutoTokenizer.from_pretrained(folder), encode
+
+
+def trl_row(messages: Messages, image: str | None) -> dict[str, Any]:
+    """Return what `select --as trl` writes of a conversation, but for its id."""
+    made, shown = [], 0
+    for message in messages:
+        parts = [{"type": "text", "text": message["content"]}]
+        if image and message["role"] == "user" and not shown:
+            parts, shown = [{"type": "image", "text": None}, *parts], 1
+        made.append({"role": message["role"], "content": parts if image else message["content"]})
+    return {"prompt": made[:-1], "completion": made[-1:], **({"images": [image]} if image else {})}
 
 
 TRAINERS = {"ms-swift": ms_swift, "llama-factory": llama_factory, "trl": trl}

@@ -1,4 +1,5 @@
-/* Preloaded into a process: lets the n-th call on a file below a root fail, write short, or end the process.
+/* Preloaded into a process: lets the n-th call on a file below a root fail, write short, or end the process;
+ * and writes down which file each call was on, if asked.
  *
  * All processes of a run share one block of memory, a file named by TORTURE_CONTROL, so that "n-th" counts the calls
  * of parent and workers together. Built and set up by preload.py, which says what the fields mean.
@@ -19,12 +20,12 @@
 #include <unistd.h>
 
 enum { OPEN = 1, CREATE = 2, READ = 4, WRITE = 8, SYNC = 16, RENAME = 32, LINK = 64, MKDIR = 128, UNLINK = 256 };
-enum { NOTHING = 0, FAIL = 1, SHORT = 2, SIGNAL_BEFORE = 3, SIGNAL_AFTER = 4 };
+enum { NOTHING = 0, FAIL = 1, SHORT = 2, SIGNAL_BEFORE = 3, SIGNAL_AFTER = 4, TORN = 5 };
 
 struct control {
     int64_t counter, at, fired;
     int32_t action, value, kinds, sticky;
-    char root[512], filter[256];
+    char root[512], filter[256], list[512];
 };
 
 static struct control *control;
@@ -44,13 +45,17 @@ static int is_ours(const char *path) {
            (!control->filter[0] || strstr(path + length, control->filter));
 }
 
-static int fd_is_ours(int fd) {
+static void note(int kind, const char *path, const char *source);
+
+static int fd_is_ours(int fd, int kind) {
     char link[64], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = syscall(SYS_readlinkat, AT_FDCWD, link, path, sizeof path - 1);
     if (length <= 0) return 0;
     path[length] = 0;
-    return is_ours(path);
+    if (!is_ours(path)) return 0;
+    note(kind, path, "");
+    return 1;
 }
 
 static int at_is_ours(int folder, const char *path) {
@@ -62,6 +67,17 @@ static int at_is_ours(int folder, const char *path) {
     if (length <= 0) return 0;
     snprintf(whole + length, sizeof whole - length, "/%s", path);
     return is_ours(whole);
+}
+
+/* Adds a line to the list of calls: kind, file, and for a rename or link the file that gets another name. */
+static void note(int kind, const char *path, const char *source) {
+    char line[8192];
+    if (!control || !control->list[0] || !(control->kinds & kind) || !is_ours(path)) return;
+    int fd = (int)syscall(SYS_openat, AT_FDCWD, control->list, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    int length = snprintf(line, sizeof line, "%d\t%s\t%s\n", kind, path, source);
+    if (fd < 0) return;
+    syscall(SYS_write, fd, line, length);
+    syscall(SYS_close, fd);
 }
 
 /* Returns what to do about a call; an error is already in errno. */
@@ -80,7 +96,7 @@ static int judge(int kind, int ours) {
 
 static void afterwards(int verdict) {
     int kept = errno;
-    if (verdict == SIGNAL_AFTER) syscall(SYS_kill, getpid(), control->value);
+    if (verdict == SIGNAL_AFTER || verdict == TORN) syscall(SYS_kill, getpid(), control->value);
     errno = kept;
 }
 
@@ -117,30 +133,36 @@ OPENER_AT(openat)
 OPENER_AT(openat64)
 
 ssize_t write(int fd, const void *bytes, size_t length) {
-    int verdict = judge(WRITE, control && fd > 2 && fd_is_ours(fd));
+    int verdict = judge(WRITE, control && fd > 2 && fd_is_ours(fd, WRITE));
     if (verdict == FAIL) return -1;
-    if (verdict == SHORT && length > 1) length /= 2;
+    if ((verdict == SHORT || verdict == TORN) && length > 1) length /= 2;
     ssize_t result = REAL(write)(fd, bytes, length);
     afterwards(verdict);
     return result;
 }
 
 ssize_t read(int fd, void *bytes, size_t length) {
-    JUDGED(READ, control && fd > 2 && fd_is_ours(fd), REAL(read)(fd, bytes, length))
+    JUDGED(READ, control && fd > 2 && fd_is_ours(fd, READ), REAL(read)(fd, bytes, length))
 }
 ssize_t pread64(int fd, void *bytes, size_t length, off64_t offset) {
-    JUDGED(READ, control && fd > 2 && fd_is_ours(fd), REAL(pread64)(fd, bytes, length, offset))
+    JUDGED(READ, control && fd > 2 && fd_is_ours(fd, READ), REAL(pread64)(fd, bytes, length, offset))
 }
 ssize_t pwrite64(int fd, const void *bytes, size_t length, off64_t offset) {
-    JUDGED(WRITE, control && fd > 2 && fd_is_ours(fd), REAL(pwrite64)(fd, bytes, length, offset))
+    JUDGED(WRITE, control && fd > 2 && fd_is_ours(fd, WRITE), REAL(pwrite64)(fd, bytes, length, offset))
 }
-int fsync(int fd) { JUDGED(SYNC, control && fd_is_ours(fd), REAL(fsync)(fd)) }
-int fdatasync(int fd) { JUDGED(SYNC, control && fd_is_ours(fd), REAL(fdatasync)(fd)) }
-int rename(const char *a, const char *b) { JUDGED(RENAME, control && at_is_ours(AT_FDCWD, b), REAL(rename)(a, b)) }
+int fsync(int fd) { JUDGED(SYNC, control && fd_is_ours(fd, SYNC), REAL(fsync)(fd)) }
+int fdatasync(int fd) { JUDGED(SYNC, control && fd_is_ours(fd, SYNC), REAL(fdatasync)(fd)) }
+int rename(const char *a, const char *b) {
+    note(RENAME, b, a);
+    JUDGED(RENAME, control && at_is_ours(AT_FDCWD, b), REAL(rename)(a, b))
+}
 int renameat(int x, const char *a, int y, const char *b) {
     JUDGED(RENAME, control && at_is_ours(y, b), REAL(renameat)(x, a, y, b))
 }
-int link(const char *a, const char *b) { JUDGED(LINK, control && at_is_ours(AT_FDCWD, b), REAL(link)(a, b)) }
+int link(const char *a, const char *b) {
+    note(LINK, b, a);
+    JUDGED(LINK, control && at_is_ours(AT_FDCWD, b), REAL(link)(a, b))
+}
 int linkat(int x, const char *a, int y, const char *b, int flags) {
     JUDGED(LINK, control && at_is_ours(y, b), REAL(linkat)(x, a, y, b, flags))
 }

@@ -137,6 +137,8 @@ def torture(seed: int, count: int, folder: Path) -> Tally:
         wrong = [f"ended with a traceback: {outcome.text[-800:]}"] if outcome.has_traceback else []
         if outcome.code == STOPPED and "run the same command again" not in outcome.text:
             wrong.append(f"stopped without a word: {outcome.text[-300:]}")
+        if way == killer.at_unit_boundary and not killer.faults.has_fired:
+            wrong.append("the commit got its name without a rename")
         wrong += killer.wrong_afterwards()
         if wrong:
             tally.failures.append(f"{what}: {'; '.join(wrong)}")

@@ -17,7 +17,8 @@ from typing import Any
 CONTROL = "TORTURE_CONTROL"
 OPEN, CREATE, READ, WRITE, SYNC, RENAME, LINK, MKDIR, UNLINK = (1 << bit for bit in range(9))
 EVERY_KIND = (1 << 9) - 1
-NOTHING, FAIL, SHORT, SIGNAL_BEFORE, SIGNAL_AFTER = range(5)
+NOTHING, FAIL, SHORT, SIGNAL_BEFORE, SIGNAL_AFTER, TORN = range(6)
+"""TORN: half of a write is done, then the signal ends the process."""
 
 
 class _Block(ctypes.Structure):
@@ -31,6 +32,7 @@ class _Block(ctypes.Structure):
         ("sticky", ctypes.c_int32),
         ("root", ctypes.c_char * 512),
         ("filter", ctypes.c_char * 256),
+        ("list", ctypes.c_char * 512),
     )
 
 
@@ -44,15 +46,17 @@ class Preloaded:
 
     def arm(
         self, root: Path, at: int = 0, action: int = NOTHING, value: int = 0, *, kinds: int = EVERY_KIND,
-        only: str = "", sticky: bool = False,
+        only: str = "", sticky: bool = False, listed: Path | None = None,
     ) -> None:  # fmt: skip
         """From now on count calls of these kinds on paths below the root that have `only` in them; at one, act.
 
-        The value is an error's number, or a signal's. Sticky: all later calls fail too.
+        The value is an error's number, or a signal's. Sticky: all later calls fail too. Listed: a file that gets a line
+        for every call, see `calls_in`.
         """
         self.disarm()
         block = self._block
         block.counter, block.at, block.fired, block.action, block.value, block.sticky = 0, at, 0, action, value, sticky
+        block.list = str(listed or "").encode()
         block.filter, block.root, block.kinds = only.encode(), str(root).encode(), kinds
 
     def disarm(self) -> None:
@@ -65,6 +69,12 @@ class Preloaded:
     @property
     def has_fired(self) -> bool:
         return self._block.fired > 0
+
+
+def calls_in(listed: Path) -> list[tuple[int, str, str]]:
+    """Return (kind, path, what gets that name by a rename or link) of every call, in order."""
+    lines = [line.split("\t") for line in listed.read_text().splitlines()]
+    return [(int(kind), path, source) for kind, path, source in lines]
 
 
 def ensure_preloaded(module: str) -> None:

@@ -27,9 +27,9 @@ from tests.fake_model import CALLS_FILE, make_fake_model
 from tests.jobs import content, write_dataset
 
 # What commands import when they are called, imported once for all forked processes.
-for module in ("plan", "extract", "status", "verify", "repair", "score"):
+for module in ("plan", "extract", "status", "verify", "repair", "score", "select", "inspect"):
     importlib.import_module(f"grace_store.cli.{module}")
-for module in ("curate.score", "run.verify", "run.status", "run.engines.choice"):
+for module in ("curate.score", "curate.select", "curate.inspect", "run.verify", "run.status", "run.engines.choice"):
     importlib.import_module(f"grace_store.{module}")
 
 SAMPLES_PER_UNIT = 8

@@ -10,6 +10,6 @@ if TYPE_CHECKING:
     from grace_store.curate.exports.export_kind import Export
 
 EXPORTS: Registry[Export] = Registry(
-    __name__, "EXPORT", ("source", "ms-swift", "llama-factory", "datasets", "steps", "ids")
+    __name__, "EXPORT", ("source", "ms-swift", "llama-factory", "trl", "datasets", "steps", "ids")
 )
 """In the order that help shows them."""

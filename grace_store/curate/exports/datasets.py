@@ -108,7 +108,9 @@ def _write(chosen: ChosenRecords, exported: Exported) -> None:
 
     with whole_folder(exported.out, lambda _: _is_ours(exported.out)) as folder:
         write_datasets_folder(folder, records, _fingerprint(chosen.store.plan.digest()))
-    exported.notes.append("to be read with datasets.load_from_disk; ms-swift does not, --as ms-swift is for it")
+    exported.notes.append(
+        "to be read with datasets.load_from_disk; ms-swift cannot open it: use --as ms-swift for that"
+    )
 
 
 def _is_ours(out: Path) -> bool:

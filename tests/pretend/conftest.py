@@ -1,0 +1,3 @@
+"""Keeps pytest from looking for examples in what only processes with the device can import."""
+
+collect_ignore = ["accelerator"]
