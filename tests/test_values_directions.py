@@ -12,7 +12,7 @@ from grace_store.values.directions import (
     SubtaskMeans,
     products,
 )
-from grace_store.values.flags import Flag
+from grace_store.base.flags import Flag
 
 
 @pytest.mark.parametrize("num", [0, 1, ROWS_AT_ONCE - 1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 3])

@@ -22,7 +22,7 @@ from grace_store.base.files import whole_file
 from grace_store.base.text import counted
 from grace_store.read.records import columns_of_rows
 from grace_store.store.opened import Store
-from grace_store.values.flags import flag_names
+from grace_store.base.flags import flag_names
 from grace_store.values.gram import offsets_of, sum_by_sample
 from grace_store.values.length_bias import Length, lengths_of
 from grace_store.values.ranking import balanced_order, rank

@@ -29,7 +29,7 @@ from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.combine import combine_signals
 from grace_store.values.directions import products
-from grace_store.values.flags import Flag
+from grace_store.base.flags import Flag
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.cadc import capability_directions, joined_pairs, self_influence_slopes, trajectories
 from grace_store.values.methods.method import InfluenceMethod, Influences, Valued

@@ -18,7 +18,7 @@ from grace_store.read.signal_choice import SignalWeights
 from grace_store.read.vectors import VectorReader
 from grace_store.store.opened import Store
 from grace_store.values.combine import combine_signals
-from grace_store.values.flags import Flag
+from grace_store.base.flags import Flag
 from grace_store.values.methods.method import Heuristic, Responses
 from grace_store.values.methods.method_spec import MethodSpec
 

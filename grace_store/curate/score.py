@@ -32,7 +32,7 @@ from grace_store.read.parallel import Threads
 from grace_store.read.signal_choice import Signals, SignalWeights, resolve_signals
 from grace_store.store.opened import Store, StoreLike
 from grace_store.values.combine import combine_scores, combine_signals, placed
-from grace_store.values.flags import Flag, flag_names
+from grace_store.base.flags import Flag, flag_names
 from grace_store.values.history import History
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.grace import RaggedScores, score_ragged

@@ -15,7 +15,7 @@ from grace_store.read.records import read_field
 from grace_store.read.vectors import VectorReader
 from grace_store.store.opened import Store
 from grace_store.values.directions import ROWS_AT_ONCE, SubtaskMeans, unit_vectors
-from grace_store.values.flags import Flag
+from grace_store.base.flags import Flag
 
 NAMED_IN_A_SENTENCE = 3
 

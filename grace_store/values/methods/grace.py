@@ -14,7 +14,7 @@ import numpy as np
 from grace_store.base.arrays import BoolArray, FlagArray, FloatArray, IntArray, Numbers
 from grace_store.values.aggregation import aggregate, parse_aggregation
 from grace_store.values.alignment import Cosines, Target, history_cosines, target_cosines
-from grace_store.values.flags import Flag
+from grace_store.base.flags import Flag
 from grace_store.values.gram import offsets_of, pack
 from grace_store.values.gram_columns import Block, GramColumns
 from grace_store.values.history import History
