@@ -9,7 +9,7 @@ MAX_BARE_CHARS = 60
 """An answer without a mark that is longer says more than its result, and where that is is not known."""
 
 _CALCULATOR = re.compile(r"<<[^<>\n]*>>")
-_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?|\.\d+")
+_NUMBER = re.compile(r"\d{1,3}(?:[ \u202f]\d{3})+(?!\d)|\d[\d,]*(?:\.\d+)?|\.\d+")
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{?\s*(\d+)\s*\}?\s*\{?\s*(\d+)\s*\}?|(\d[\d,]*)\s*/\s*(\d[\d,]*)")
 _ALONE = re.compile(r"[-+]?\s*(?:(?P<number>\d[\d,]*(?:\.\d+)?|\.\d+)|(?P<fraction>\S.*/.*|\\[dt]?frac.*))\s*%?")
 _NUMBER_WORDS = {
@@ -20,6 +20,7 @@ _NUMBER_WORDS = {
     )
 } | {"half": 0.5, "once": 1.0, "twice": 2.0, "dozen": 12.0, "hundred": 100.0, "thousand": 1000.0}
 _WORD = re.compile(r"[a-z]+")
+_SEPARATORS = str.maketrans("", "", ", \u202f")
 _AROUND = " \t\r\n*_.,;:!$。！？，"
 _WRAPPED = re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox)\s*\{([^{}]*)\}")
 _LAYOUT = re.compile(r"\\(?:left|right|displaystyle|[,;!: ])|\\[()\[\]]|[\s$]|(?<=\\)[dt](?=frac)")
@@ -81,7 +82,7 @@ def without_notes(text: str) -> str:
 
 
 def _number(digits: str) -> float:
-    return float(digits.replace(",", ""))
+    return float(digits.translate(_SEPARATORS))
 
 
 def _fractions(text: str) -> Iterator[float]:

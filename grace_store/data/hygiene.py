@@ -7,8 +7,7 @@ prose, LaTeX, code in fences, GSM8K's notes and marks, multiple choice, and sent
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 from grace_store.base.flags import TEXT_FLAGS, text_mask
 from grace_store.data.answers import MARKED_ANSWERS, boxed_span
@@ -31,12 +30,12 @@ MIN_RESTATED_WORDS = 8
 SHINGLE = 4
 """Words in a row that a step and the question must share to count as the same words."""
 RESTATED_SHARE = 0.9
+PIECE_CHARS = 12
 MIN_WORDS_AFTER = 4
 """Words after an answer that are no more a unit or a remark."""
 
 
-@dataclass(frozen=True)
-class _Text:
+class _Text(NamedTuple):
     """A sample's parts, as the rules look at them."""
 
     prompt: str
@@ -44,51 +43,61 @@ class _Text:
     answer: str
     response: str
 
-    @cached_property
     def plain_steps(self) -> list[str]:
+        """Return the steps without notes of a calculator."""
         return [without_notes(step) for step in self.steps]
 
 
 def text_flags(sample: Sample) -> int:
     """Return the flags of a sample's text, as the bits that a plan holds."""
     *steps, answer = sample.segments
-    prompt = "\n".join(turn.text for turn in sample.turns if turn.role == "user")
+    prompt = "\n".join([turn.text for turn in sample.turns if turn.role == "user"])
     text = _Text(prompt, steps, answer, sample.response)
-    return sum(mask for mask, is_flagged in _MASKED if is_flagged(text))
+    mask = 0
+    for bit, is_flagged in _MASKED:
+        if is_flagged(text):
+            mask |= bit
+    return mask
 
 
 # ---------------------------------------------------------------- repeated steps
 
 _OPENING = re.compile(r"\s*(?:[*#>-]+\s*)?(?:Step\s+\d+\**\s*[:.]|\(?\d{1,2}[.)]\s)?[\s*]*", re.IGNORECASE)
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{[^{}]*\}|</?[a-zA-Z]+>")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
+_FULL_STOP = re.compile(r"[。！？]")
 _CLOSING = " \t\r\n.,;:!?*_。！？，；："
 
 
 def _repeats_steps(text: _Text) -> bool:
+    # Most steps already differ in how they end; only the others are compared in full.
+    ends = ["".join(step[-40:].lower().split()).strip(_CLOSING)[-8:] for step in text.steps]
+    return (len(set(ends)) < len(ends) and _has_same_steps(text)) or _has_same_sentences(text)
+
+
+def _has_same_steps(text: _Text) -> bool:
     seen: set[str] = set()
-    for step in _outside_code(text.plain_steps):
+    for step in _outside_code(text.plain_steps()):
         same = _comparable(step)
-        if len(same) < (MIN_REPEATED_CHARS if same.isascii() else MIN_REPEATED_CHARS // 2):
-            continue
-        if same in seen:
-            return True
-        seen.add(same)
-    return _repeats_sentences(text)
-
-
-def _repeats_sentences(text: _Text) -> bool:
-    if len(text.response) < MIN_SENTENCE_TIMES * MIN_SENTENCE_CHARS:
-        return False
-    counts = Counter(
-        sentence for step in _outside_code(text.plain_steps) for sentence in _SENTENCE_END.split(step)
-    )
-    for sentence, count in counts.items():
-        if count >= MIN_SENTENCE_TIMES:
-            same = _comparable(sentence)
-            if len(same) >= (MIN_SENTENCE_CHARS if same.isascii() else MIN_SENTENCE_CHARS // 2):
+        if _is_sizeable(same, MIN_REPEATED_CHARS):
+            if same in seen:
                 return True
+            seen.add(same)
     return False
+
+
+def _has_same_sentences(text: _Text) -> bool:
+    steps = text.response if text.response.isascii() else _FULL_STOP.sub(". ", text.response)
+    sentences = steps.replace("\n", ". ").split(". ")
+    if len(sentences) - len(set(sentences)) < MIN_SENTENCE_TIMES - 1:
+        return False
+    outside = ". ".join(_outside_code(text.plain_steps())).replace("\n", ". ")
+    counts = Counter(_FULL_STOP.sub(". ", outside).split(". "))
+    often = (_comparable(sentence) for sentence, count in counts.items() if count >= MIN_SENTENCE_TIMES)
+    return any(_is_sizeable(sentence, MIN_SENTENCE_CHARS) for sentence in often)
+
+
+def _is_sizeable(same: str, num_chars: int) -> bool:
+    return len(same) >= (num_chars if same.isascii() else num_chars // 2)
 
 
 def _comparable(step: str) -> str:
@@ -113,54 +122,52 @@ def _outside_code(steps: Sequence[str]) -> Iterator[str]:
 # ---------------------------------------------------------------- endings that are cut off
 
 _TERMINAL = ".!?:;。！？：；…\"'”’)]}）】》$`>|%"
-_DANGLING_SIGNS = ",，、(=+×÷·^&\\<（"
+_DANGLING_SIGNS = tuple(",，、(=+×÷·^&\\<（")
 _OPEN_WORDS = frozenset(
     "the a an of and or but with for from by into than that which because if when while where since "
-    "we his her their its my your this these those such each every no not".split()
+    "we his her their its my your this these those such every".split()
 )
 """Words that no sentence ends with."""
 _VERBS = frozenset("is are was were be been has have had will would can could should must to equals gives so then".split())
 """Words that only an answer, or nothing, may follow."""
-_LAST_WORD = re.compile(r"([A-Za-z]+)$")
 _PAIRS = (("\\[", "\\]"), ("\\(", "\\)"), ("\\begin{", "\\end{"), ("<<", ">>"), ("{", "}"))
 
 
 def _is_cut_off(text: _Text) -> bool:
-    if text.response.count("```") % 2 or _leaves_open(text.response):
+    response = text.response
+    if ("```" in response and response.count("```") % 2) or _leaves_open(response):
         return True
     return _ends_midway(text.answer, is_last=True) or _ends_midway(text.steps[-1], is_last=False) or _lacks_stop(text)
 
 
 def _leaves_open(response: str) -> bool:
     """Whether brackets of LaTeX, or of a calculator note, are opened and never closed."""
+    if "\\" not in response and "{" not in response:
+        return "<<" in response and response.count("<<") > response.count(">>")
     return any(opens in response and response.count(opens) > response.count(closes) for opens, closes in _PAIRS)
 
 
 def _ends_midway(segment: str, *, is_last: bool) -> bool:
     """Whether a segment ends with what something must follow; a last step may lead into the answer."""
-    end = _ENVIRONMENT.sub("", segment[-80:]).rstrip(" \t\r\n*_")
-    if not end:
+    end = segment.rstrip(" \t\r\n*_")
+    if end.endswith((">", "}")):
+        end = _ENVIRONMENT.sub("", end[-80:]).rstrip()
+    if end.endswith(_DANGLING_SIGNS):
+        return is_last or not end.endswith(("=", ","))
+    if not end[-1:].islower():
         return False
-    if end[-1] in _DANGLING_SIGNS:
-        return is_last or end[-1] != "="
-    word = _LAST_WORD.search(end)
-    if word is None or len(end.split()) < 4:
-        return False
-    return word[1] in _OPEN_WORDS or (is_last and word[1] in _VERBS)
+    word = end[-16:].split()[-1]
+    return (word in _OPEN_WORDS or (is_last and word in _VERBS)) and len(end.split()) >= 4
 
 
 def _lacks_stop(text: _Text) -> bool:
-    """Whether the last step, or an answer of several words, ends in a word where all other steps end in a stop."""
-    ends = [step.rstrip()[-1:] for step in text.steps]
-    others, last = ends[:-1], ends[-1]
-    if len(others) < 3 or not all(end in _TERMINAL for end in others):
+    """Whether the last step ends in a word, without the result, where all steps before it end in a stop."""
+    if len(text.steps) < 4 or not text.steps[-1].rstrip()[-1:].islower():
         return False
-    return (last.isalpha() and len(text.steps[-1].split()) >= 4 and last.islower()) or _stops_in_words(text)
-
-
-def _stops_in_words(text: _Text) -> bool:
-    answer = text.answer.rstrip()
-    return answer[-1:].islower() and len(answer.split()) >= 12 and "\\boxed" not in answer and "\n" not in answer
+    if not all(step.rstrip()[-1:] in _TERMINAL for step in text.steps[:-1]):
+        return False
+    number = None if (found := final_value(text.answer)) is None else number_alone(plain_value(found[0]))
+    return number is not None and not _comes_to(number, plain_value(found[0]) if found else "", text.steps[-1])
 
 
 # ---------------------------------------------------------------- answers that no step leads to
@@ -260,7 +267,7 @@ _THINK = re.compile(r"<(/?)(think(?:ing)?)>", re.IGNORECASE)
 
 def _mixes_think_blocks(text: _Text) -> bool:
     """Whether tags are anything but one pair with text in it; the opening one may be part of the prompt."""
-    if "think" not in text.response.lower():
+    if "<" not in text.response:
         return False
     tags = list(_THINK.finditer(text.response))
     kinds = [(tag[1], tag[2].lower()) for tag in tags]
@@ -280,26 +287,39 @@ _QUESTION_WORD = re.compile(r"[a-z0-9]+|[\u4e00-\u9fff]")
 
 
 def _restates_question(text: _Text) -> bool:
-    asked = _QUESTION_WORD.findall(text.prompt.lower())
-    if len(asked) < MIN_RESTATED_WORDS:
+    prompt = text.prompt.lower()
+    # Few steps have anything word for word from the question; only those are looked at closely.
+    close = [step for step in text.steps if _has_piece_of(prompt, step)]
+    if not close:
         return False
-    shingles = _shingles(asked)
-    return any(_is_restated(_QUESTION_WORD.findall(step.lower()), shingles) for step in text.plain_steps)
+    shingles = set(_shingles(_QUESTION_WORD.findall(prompt)))
+    return any(_is_restated(_QUESTION_WORD.findall(without_notes(step).lower()), shingles) for step in close)
+
+
+def _has_piece_of(prompt: str, step: str) -> bool:
+    """Whether two of three pieces of a step are in the question; where a step is copied, hardly two are changed."""
+    length = PIECE_CHARS if step.isascii() else PIECE_CHARS // 3
+    quarter = len(step) // 4
+    if quarter * 2 < length:
+        return False
+    lower = step.lower()
+    first, second, third = (lower[at : at + length] in prompt for at in (quarter, 2 * quarter, 3 * quarter - length))
+    return first + second + third >= 2
 
 
 def _is_restated(words: Sequence[str], shingles: set[tuple[str, ...]]) -> bool:
     if len(words) < MIN_RESTATED_WORDS:
         return False
     num_covered = reached = 0
-    for place, shingle in enumerate(zip(*(words[i:] for i in range(SHINGLE)), strict=False)):
+    for place, shingle in enumerate(_shingles(words)):
         if shingle in shingles:
             num_covered += place + SHINGLE - max(reached, place)
             reached = place + SHINGLE
     return num_covered >= RESTATED_SHARE * len(words)
 
 
-def _shingles(words: Sequence[str]) -> set[tuple[str, ...]]:
-    return set(zip(*(words[i:] for i in range(SHINGLE)), strict=False))
+def _shingles(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    return zip(*(words[i:] for i in range(SHINGLE)), strict=False)
 
 
 # ---------------------------------------------------------------- all of them
