@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace_store.base.errors import SettingError
+from grace_store.base.flags import Flag, flag_names
 from grace_store.values import gram_columns as columns_module
 from grace_store.values.combine import combine_signals
-from grace_store.base.flags import Flag, flag_names
 from grace_store.values.gram import pack, unpack
 from grace_store.values.history import history_weights
 from grace_store.values.methods.grace import alignment_means, score_grams, score_ragged

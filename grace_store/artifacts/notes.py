@@ -114,6 +114,8 @@ class ScoresNote(StoreNote):
     """Of an influence method: the signals, in the order of training."""
     weights_from: WeightsFrom | None = None
     targets: TargetsNote | None = None
+    hygiene: tuple[str, ...] | None = None
+    """The flags of traces that were looked for; None in a table that is older than they are."""
     influence_of: tuple[str, ...] | None = None
     """What the numbers in the column influence are influences on."""
     notes: tuple[str, ...] | None = None
@@ -245,6 +247,8 @@ class SubsetSpec(Frozen):
     threshold: float | None = None
     by: str | None = None
     """Strata that keep their shares."""
+    exclude_flagged: tuple[str, ...] = ()
+    """Samples with one of these flags were left out before anything else."""
     control: tuple[Length, ...] = ()
     """Lengths that were taken out of the values first."""
     diversity: ChosenDiversity | None = None
@@ -253,7 +257,7 @@ class SubsetSpec(Frozen):
     @property
     def is_by_value(self) -> bool:
         """Whether nothing but the table's values decided, so that what is left out has no larger one."""
-        return not (self.by or self.control or self.diversity or self.balanced)
+        return not (self.exclude_flagged or self.by or self.control or self.diversity or self.balanced)
 
 
 class SubsetNote(Document):

@@ -5,9 +5,12 @@ Flags of the text are found once, while planning (`data.hygiene`), and kept in t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntFlag
 
+import numpy as np
+
+from grace_store.base.arrays import Array
 from grace_store.base.errors import SettingError
 
 TEXT_SHIFT = 8
@@ -64,6 +67,26 @@ def flag_names(flags: int) -> list[str]:
     return [name for name in ABOUT if flags & Flag[name.upper()]]
 
 
+def flag_counts(flags: Array) -> dict[str, int]:
+    """Return how many of some samples, given by their bits, have each flag.
+
+    >>> flag_counts(np.array([0, 1, 3]))["zero_vector"]
+    2
+    """
+    return {name: int(np.count_nonzero(flags & int(Flag[name.upper()]))) for name in ABOUT}
+
+
+def flag_lines(flagged: Mapping[str, int] | None) -> list[str]:
+    """Return a line for each flag that samples have, with what it means; and one where flags are not known.
+
+    >>> flag_lines({"cut_off": 2, "think_blocks": 0})
+    ['2 flagged cut_off: The steps or the response end in the middle of a sentence, formula or block.']
+    """
+    if flagged is None:
+        return ["flags of texts are not known: the store was planned before there were any"]
+    return [f"{flagged[name]} flagged {name}: {text}" for name, text in ABOUT.items() if flagged.get(name)]
+
+
 def text_mask(name: str) -> int:
     """Return the bit of a flag of the text as the plan holds it.
 
@@ -82,22 +105,15 @@ def text_flag_names(mask: int) -> list[str]:
     return flag_names(mask << TEXT_SHIFT)
 
 
-def named_flags(names: Sequence[str], known: Iterable[str] = ABOUT) -> tuple[str, ...]:
-    """Return flags by their names, in the order of ABOUT, `hygiene` being all of HYGIENE_FLAGS.
+def named_flags(names: Sequence[str]) -> tuple[str, ...]:
+    """Return flags by their names, in the order of ABOUT, `hygiene` being all of HYGIENE_FLAGS; raise for no flag.
 
-    Raises SettingError for a name that is none, or for a flag that is not known of the samples.
-
-    >>> named_flags(["hygiene"], HYGIENE_FLAGS) == tuple(name for name in ABOUT if name in HYGIENE_FLAGS)
-    True
+    >>> named_flags(["repeated_steps", "cancelling"])
+    ('cancelling', 'repeated_steps')
     """
     if unknown := [name for name in names if name not in (HYGIENE, *ABOUT)]:
-        raise SettingError(f"there is no flag {unknown[0]!r}. The flags are {', '.join(ABOUT)}; {HYGIENE} is {_HYGIENE}")
+        of_traces, others = ", ".join(HYGIENE_FLAGS), ", ".join(name for name in ABOUT if name not in HYGIENE_FLAGS)
+        known = f"Flags of traces, together {HYGIENE}, are {of_traces}; those of values are {others}"
+        raise SettingError(f"there is no flag {unknown[0]!r}. {known}.")
     wanted = {each for name in names for each in (HYGIENE_FLAGS if name == HYGIENE else (name,))}
-    if missing := [name for name in ABOUT if name in wanted and name not in set(known)]:
-        known_here = [name for name in HYGIENE_FLAGS if name in set(known)]
-        instead = f" {', '.join(known_here)} can be named." if known_here else ""
-        raise SettingError(f"it is not known which samples are flagged {', '.join(missing)}.{instead}")
     return tuple(name for name in ABOUT if name in wanted)
-
-
-_HYGIENE = f"all of {', '.join(HYGIENE_FLAGS)}"

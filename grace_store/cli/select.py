@@ -9,6 +9,7 @@ import click
 
 import grace_store as gs
 from grace_store.base.errors import SettingError
+from grace_store.base.flags import HYGIENE, HYGIENE_FLAGS
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_result
@@ -49,6 +50,8 @@ diversity_options = stacked(
     'grace-store select scores.parquet --ratio 0.05 --ratio 0.1 --out "subset-{ratio}.jsonl"   # each within the next',
     "grace-store select scores.parquet --count 5000 --as ms-swift --images ./images --out train.jsonl",
     "grace-store select scores.parquet --by num_steps --control length --out subset.jsonl",
+    "grace-store select scores.parquet --exclude-flagged --ratio 0.2 --out subset.jsonl",
+    "grace-store select scores.parquet --exclude-flagged repeated_steps,cut_off --out subset.jsonl",
     "grace-store select scores.parquet --diversity facility --weight 0.3 --out subset.jsonl",
 )
 @click.argument("scores", type=FILE)
@@ -62,6 +65,15 @@ diversity_options = stacked(
     "as_format",
     default="source",
 )
+@option(
+    "--exclude-flagged",
+    "[NAME,...]",
+    f"Leave out samples with these flags; without names, with any flag of traces ({', '.join(HYGIENE_FLAGS)}). "
+    "[default: none is left out]",
+    many=True,
+    is_flag=False,
+    flag_value=HYGIENE,
+)
 @option("--by", "FIELD", "Field, or num_steps, whose values keep their shares of all samples. [default: none]")
 @option("--control", CONTROLS, "Length to take out of values, or all (length). [default: none]", many=True)
 @diversity_options
@@ -72,7 +84,8 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     """Write the best samples of a table of scores as a training set.
 
     Keeps ceil(ratio N) of the N samples that have a value, exactly; ties go to the earlier record. Samples are written
-    in the order of their records, and what made the subset is written beside it, in OUT.spec.json.
+    in the order of their records, and what made the subset is written beside it, in OUT.spec.json. With
+    --exclude-flagged, N are the samples that remain.
 
     --diversity trades value against redundancy for the same number of samples. dedup: near-duplicates come last, the
     best of each group is kept. clusters: each cluster has a budget, filled with the best by value. facility, mmr:
@@ -84,12 +97,13 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
 
     sizes = SubsetSizes(*(settings.pop(name) for name in ("ratio", "count", "threshold")))
     by, control, duplicates = (settings.pop(name) for name in ("by", "control", "duplicates"))
+    flags = [name for names in settings.pop("exclude_flagged") for name in names.split(",")]
     threads, images = settings.pop("threads"), settings.pop("images")
     places = {"store": settings.pop("store"), "data": settings.pop("data") or None}
     spec = _diversity_spec(settings, duplicates)
     with ProgressDisplay(quiet=as_json) as display:
-        wanted = gs.RankRequest(by=by, control=control, diversity=spec, duplicates=duplicates, **places)
-        ranking = gs.rank_samples(scores, wanted, threads=threads, listener=display)
+        order = {"exclude_flagged": flags, "by": by, "control": control, "diversity": spec, "duplicates": duplicates}
+        ranking = gs.rank_samples(scores, gs.RankRequest(**order, **places), threads=threads, listener=display)
     subsets = sizes.take(ranking)
     paths = subset_paths(out, list(subsets))
     if duplicates is not None:
@@ -118,6 +132,7 @@ def _result(size: str, subset: gs.Subset, exported: gs.Exported) -> dict[str, An
         "kept": size,
         "num_samples": len(subset),
         "num_with_value": subset.num_with_value,
+        "num_excluded": subset.excluded.counts if subset.excluded else {},
         "threshold": subset.threshold if subset.spec.is_by_value else None,
         "smallest_value": subset.threshold,
         "files": [str(file) for file in exported.files],

@@ -124,11 +124,67 @@ def _outside_code(steps: Sequence[str]) -> Iterator[str]:
 _TERMINAL = ".!?:;。！？：；…\"'”’)]}）】》$`>|%"
 _DANGLING_SIGNS = tuple(",，、(=+×÷·^&\\<（")
 _OPEN_WORDS = frozenset(
-    "the a an of and or but with for from by into than that which because if when while where since "
-    "we his her their its my your this these those such every".split()
+    [
+        "the",
+        "a",
+        "an",
+        "of",
+        "and",
+        "or",
+        "but",
+        "with",
+        "for",
+        "from",
+        "by",
+        "into",
+        "than",
+        "that",
+        "which",
+        "because",
+        "if",
+        "when",
+        "while",
+        "where",
+        "since",
+        "we",
+        "his",
+        "her",
+        "their",
+        "its",
+        "my",
+        "your",
+        "this",
+        "these",
+        "those",
+        "such",
+        "every",
+    ]
 )
 """Words that no sentence ends with."""
-_VERBS = frozenset("is are was were be been has have had will would can could should must to equals gives so then".split())
+_VERBS = frozenset(
+    [
+        "is",
+        "are",
+        "was",
+        "were",
+        "be",
+        "been",
+        "has",
+        "have",
+        "had",
+        "will",
+        "would",
+        "can",
+        "could",
+        "should",
+        "must",
+        "to",
+        "equals",
+        "gives",
+        "so",
+        "then",
+    ]
+)
 """Words that only an answer, or nothing, may follow."""
 _PAIRS = (("\\[", "\\]"), ("\\(", "\\)"), ("\\begin{", "\\end{"), ("<<", ">>"), ("{", "}"))
 
@@ -209,9 +265,7 @@ def _is_unsupported_option(letter: str, prompt: str, worked: str) -> bool:
     says = plain_value(option[1])
     if (number := number_alone(says)) is not None:
         return not _comes_to(number, says, worked)
-    return _is_unsupported_text(says, worked) and not any(
-        each in set(numbers_in(worked)) for each in numbers_in(says)
-    )
+    return _is_unsupported_text(says, worked) and not any(each in set(numbers_in(worked)) for each in numbers_in(says))
 
 
 def _is_unsupported_text(value: str, worked: str) -> bool:
@@ -226,7 +280,7 @@ def _is_unsupported_text(value: str, worked: str) -> bool:
     return not any(word in lower for word in words) and numbers.isdisjoint(numbers_in(worked))
 
 
-_NOT_DERIVED = frozenset("yes no true false none not all both".split())
+_NOT_DERIVED = frozenset(["yes", "no", "true", "false", "none", "not", "all", "both"])
 """Answers that need not be in the steps word for word."""
 
 

@@ -14,6 +14,7 @@ from grace_store.base.arrays import BoolArray, IntArray
 from grace_store.base.errors import MissingExtra
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.files import whole_file
+from grace_store.base.flags import ABOUT
 from grace_store.base.text import counted
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.select import select
@@ -149,6 +150,7 @@ class _Page:
                     "num": len(self.traces.index["id"]),
                     "block": BLOCK_TRACES,
                     "subsets": self.subsets,
+                    "flags": ABOUT,
                     "shown": self.shown,
                     "notes": self.traces.notes,
                     "scale": self._scale(),

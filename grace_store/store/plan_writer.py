@@ -165,8 +165,9 @@ class PlanWriter:
             f"sample_{name}": np.array([getattr(sample, name) for sample in block], self._specs[f"sample_{name}"].dtype)
             for name in ("row", "file", "offset", "length", *(() if self._flagged is None else ("flags",)))
         }
-        for name in self._flagged or {}:
-            self._flagged[name] += int(np.count_nonzero(columns["sample_flags"] & text_mask(name)))
+        if (flagged := self._flagged) is not None:
+            for name in flagged:
+                flagged[name] += int(np.count_nonzero(columns["sample_flags"] & text_mask(name)))
         columns |= {"sample_num_steps": num_steps, "sample_digest": digests.reshape(len(block), 16)}
         self._write(self._num_written, columns | {"sample_id": text_array([sample.sample_id for sample in block])})
         self._num_written += len(block)

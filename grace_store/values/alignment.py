@@ -25,6 +25,12 @@ ROUGH = 2.0**-10
 """Of that sum, the r.r below which cosines are off by more than 3e-5, at the line of RESOLUTION by a tenth."""
 
 
+SAME = 0.9
+"""The least cosine of a step with the one before it that, all through a trace, means that they say the same."""
+FEWEST_SAME = 3
+"""Steps that a trace must have for that: two may well be alike."""
+
+
 class Cosines(NamedTuple):
     """Cosines of steps, (steps, n), 0 for steps a sample has not; and samples (n,) that met such vectors."""
 
@@ -110,6 +116,15 @@ def history_cosines(gram: GramColumns, history: History) -> Cosines:
     decay = parse_history(history).decay if isinstance(history, str) else None
     reference = _weighted_references(gram, history) if decay is None else _decaying_references(gram, decay)
     return _cosines(gram, 1, reference)
+
+
+def point_one_way(gram: GramColumns) -> BoolArray:
+    """Return which samples (n,) have steps that all point nearly the same way as the step before them."""
+    num_steps = len(gram.active)
+    step = np.arange(1, num_steps)
+    product, norm = gram.entry[step * (step + 1) // 2 + step - 1], gram.step_length.norm
+    unlike = (product < SAME * norm[1:] * norm[:-1]) & gram.present[1:]
+    return np.asarray((gram.num_steps >= FEWEST_SAME) & ~np.logical_or.reduce(unlike, axis=0))
 
 
 def _empty_reference(gram: GramColumns) -> _Reference:
