@@ -123,69 +123,12 @@ def _outside_code(steps: Sequence[str]) -> Iterator[str]:
 
 _TERMINAL = ".!?:;。！？：；…\"'”’)]}）】》$`>|%"
 _DANGLING_SIGNS = tuple(",，、(=+×÷·^&\\<（")
-_OPEN_WORDS = frozenset(
-    [
-        "the",
-        "a",
-        "an",
-        "of",
-        "and",
-        "or",
-        "but",
-        "with",
-        "for",
-        "from",
-        "by",
-        "into",
-        "than",
-        "that",
-        "which",
-        "because",
-        "if",
-        "when",
-        "while",
-        "where",
-        "since",
-        "we",
-        "his",
-        "her",
-        "their",
-        "its",
-        "my",
-        "your",
-        "this",
-        "these",
-        "those",
-        "such",
-        "every",
-    ]
-)
+_OPEN_WORDS = """the a an of and or but with for from by into than that which because if when while where since
+we his her their its my your this these those such every"""
 """Words that no sentence ends with."""
-_VERBS = frozenset(
-    [
-        "is",
-        "are",
-        "was",
-        "were",
-        "be",
-        "been",
-        "has",
-        "have",
-        "had",
-        "will",
-        "would",
-        "can",
-        "could",
-        "should",
-        "must",
-        "to",
-        "equals",
-        "gives",
-        "so",
-        "then",
-    ]
-)
+_VERBS = "is are was were be been has have had will would can could should must to equals gives so then"
 """Words that only an answer, or nothing, may follow."""
+_NEVER_LAST, _LAST_BEFORE_ANSWER = frozenset(_OPEN_WORDS.split()), frozenset(_VERBS.split())
 _PAIRS = (("\\[", "\\]"), ("\\(", "\\)"), ("\\begin{", "\\end{"), ("<<", ">>"), ("{", "}"))
 
 
@@ -213,7 +156,7 @@ def _ends_midway(segment: str, *, is_last: bool) -> bool:
     if not end[-1:].islower():
         return False
     word = end[-16:].split()[-1]
-    return (word in _OPEN_WORDS or (is_last and word in _VERBS)) and len(end.split()) >= 4
+    return (word in _NEVER_LAST or (is_last and word in _LAST_BEFORE_ANSWER)) and len(end.split()) >= 4
 
 
 def _lacks_stop(text: _Text) -> bool:
@@ -246,7 +189,7 @@ def _is_unsupported(text: _Text) -> bool:
 
 
 def _comes_to(number: float, written: str, worked: str) -> bool:
-    """Whether a number is among those of the steps: as it is, rounded as it is written, or as a share for a percentage."""
+    """Whether a number is among those of the steps: as it is, rounded as it is written, or as a percentage."""
     if written in worked:
         return True
     digits = len(written.partition(".")[2].rstrip("%"))
@@ -304,10 +247,12 @@ def _goes_on(text: _Text) -> bool:
         return stop is not None and _num_words(answer[stop.end() :]) >= MIN_WORDS_AFTER
     if answer.startswith("####"):
         return _num_words(answer.partition("\n")[2]) > 0
-    if (after := answer.partition("</CONCLUSION>")[2]) or not any(mark.match(answer) for mark in MARKED_ANSWERS):
-        return _num_words(after) > 0
-    first = answer.find("\n\n", len(answer) - len(answer.partition("\n")[2].lstrip())) if "\n" in answer else -1
-    return first >= 0 and _num_words(answer[first:]) >= MIN_WORDS_AFTER
+    if "</CONCLUSION>" in answer:
+        return _num_words(answer.partition("</CONCLUSION>")[2]) > 0
+    mark = next((found for mark in MARKED_ANSWERS if (found := mark.match(answer)) is not None), None)
+    # The answer may stand below its mark; what follows a blank line after it is no longer the answer.
+    after = "" if mark is None else answer[mark.end() :].lstrip(" \t\n*:").partition("\n\n")[2]
+    return _num_words(after) >= MIN_WORDS_AFTER
 
 
 def _num_words(text: str) -> int:
