@@ -26,6 +26,8 @@ MIN_REPEATED_CHARS = 16
 MIN_SENTENCE_CHARS = 24
 MIN_SENTENCE_TIMES = 3
 """A sentence inside steps may be said again, but not three times."""
+MIN_UNMARKED_WORDS = 8
+"""An answer without a mark that has fewer may be a phrase, which needs no full stop."""
 MIN_RESTATED_WORDS = 8
 SHINGLE = 4
 """Words in a row that a step and the question must share to count as the same words."""
@@ -136,7 +138,9 @@ def _is_cut_off(text: _Text) -> bool:
     response = text.response
     if ("```" in response and response.count("```") % 2) or _leaves_open(response):
         return True
-    return _ends_midway(text.answer, is_last=True) or _ends_midway(text.steps[-1], is_last=False) or _lacks_stop(text)
+    if _ends_midway(text.answer, is_last=True) or _ends_midway(text.steps[-1], is_last=False):
+        return True
+    return _lacks_result(text) or _lacks_stop(text)
 
 
 def _leaves_open(response: str) -> bool:
@@ -159,14 +163,23 @@ def _ends_midway(segment: str, *, is_last: bool) -> bool:
     return (word in _NEVER_LAST or (is_last and word in _LAST_BEFORE_ANSWER)) and len(end.split()) >= 4
 
 
+def _lacks_result(text: _Text) -> bool:
+    """Whether the last step stops without a full stop and without the number that is the answer."""
+    last = text.steps[-1]
+    if last.rstrip()[-1:] in _TERMINAL or (found := final_value(text.answer)) is None:
+        return False
+    value = plain_value(found[0])
+    number = number_alone(value)
+    return number is not None and found[1] > 0 and not _comes_to(number, value, last + text.answer[: found[1]])
+
+
 def _lacks_stop(text: _Text) -> bool:
-    """Whether the last step ends in a word, without the result, where all steps before it end in a stop."""
-    if len(text.steps) < 4 or not text.steps[-1].rstrip()[-1:].islower():
+    """Whether a sentence that stands for an answer ends in a word where all steps end in a stop."""
+    answer = text.answer.rstrip()
+    if not answer[-1:].isalnum() or len(answer) < 24 or len(answer.split()) < MIN_UNMARKED_WORDS:
         return False
-    if not all(step.rstrip()[-1:] in _TERMINAL for step in text.steps[:-1]):
-        return False
-    number = None if (found := final_value(text.answer)) is None else number_alone(plain_value(found[0]))
-    return number is not None and not _comes_to(number, plain_value(found[0]) if found else "", text.steps[-1])
+    has_mark = boxed_span(answer) is not None or any(mark.search(answer) for mark in MARKED_ANSWERS)
+    return not has_mark and all(step.rstrip()[-1:] in _TERMINAL for step in text.steps)
 
 
 # ---------------------------------------------------------------- answers that no step leads to
