@@ -72,7 +72,7 @@ _CLOSING = " \t\r\n.,;:!?*_。！？，；："
 
 def _repeats_steps(text: _Text) -> bool:
     # Most steps already differ in how they end; only the others are compared in full.
-    ends = ["".join(step[-40:].lower().split()).strip(_CLOSING)[-8:] for step in text.steps]
+    ends = [step.rstrip(_CLOSING)[-MIN_REPEATED_CHARS:] for step in text.steps]
     return (len(set(ends)) < len(ends) and _has_same_steps(text)) or _has_same_sentences(text)
 
 
@@ -315,8 +315,8 @@ def _has_piece_of(prompt: str, step: str) -> bool:
     if quarter * 2 < length:
         return False
     lower = step.lower()
-    first, second, third = (lower[at : at + length] in prompt for at in (quarter, 2 * quarter, 3 * quarter - length))
-    return first + second + third >= 2
+    early, late = lower[quarter : quarter + length] in prompt, lower[3 * quarter - length : 3 * quarter] in prompt
+    return (early and late) or ((early or late) and lower[2 * quarter : 2 * quarter + length] in prompt)
 
 
 def _is_restated(words: Sequence[str], shingles: set[tuple[str, ...]]) -> bool:
