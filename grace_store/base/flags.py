@@ -40,7 +40,7 @@ ABOUT = {
     "no_value": "The settings define no value for the sample: it has no step, or no token, that they count.",
     "missing_signal": "One of the signals that are scored together does not have the sample, so it has no value.",
     "cancelling": "The vectors of a target or history nearly cancel: cosines with it are good to 3 digits, not to 6.",
-    "same_direction": "The vectors of most steps point nearly the same way as those before them, as if one were repeated.",
+    "same_direction": "Most steps' vectors point nearly the same way as those before them, as if one were repeated.",
     "repeated_steps": "A step or a sentence is there again, word for word.",
     "cut_off": "The steps or the response end in the middle of a sentence, formula or block.",
     "unsupported_answer": "The answer is a number, formula or option that no step comes to.",

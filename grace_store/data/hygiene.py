@@ -88,14 +88,17 @@ def _has_same_steps(text: _Text) -> bool:
 
 
 def _has_same_sentences(text: _Text) -> bool:
-    steps = text.response if text.response.isascii() else _FULL_STOP.sub(". ", text.response)
-    sentences = steps.replace("\n", ". ").split(". ")
+    sentences = _sentences(text.response)
     if len(sentences) - len(set(sentences)) < MIN_SENTENCE_TIMES - 1:
         return False
-    outside = ". ".join(_outside_code(text.plain_steps())).replace("\n", ". ")
-    counts = Counter(_FULL_STOP.sub(". ", outside).split(". "))
+    counts = Counter(_sentences("\n".join(_outside_code(text.plain_steps()))))
     often = (_comparable(sentence) for sentence, count in counts.items() if count >= MIN_SENTENCE_TIMES)
     return any(_is_sizeable(sentence, MIN_SENTENCE_CHARS) for sentence in often)
+
+
+def _sentences(text: str) -> list[str]:
+    plain = text if text.isascii() else _FULL_STOP.sub(". ", text)
+    return plain.replace("\n", ". ").replace("? ", ". ").replace("! ", ". ").split(". ")
 
 
 def _is_sizeable(same: str, num_chars: int) -> bool:
