@@ -69,14 +69,13 @@ def test_flags_are_counted_while_planning_and_kept_through_to_a_subset(tmp_path:
     data.write_text("\n".join(map(json.dumps, [*sound, again])))
     meaning = "1 flagged repeated_steps: A step or a sentence is there again, word for word."
     assert f"  {meaning}" in run("plan", data, "--dry-run", "--min-steps", 2).stdout
-    assert f"  {meaning}" in run("plan", data, "--store", store, "--min-steps", 2).stdout
+    assert f"  {meaning}" in run("plan", data, "--store", store, "--min-steps", 2, "--unit-samples", 4).stdout
     assert run_json("status", store)["flagged"]["repeated_steps"] == 1
     assert "flagged repeated_steps: A step" in run("inspect", store, "again").stdout
     run(*extract_words(store, text_model, str(data)))
     assert "1 flagged repeated_steps" in run("score", store, "--out", tmp_path / "scores.parquet").stdout
-    chosen = run(
-        *f"select {tmp_path}/scores.parquet --ratio 1 --out {tmp_path}/x.txt --as ids --exclude-flagged".split()
-    )
+    words = f"select {tmp_path}/scores.parquet --ratio 1 --out {tmp_path}/x.txt --as ids --exclude-flagged"
+    chosen = run(*words.split())
     assert "6 of 6 samples, smallest value kept" in chosen.stdout
     assert "1 sample left out for flags" in chosen.stdout
     assert "again" not in (tmp_path / "x.txt").read_text()

@@ -15,8 +15,8 @@ from jobs.hygiene import FLAWS, GSM8K, main, read_samples, try_flaws
 def gsm8k(tmp_path: Path) -> Path:
     records = [
         {
-            "question": f"Anna has {n} boxes with {n + 40} red pens in each of them. She loses 5 pens on her way to the "
-            "school. How many pens does she still have when she gets there?",
+            "question": f"Anna has {n} boxes with {n + 40} red pens in each of them. She loses 5 pens on her way to "
+            "the school. How many pens does she still have when she gets there?",
             "answer": f"In her boxes Anna has {n} * {n + 40} = <<{n}*{n + 40}={n * (n + 40)}>>{n * (n + 40)} pens.\n"
             "On the way to her school she loses 5 of these pens.\n"
             f"When she gets there she still has {n * (n + 40)} - 5 = {n * (n + 40) - 5} pens.\n#### {n * (n + 40) - 5}",
