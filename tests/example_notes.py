@@ -77,6 +77,7 @@ INFLUENCE = SCORES.model_copy(
         "weights_from": "equal",
         "targets": TARGETS,
         "influence_of": ("sums+signs",),
+        "hygiene": ("repeated_steps", "cut_off"),
         "notes": ("1 record of the target set is set aside and does not count",),
         "label": "reconstruction",
         "capabilities": (("sums", "signs"),),
@@ -128,6 +129,7 @@ WHOLE_SUBSET = SUBSET.model_copy(
             count=2,
             threshold=0.5,
             by="num_steps",
+            exclude_flagged=("repeated_steps",),
             control=("step_length", "num_steps"),
             diversity=ChosenDiversity(
                 method="dedup",

@@ -28,7 +28,7 @@ from grace_store.artifacts.score_table import (
 )
 from grace_store.base.documents import METADATA_KEY, document_metadata
 from grace_store.base.errors import DataError
-from grace_store.values.flags import Flag
+from grace_store.base.flags import Flag
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.method_spec import InfluenceSpec
 from grace_store.values.score_spec import ScoreSpec

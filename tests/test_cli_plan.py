@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import run, run_json
+from tests.commands import extract_words, run, run_json
 from tests.jobs import NUM_RECORDS, NUM_USABLE, content
 
 
@@ -59,6 +59,29 @@ def test_a_dry_run_shows_how_records_are_read_and_writes_nothing(tmp_path: Path,
     assert lines[at + 2 : at + 7 : 4] == ["    step 1   Part 0 of 2.", "    answer   C"]
     assert lines[-1] == "Most records would be set aside: 21 of 40 records. `--min-steps 2` would keep 98 %."
     assert "\x1b" not in shown
+
+
+def test_flags_are_counted_while_planning_and_kept_through_to_a_subset(tmp_path: Path, text_model: str) -> None:
+    sound = [{"id": f"s{i}", "prompt": f"What is {i} + 90?", "steps": [f"We add {i} to 90.", f"It is {i + 90}."],
+              "answer": str(i + 90)} for i in range(10, 16)]  # fmt: skip
+    again = {"id": "again", "prompt": "What is 5 + 90?", "steps": ["Five and ninety are 95."] * 12, "answer": "95"}
+    data, store = tmp_path / "traces.jsonl", tmp_path / "store.zarr"
+    data.write_text("\n".join(map(json.dumps, [*sound, again])))
+    meaning = "1 flagged repeated_steps: A step or a sentence is there again, word for word."
+    assert f"  {meaning}" in run("plan", data, "--dry-run", "--min-steps", 2).stdout
+    assert f"  {meaning}" in run("plan", data, "--store", store, "--min-steps", 2, "--unit-samples", 4).stdout
+    assert run_json("status", store)["flagged"]["repeated_steps"] == 1
+    assert "flagged repeated_steps: A step" in run("inspect", store, "again").stdout
+    run(*extract_words(store, text_model, str(data)))
+    assert "1 flagged repeated_steps" in run("score", store, "--out", tmp_path / "scores.parquet").stdout
+    words = f"select {tmp_path}/scores.parquet --ratio 1 --out {tmp_path}/x.txt --as ids --exclude-flagged"
+    chosen = run(*words.split())
+    assert "6 of 6 samples, smallest value kept" in chosen.stdout
+    assert "1 sample left out for flags" in chosen.stdout
+    assert "again" not in (tmp_path / "x.txt").read_text()
+    assert "repeated_steps" in json.loads((tmp_path / "x.txt.spec.json").read_text())["spec"]["exclude_flagged"]
+    words = f"select {tmp_path}/scores.parquet --out {tmp_path}/y.txt --as ids --exclude-flagged cut_off,repeated"
+    assert "there is no flag 'repeated'" in " ".join(run(*words.split(), code=1).stderr.split())
 
 
 def test_a_dry_run_says_which_setting_would_keep_what_is_lost(aqua: Path) -> None:

@@ -107,6 +107,42 @@ def test_strata_of_one_sample_each_are_warned_of():
     assert ranking.ranked.tolist() == rank_samples(table).ranked.tolist()
 
 
+def flagged_table() -> ScoreTable:
+    flags = [["repeated_steps"], [], ["cut_off", "cancelling"], ["cancelling"], [], ["same_direction"]]
+    table = table_of([0.9, 0.8, 0.7, 0.6, 0.5, np.nan])
+    place = table.table.column_names.index("flags")
+    note = table.note.model_copy(update={"hygiene": ("repeated_steps", "cut_off", "same_direction")})
+    return ScoreTable(table.table.set_column(place, "flags", pa.array(flags, pa.list_(pa.string()))), note)
+
+
+def test_flagged_samples_are_left_out_and_the_ratio_is_of_the_others():
+    names = ("repeated_steps", "cut_off", "same_direction")
+    subset = select(flagged_table(), RankRequest(exclude_flagged=names), ratio="0.5")
+    assert subset.sample_id == ["s1", "s3"]
+    assert (subset.num_with_value, subset.spec.is_by_value) == (3, False)
+    assert subset.spec.exclude_flagged == ("same_direction", "repeated_steps", "cut_off")
+    assert subset.excluded is not None
+    assert subset.excluded.counts == {"same_direction": 0, "repeated_steps": 1, "cut_off": 1}
+    assert subset.notes == (
+        "2 samples left out for flags (1 repeated_steps, 1 cut_off); ratios are shares of the 3 that remain",
+    )
+    assert select(flagged_table(), RankRequest(exclude_flagged=["cancelling"]), ratio=1).sample_id == ["s0", "s1", "s4"]
+
+
+def test_flags_that_are_none_or_not_known_are_refused():
+    with pytest.raises(
+        SettingError, match=r"no flag 'repeated'\. Flags of traces, together hygiene, are repeated_steps"
+    ):
+        select(flagged_table(), RankRequest(exclude_flagged=["repeated"]))
+    with pytest.raises(SettingError, match=r"flagged unsupported_answer, .* It does know"):
+        select(flagged_table(), RankRequest(exclude_flagged=["hygiene"]))
+    with pytest.raises(SettingError, match="does not know which samples are flagged cut_off"):
+        select(table_of([1.0, 2.0]), RankRequest(exclude_flagged=["cut_off"]))
+    alone = table_of([np.nan])
+    with pytest.raises(DataError, match="no sample with a value"):
+        select(alone, RankRequest(exclude_flagged=["cancelling"]))
+
+
 def test_nothing_to_select_is_said():
     with pytest.raises(DataError, match="no sample with a value"):
         select(table_of([np.nan, np.inf]))

@@ -291,7 +291,7 @@ def test_a_damaged_missing_or_foreign_rotation(tmp_path: Path, name: str) -> Non
 
 def test_damage_to_the_plans_arrays(tmp_path: Path) -> None:
     store = finished_store(tmp_path)
-    for array in layout.sample_arrays(1, 1):
+    for array in layout.plan_arrays(store.plan):
         chunk = f"samples/{keys.chunk_key(array.name, len(array.dims), 0)}"
         meta = f"samples/{array.name}/zarr.json"
         for key in (chunk, meta):
@@ -311,7 +311,7 @@ def test_damage_to_the_plans_arrays(tmp_path: Path) -> None:
 
 def test_values_of_the_plan_that_are_sound_chunks_but_not_the_planned_ones(tmp_path: Path) -> None:
     store = finished_store(tmp_path)
-    arrays = layout.sample_arrays(store.plan.num_samples, sum(store.plan.set_aside.values()))
+    arrays = layout.plan_arrays(store.plan)
     swapped = ArrayEncoder(arrays).encode({"sample_row": (0, store.column("sample_row")[::-1])})
     for key, value in swapped.items():
         store.backend.write(f"samples/{key}", value)

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from grace_store.base.errors import MissingExtra, ResumeMismatch, StoreError
+from grace_store.base.flags import flag_lines
 from grace_store.base.settings import ExtractRequest, GradientRequest, RunOptions
+from grace_store.curate.inspect import planned_view
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.run.extract import ExtractJob, extract, missing_units
 from grace_store.run.repair import repair
@@ -58,6 +60,13 @@ def test_it_is_who_it_was(store, version):
     assert {name: store.signal(name).signal.identity() for name in store.signal_names} == {
         name: signal["identity"] for name, signal in known["signals"].items()
     }
+
+
+def test_its_flags_are_not_known_and_nothing_else_is_said(store):
+    assert store.plan.flagged is None
+    assert store.text_flags(0, 1) is None
+    assert planned_view(store, 0)["flags"] is None
+    assert "not known" in flag_lines(store.plan.flagged)[0]
 
 
 def test_it_scores_as_it_did(store, version):

@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 
+from grace_store.base.flags import Flag
 from grace_store.values.directions import (
     ROWS_AT_ONCE,
     SubtaskMeans,
     products,
 )
-from grace_store.values.flags import Flag
 
 
 @pytest.mark.parametrize("num", [0, 1, ROWS_AT_ONCE - 1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 3])

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace_store.base.errors import SettingError
+from grace_store.base.flags import ABOUT, TEXT_FLAGS, Flag, flag_names, text_mask
 from grace_store.values import gram_columns as columns_module
+from grace_store.values.alignment import FEWEST_SAME, SAME
 from grace_store.values.combine import combine_signals
-from grace_store.values.flags import Flag, flag_names
 from grace_store.values.gram import pack, unpack
+from grace_store.values.gram_columns import TINY
 from grace_store.values.history import history_weights
 from grace_store.values.methods.grace import alignment_means, score_grams, score_ragged
 from grace_store.values.score_spec import ScoreSpec
@@ -66,6 +68,13 @@ def specs(draw) -> ScoreSpec:
     )
 
 
+def points_one_way(steps: np.ndarray) -> bool:
+    """Whether most of three or more steps have nearly the direction of the one before them."""
+    lengths = np.sqrt(np.maximum(np.linalg.norm(steps, axis=1) ** 2, TINY))
+    alike = [steps[k] @ steps[k - 1] >= SAME * lengths[k] * lengths[k - 1] for k in range(1, len(steps))]
+    return len(steps) >= FEWEST_SAME and 2 * sum(alike) > len(alike)
+
+
 def assert_as_expected(samples, spec: ScoreSpec, **custom) -> None:
     scores = score_ragged(*flat(samples), spec, **{k: v for k, v in custom.items() if k == "custom_history"})
     for i, (vectors, counts) in enumerate(samples):
@@ -78,6 +87,7 @@ def assert_as_expected(samples, spec: ScoreSpec, **custom) -> None:
         np.testing.assert_allclose(scores.value[i], expected.value, **close)
         flags = (expected.zero_vector * Flag.ZERO_VECTOR) | (math.isnan(expected.value) * Flag.NO_VALUE)
         flags |= expected.cancelling * Flag.CANCELLING
+        flags |= points_one_way(vectors[:-1]) * Flag.SAME_DIRECTION
         assert scores.flags[i] == flags
 
 
@@ -223,6 +233,22 @@ def test_one_step_without_the_answer_has_no_value():
     scores = score_ragged(*flat(gaussian_samples(6, [1, 2])), ScoreSpec(without_answer=True))
     assert scores.flags.tolist() == [Flag.NO_VALUE, 0]
     assert scores.value[1] == scores.history_alignment[2]
+
+
+def test_steps_that_all_point_one_way_are_flagged():
+    rng = np.random.default_rng(3)
+    same = np.array([1.0, 2.0, 3.0]) + 0.1 * rng.standard_normal((5, 3))
+    answer = rng.standard_normal((1, 3))
+    turned = np.roll(same, 1, axis=1) * np.array([1, 2, -1, -1, 3])[:, None]
+    few = same[:2]
+    samples = [(np.concatenate([steps, answer]), np.ones(len(steps) + 1, int)) for steps in (same, turned, few)]
+    flags = score_ragged(*flat(samples), ScoreSpec()).flags
+    assert [flag_names(int(each)) for each in flags] == [["same_direction"], [], []]
+
+
+def test_every_flag_has_a_meaning_and_a_bit_of_its_own():
+    assert [flag.name.lower() for flag in Flag] == list(ABOUT)
+    assert {text_mask(name) for name in TEXT_FLAGS} == {1, 2, 4, 8, 16, 32}
 
 
 def test_flags_have_names():

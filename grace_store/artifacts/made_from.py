@@ -9,6 +9,7 @@ from grace_store.base.errors import NotAStore, ResumeMismatch
 from grace_store.read.blocks import CommittedSignals
 from grace_store.read.signal_choice import SignalWeights
 from grace_store.store.opened import Store, StoreLike
+from grace_store.values.methods import METHODS
 from grace_store.values.methods.method_spec import MethodSpec
 
 
@@ -29,7 +30,9 @@ def scores_note(signals: CommittedSignals, spec: MethodSpec, weights: SignalWeig
     """Return the note of a table of scores; more are fields that only some methods have."""
     notes = signal_notes(signals).items()
     scored = {name: ScoredSignal(weight=weights.weights[name], **note) for name, note in notes}
-    return ScoresNote(spec=spec, signals=scored, **store_note(signals), **more)
+    has_grams = METHODS[spec.method].reads == "grams"
+    hygiene = (*(signals.store.plan.flagged or ()), *(("same_direction",) if has_grams else ()))
+    return ScoresNote(spec=spec, signals=scored, hygiene=hygiene, **store_note(signals), **more)
 
 
 def check_plan_of(note: StoreNote | TargetsNote, store: Store, what: str | None = None) -> None:

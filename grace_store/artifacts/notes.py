@@ -126,6 +126,8 @@ class ScoresNote(StoreNote):
     """Of an influence method: the signals, in the order of training."""
     weights_from: WeightsFrom | None = None
     targets: TargetsNote | None = None
+    hygiene: tuple[str, ...] | None = None
+    """The flags of traces that were looked for; None in a table that is older than they are."""
     influence_of: tuple[str, ...] | None = None
     """What the numbers in the column influence are influences on."""
     notes: tuple[str, ...] | None = None
@@ -257,6 +259,8 @@ class SubsetSpec(Frozen):
     threshold: float | None = None
     by: str | None = None
     """Strata that keep their shares."""
+    exclude_flagged: tuple[str, ...] = ()
+    """Samples with one of these flags were left out before anything else."""
     control: tuple[Length, ...] = ()
     """Lengths that were taken out of the values first."""
     diversity: ChosenDiversity | None = None
@@ -267,7 +271,8 @@ class SubsetSpec(Frozen):
     @property
     def is_by_value(self) -> bool:
         """Whether nothing but the table's values decided, so that what is left out has no larger one."""
-        return not (self.by or self.control or self.diversity or self.balanced or self.where)
+        chosen_otherwise = (self.by, self.control, self.diversity, self.balanced, self.where, self.exclude_flagged)
+        return not any(chosen_otherwise)
 
 
 class SubsetNote(Document):

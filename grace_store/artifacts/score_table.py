@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,13 +16,13 @@ import pyarrow.parquet as pq
 
 from grace_store.artifacts.notes import ScoresNote
 from grace_store.artifacts.parquet_columns import not_made_by, read_columns, read_header
-from grace_store.base.arrays import Array, FlagArray, Float32Array, FloatArray, Int32Array, IntArray
+from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, Int32Array, IntArray
 from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import SettingError
 from grace_store.base.files import whole_file
+from grace_store.base.flags import ABOUT, HYGIENE_FLAGS, flag_names
 from grace_store.base.text import counted
 from grace_store.store.opened import Store
-from grace_store.values.flags import flag_names
 from grace_store.values.gram import offsets_of, sum_by_sample
 from grace_store.values.length_bias import Length, lengths_of
 from grace_store.values.ranking import balanced_order, rank
@@ -44,7 +45,6 @@ STEP_SCORES = ("step_score", "answer_alignment", "history_alignment")
 STEP_COLUMNS = (*STEP_SCORES, "step_num_tokens")
 METHOD_TYPES = {"int32": pa.int32(), "float64": pa.float64(), "list<float32>": pa.list_(pa.float32())}
 """The types of columns that methods add."""
-_FLAG_LISTS = [flag_names(flags) for flags in range(256)]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -109,6 +109,26 @@ class ScoreTable:
         if self.table["influence"].null_count:  # an older table, which has none
             return np.full((len(self), num_influenced), np.nan, np.float32)
         return np.asarray(self.flat("influence"), dtype=np.float32).reshape(-1, num_influenced)
+
+    @property
+    def known_flags(self) -> tuple[str, ...]:
+        """The flags that were looked for; of a table that is older than flags of texts, those of values."""
+        return tuple(name for name in ABOUT if name not in HYGIENE_FLAGS or name in (self.note.hygiene or ()))
+
+    @property
+    def flag_counts(self) -> dict[str, int]:
+        """How many samples have each flag, of those that any sample has."""
+        counts = Counter(self.table["flags"].combine_chunks().flatten().to_pylist())
+        return {name: counts[name] for name in ABOUT if counts[name]}
+
+    def is_flagged(self, names: Sequence[str]) -> BoolArray:
+        """Return which samples have at least one of these flags."""
+        lists = self.table["flags"].combine_chunks()
+        hits = np.isin(np.asarray(lists.flatten().to_numpy(zero_copy_only=False), dtype=object), list(names))
+        owner = np.asarray(pc.list_parent_indices(lists).to_numpy())
+        found = np.zeros(len(self), dtype=np.bool_)
+        found[owner[hits]] = True
+        return found
 
     @property
     def method(self) -> str:
@@ -209,12 +229,21 @@ class ScoreRows:
     num_tokens: IntArray
     value: FloatArray
     flags: FlagArray
+    """Those that scoring found."""
+    text_flags: Array | None = None
+    """Those of the texts, as bits of Flag; None where they are not known."""
     steps: tuple[FloatArray, FloatArray, FloatArray] | None = None
     """step_score, answer_alignment and history_alignment, flat; None for a method without step scores."""
     step_tokens: Int32Array | None = None
     """Flat; None where only the tokens of whole responses are known."""
     more: Mapping[str, Array] = field(default_factory=dict)
     """Columns of the method's own; influences are (n, J)."""
+
+    @property
+    def all_flags(self) -> Array:
+        """The bits of Flag of every sample."""
+        flags = self.flags.astype(np.uint32)
+        return flags if self.text_flags is None else flags | self.text_flags
 
     def to_table(self, note: ScoresNote) -> pa.Table:
         """Return the rows as a table of the note's method."""
@@ -226,7 +255,7 @@ class ScoreRows:
             "num_tokens": pa.array(self.num_tokens, pa.int64()),
             # No value is null, not NaN, which databases sort above all numbers.
             "value": pa.array(self.value, pa.float64(), from_pandas=True),
-            "flags": _flag_lists(self.flags),
+            "flags": _flag_lists(self.all_flags),
         }
         for name, values in zip(STEP_SCORES, self.steps or (), strict=False):
             columns[name] = pa.ListArray.from_arrays(offsets, pa.array(values, pa.float64(), from_pandas=True))
@@ -255,11 +284,12 @@ def scores_schema(note: ScoresNote) -> pa.Schema:
     return pa.schema(list((COLUMNS | more).items()), metadata=document_metadata(note))
 
 
-def _flag_lists(flags: FlagArray) -> pa.Array:
+def _flag_lists(flags: Array) -> pa.Array:
     if not flags.any():
         offsets = pa.array(np.zeros(len(flags) + 1, np.int32))
         return pa.ListArray.from_arrays(offsets, pa.array([], pa.string()))
-    return pa.array([_FLAG_LISTS[flag] for flag in flags.tolist()], pa.list_(pa.string()))
+    found, place = np.unique(flags, return_inverse=True)
+    return pa.array([flag_names(each) for each in found.tolist()], COLUMNS["flags"]).take(pa.array(place))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ Array = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
 ByteArray = npt.NDArray[np.uint8]
 FlagArray = npt.NDArray[np.uint8]
-"""A bit for each flag of ``values.methods.grace.Flag``."""
+"""The flags that scoring finds: the lowest eight bits of ``base.flags.Flag``."""
 Float32Array = npt.NDArray[np.float32]
 FloatArray = npt.NDArray[np.float64]
 Int32Array = npt.NDArray[np.int32]

@@ -50,6 +50,8 @@ class Plan(Frozen):
     """Packed Gram entries that every unit has room for."""
     samples_sha256: str
     """Digest over every plan array, in the order FORMAT.md gives."""
+    flagged: dict[str, int] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """How many samples have each flag of the text; None where flags were not looked for, as in older stores."""
     created_by: str
 
     @property

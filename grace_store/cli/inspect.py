@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 import grace_store as gs
+from grace_store.base.flags import ABOUT
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, number, out, print_json
 from grace_store.cli.options import TEXT, command, option
@@ -39,7 +40,8 @@ def inspect(store: str, sample: str, signal: str | None, data: tuple[str, ...], 
 
     SAMPLE is an id, or #ROW for a row of the dataset. Each segment has its tokens, mean loss and entropy, the share of
     tokens that the model had right (hits), the norm of its vector, its alignment with answer and history, and its
-    score. Before anything is extracted, and for a sample that is not done, there is only the text, split.
+    score; flags, with what they mean, come first. Before anything is extracted, and for a sample that is not done,
+    there is only the text, split.
     """
     shown = gs.inspect(store, sample, signal=signal, data=data or None)
     if as_json:
@@ -50,6 +52,8 @@ def inspect(store: str, sample: str, signal: str | None, data: tuple[str, ...], 
     out.print(f"{harmless(shown['sample_id'])}  {place}", markup=False)
     if shown["why_set_aside"]:
         out.print(f"set aside: {harmless(shown['why_set_aside'])}", markup=False)
+    for name in shown["flags"] or ():
+        out.print(f"flagged {name}: {ABOUT[name]}", markup=False)
     if shown["missing_text"]:
         out.print(f"(text not shown: {shown['missing_text']})", markup=False)
     if shown["prompt"]:

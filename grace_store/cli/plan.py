@@ -8,6 +8,7 @@ import click
 
 import grace_store as gs
 from grace_store.base.events import Event, Warned
+from grace_store.base.flags import flag_lines
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, log, print_result
@@ -93,6 +94,8 @@ def _print(store: str, planned: gs.Store, warnings: list[str]) -> None:
     click.echo(f"{store}: {frozen.num_samples} of {counted(frozen.num_records, 'record')} planned in {units}.")
     for reason, count in frozen.set_aside.items():
         click.echo(f"  {count} set aside: {reason}")
+    for line in flag_lines(frozen.flagged):
+        click.echo(f"  {line}")
     for text in warnings:
         click.echo(harmless(text))
     if not warnings and 2 * frozen.num_samples < frozen.num_records:

@@ -10,6 +10,7 @@ import click
 
 import grace_store as gs
 from grace_store.base.errors import SettingError
+from grace_store.base.flags import HYGIENE, HYGIENE_FLAGS
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_result, where_line
@@ -54,6 +55,8 @@ diversity_options = stacked(
     "grace-store select scores.parquet --count 5000 --as ms-swift --images ./images --out train.jsonl",
     "grace-store select scores.parquet --by num_steps --control length --out subset.jsonl",
     "grace-store select scores.parquet --where 'is_correct and \"meta.level\" > 2' --by source,level --out sub.jsonl",
+    "grace-store select scores.parquet --exclude-flagged --ratio 0.2 --out subset.jsonl",
+    "grace-store select scores.parquet --exclude-flagged repeated_steps,cut_off --out subset.jsonl",
     "grace-store select scores.parquet --diversity facility --weight 0.3 --out subset.jsonl",
 )
 @click.argument("scores", type=FILE)
@@ -66,6 +69,15 @@ diversity_options = stacked(
     "records with their step scores, or the samples' ids.",
     "as_format",
     default="source",
+)
+@option(
+    "--exclude-flagged",
+    "[NAME,...]",
+    f"Leave out samples with these flags; without names, with any flag of traces ({', '.join(HYGIENE_FLAGS)}). "
+    "[default: none is left out]",
+    many=True,
+    is_flag=False,
+    flag_value=HYGIENE,
 )
 @option(
     "--by",
@@ -82,8 +94,9 @@ diversity_options = stacked(
 def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings: Any) -> None:
     """Write the best samples of a table of scores as a training set.
 
-    Keeps ceil(ratio N) of the N samples that have a value and meet --where, exactly; ties go to the earlier record.
-    Samples are written in the order of their records, and what made the subset is written beside it, in OUT.spec.json.
+    Keeps ceil(ratio N) of the N samples that have a value, meet --where and are not left out by --exclude-flagged,
+    exactly; ties go to the earlier record. Samples are written in the order of their records, and what made the subset
+    is written beside it, in OUT.spec.json.
 
     --diversity trades value against redundancy for the same number of samples. dedup: near-duplicates come last, the
     best of each group is kept. clusters: each cluster has a budget, filled with the best by value. facility, mmr:
@@ -95,12 +108,13 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
 
     sizes = SubsetSizes(*(settings.pop(name) for name in ("ratio", "count", "threshold")))
     by, control, duplicates, where = (settings.pop(name) for name in ("by", "control", "duplicates", "where"))
+    flags = [name for names in settings.pop("exclude_flagged") for name in names.split(",")]
     threads, images = settings.pop("threads"), settings.pop("images")
     places = {"store": settings.pop("store"), "data": settings.pop("data") or None}
     spec = _diversity_spec(settings, duplicates)
     with ProgressDisplay(quiet=as_json) as display:
-        chosen_by = {"by": by, "control": control, "diversity": spec, "duplicates": duplicates, "where": where}
-        wanted = gs.RankRequest(**chosen_by, **places)
+        order = {"by": by, "control": control, "diversity": spec, "duplicates": duplicates}
+        wanted = gs.RankRequest(where=where, exclude_flagged=flags, **order, **places)
         ranking = gs.rank_samples(scores, wanted, threads=threads, listener=display)
     subsets = sizes.take(ranking)
     paths = subset_paths(out, list(subsets))
@@ -131,6 +145,7 @@ def _result(size: str, subset: gs.Subset, exported: gs.Exported) -> dict[str, An
         "kept": size,
         "num_samples": len(subset),
         "num_with_value": subset.num_with_value,
+        "num_excluded": subset.excluded.counts if subset.excluded else {},
         "threshold": subset.threshold if subset.spec.is_by_value else None,
         "smallest_value": subset.threshold,
         "files": [str(file) for file in exported.files],

@@ -58,6 +58,7 @@ class _Side:
     notes: list[str]
     rank: IntArray
     """Rank from 1 of every row of the table by that value; 0 without one."""
+    excluded_flags: tuple[str, ...] = ()
 
 
 def compare(a: str | Path, b: str | Path, *, ratio: Ratio | None = None) -> Comparison:
@@ -95,7 +96,7 @@ def write_changes(found: Comparison, out: Path) -> None:
 
 def _side(subset: WrittenSubset) -> _Side:
     scores, spec, path = subset.scores, subset.spec, subset.path
-    ranking = rank_samples(scores, RankRequest(control=spec.control))
+    ranking = rank_samples(scores, RankRequest(control=spec.control, exclude_flagged=spec.exclude_flagged))
     ranks = np.zeros(len(scores), dtype=np.int64)
     ranks[ranking.ranked] = np.arange(1, len(ranking.ranked) + 1)
     notes, order = [], None
@@ -109,13 +110,15 @@ def _side(subset: WrittenSubset) -> _Side:
     if spec.where:
         order = f"a filter ({spec.where.sql})"
         notes.append(f"{path.name} was chosen with {order}; ranks are those over all samples")
+    if spec.exclude_flagged:
+        notes.append(f"{path.name} was chosen without samples flagged {', '.join(spec.exclude_flagged)}")
     if spec.by:
         order = f"strata of {spec.by}"
         notes.append(f"{path.name} was chosen in {order}; ranks are those over all of them")
     if spec.diversity:
         order = f"diversity by {spec.diversity.method}"
         notes.append(f"{path.name} was chosen with {order}; ranks are those by value alone")
-    return _Side(scores, subset.chosen, ranking.value, order, notes, ranks)
+    return _Side(scores, subset.chosen, ranking.value, order, notes, ranks, spec.exclude_flagged)
 
 
 def _by_rank(side: _Side) -> list[int]:
@@ -144,6 +147,8 @@ def _why(other: _Side, place: int | None, rank_a: int | None, rank_b: int | None
         return "not among the other table's samples"
     if not other.rank[place]:
         flags = other.scores.table["flags"][place].as_py()
+        if excluded := [name for name in flags if name in other.excluded_flags]:
+            return f"left out of the other for its flags ({', '.join(excluded)})"
         return f"no value in the other table ({', '.join(flags) or 'not finite'})"
     if rank_a is not None and rank_b is not None and rank_a != rank_b:
         return f"{'rose' if rank_b < rank_a else 'fell'} from rank {rank_a} to {rank_b}"

@@ -19,6 +19,7 @@ from grace_store.artifacts.score_table import ScoreRows
 from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, Note, SamplesScored, Warned, ignore
+from grace_store.base.flags import Flag
 from grace_store.base.text import counted
 from grace_store.curate.signal_pairs import pair_signals
 from grace_store.curate.targets import Targets, TargetSet, find_subtasks, read_targets
@@ -31,7 +32,6 @@ from grace_store.store.layout import SAMPLES_PER_CHUNK
 from grace_store.store.opened import Store
 from grace_store.values.combine import combine_signals
 from grace_store.values.directions import products
-from grace_store.values.flags import Flag
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.cadc import capability_directions, joined_pairs, self_influence_slopes, trajectories
 from grace_store.values.methods.method import InfluenceMethod, Influences, Valued
@@ -137,7 +137,7 @@ class InfluenceScoring:
         assert isinstance(method, InfluenceMethod)
         return method
 
-    def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, FlagArray]]:
+    def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, Array]]:
         """Yield rows of the table in order, with the samples' flags as numbers."""
         if self._valued is not None:
             yield from self._held_tables(self._valued)
@@ -145,7 +145,7 @@ class InfluenceScoring:
         for block in self.blocks(threads):
             found = Influences(influence=block.influence, slope=block.slope)
             valued = self.method.values(self.note.spec, found)
-            yield self._rows(block, valued.value, valued.columns), block.flags
+            yield self._rows(block, valued.value, valued.columns)
 
     def hold_all(self, threads: Threads) -> None:
         """Read all of the pool and value it: what comes before the first row if values depend on one another."""
@@ -160,12 +160,12 @@ class InfluenceScoring:
         if self._valued.thresholds is not None:
             self.note = self.note.model_copy(update={"thresholds": tuple(self._valued.thresholds.tolist())})
 
-    def _held_tables(self, valued: Valued) -> Iterator[tuple[pa.Table, FlagArray]]:
+    def _held_tables(self, valued: Valued) -> Iterator[tuple[pa.Table, Array]]:
         start = 0
         for block in self._held:
             mine = slice(start, start := start + len(block))
             columns = {name: column[mine] for name, column in valued.columns.items()}
-            yield self._rows(block, valued.value[mine], columns), block.flags
+            yield self._rows(block, valued.value[mine], columns)
 
     def blocks(self, threads: Threads) -> Iterator[InfluenceBlock]:
         """Yield the influences of all samples, block by block."""
@@ -176,7 +176,7 @@ class InfluenceScoring:
             self.listener(SamplesScored(num_done, total))
             yield block
 
-    def _rows(self, block: InfluenceBlock, value: FloatArray, columns: Mapping[str, Array]) -> pa.Table:
+    def _rows(self, block: InfluenceBlock, value: FloatArray, columns: Mapping[str, Array]) -> tuple[pa.Table, Array]:
         rows = ScoreRows(
             sample_id=self.compared.reader.ids(block),
             row=block.row,
@@ -184,9 +184,10 @@ class InfluenceScoring:
             num_tokens=block.num_tokens,
             value=value,
             flags=block.flags,
+            text_flags=self.compared.reader.text_flags(block),
             more={"influence": block.influence, **columns},
         )
-        return rows.to_table(self.note)
+        return rows.to_table(self.note), rows.all_flags
 
 
 @dataclass(frozen=True, slots=True)

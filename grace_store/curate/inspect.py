@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grace_store.base.errors import DataError
+from grace_store.base.flags import flag_names
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.status import check_planned, why_set_aside
 from grace_store.store.opened import SignalView, Store
@@ -39,6 +40,7 @@ def planned_view(store: Store, sample: int, data: Sequence[str] | None = None) -
         "state": "planned",
         "num_steps": int(rows.num_steps[0]),
         "prompt": None,
+        "flags": None if (flags := store.text_flags(sample, sample + 1)) is None else flag_names(int(flags[0])),
         "missing_text": None,
     }
     texts: list[str] = []
@@ -57,7 +59,8 @@ def sample_view(view: SignalView, sample: int, spec: ScoreSpec, data: Sequence[s
     """Return a sample's segments with all signals; the texts are None if the dataset is out of reach."""
     result = planned_view(view.store, sample, data) | {"signal": view.name, "state": view.state(sample)}
     if result["state"] == "done" and not view.per_sample:
-        return result | _signals(view, sample, spec, [segment["text"] for segment in result["segments"]])
+        found = _signals(view, sample, spec, [segment["text"] for segment in result["segments"]])
+        return result | found | {"flags": found["flags"] + (result["flags"] or [])}
     if result["state"] == "done":  # one vector for the sample: there are no steps to score
         numbers = {name: float(view.sample_value(f"sample_{name}", sample)) for name in ("loss", "norm")}
         result |= {"value": None, "num_tokens": int(view.sample_value("sample_num_tokens", sample)), **numbers}
@@ -86,4 +89,5 @@ def _signals(view: SignalView, sample: int, spec: ScoreSpec, texts: list[str]) -
                 "step_score": float(scores.step_score[i]) if is_step else None,
             }
         )
-    return {"value": float(scores.value[0]), "segments": segments, "gram": gram.tolist()}
+    flags = flag_names(int(scores.flags[0]))
+    return {"value": float(scores.value[0]), "flags": flags, "segments": segments, "gram": gram.tolist()}

@@ -12,15 +12,15 @@ from grace_store.artifacts.made_from import scores_note
 from grace_store.artifacts.notes import ScoresNote
 from grace_store.artifacts.outputs import Source, sources_of
 from grace_store.artifacts.score_table import ScoreRows
-from grace_store.base.arrays import BoolArray, FlagArray, FloatArray, IntArray
+from grace_store.base.arrays import Array, BoolArray, FlagArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
+from grace_store.base.flags import Flag
 from grace_store.read.kept_samples import Kept
 from grace_store.read.parallel import Threads, map_ordered
 from grace_store.read.signal_choice import SignalWeights
 from grace_store.read.vectors import VectorReader
 from grace_store.store.opened import Store
 from grace_store.values.combine import combine_signals
-from grace_store.values.flags import Flag
 from grace_store.values.methods.method import Heuristic, Responses
 from grace_store.values.methods.method_spec import MethodSpec
 
@@ -64,11 +64,11 @@ class ResponseScoring:
         reader.check_complete(partial=partial)
         return cls(reader, weights, scores_note(reader, spec, weights, where=where_note(kept)), kept)
 
-    def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, FlagArray]]:
+    def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, Array]]:
         """Yield rows of the table in order, with the samples' flags as numbers."""
         return map_ordered(self._table, self.reader.starts(), threads)
 
-    def _table(self, start: int) -> tuple[pa.Table, FlagArray]:
+    def _table(self, start: int) -> tuple[pa.Table, Array]:
         store = self.reader.store
         stop = self.reader.stop(start)
         row, num_steps = (
@@ -79,7 +79,7 @@ class ResponseScoring:
         wanted = True if self.kept is None else self.kept.is_kept[start:stop]
         kept = np.flatnonzero(has.any(axis=0) & wanted)
         value = combine_signals(values, list(self.weights.weights.values()))[kept]
-        flags = heuristic_flags(value, ~np.asarray(has[:, kept].all(axis=0)))
+        text_flags = store.text_flags(start, stop)
         rows = ScoreRows(
             sample_id=store.column("sample_id", start, stop)[kept],
             row=row[kept],
@@ -87,9 +87,10 @@ class ResponseScoring:
             # Where signals tokenise differently, of the first one that has the sample.
             num_tokens=tokens[has.argmax(axis=0), np.arange(stop - start)][kept],
             value=value,
-            flags=flags,
+            flags=heuristic_flags(value, ~np.asarray(has[:, kept].all(axis=0))),
+            text_flags=None if text_flags is None else text_flags[kept],
         )
-        return rows.to_table(self.note), flags
+        return rows.to_table(self.note), rows.all_flags
 
     def _signal(
         self, number: int, start: int, row: IntArray, num_steps: IntArray

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,9 +23,10 @@ from grace_store.artifacts.made_from import (
 from grace_store.artifacts.notes import CustomHistory, ScoresNote
 from grace_store.artifacts.outputs import Source, check_outputs, sources_of
 from grace_store.artifacts.score_table import ScoreRows, ScoreTable, read_scores_note, scores_schema, write_scores
-from grace_store.base.arrays import FlagArray, FloatArray
+from grace_store.base.arrays import Array, FlagArray, FloatArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, ignore
+from grace_store.base.flags import ABOUT, flag_counts
 from grace_store.curate.influence import InfluenceRequest, InfluenceScoring, prepare_influence
 from grace_store.curate.response_scoring import ResponseScoring, are_whole_responses, heuristic_flags
 from grace_store.curate.targets import Targets
@@ -34,7 +36,6 @@ from grace_store.read.parallel import Threads
 from grace_store.read.signal_choice import Signals, SignalWeights, resolve_signals
 from grace_store.store.opened import Store, StoreLike
 from grace_store.values.combine import combine_scores, combine_signals, placed
-from grace_store.values.flags import Flag, flag_names
 from grace_store.values.history import History
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.grace import RaggedScores, score_ragged
@@ -112,15 +113,14 @@ def score(
 def _write(scoring: _Scoring, out: Path, threads: Threads) -> ScoreRun:
     check_outputs([out], scoring.sources)
     num_samples = num_with_value = 0
-    counts = np.zeros(256, dtype=np.int64)
+    counts: Counter[str] = Counter()
     with write_scores(out, scoring.note) as writer:
         for table, flags in scoring.tables(threads):
             writer.write_table(table)
             num_samples += table.num_rows
             num_with_value += int(np.isfinite(table["value"].to_numpy()).sum())
-            counts += np.bincount(flags, minlength=256)
-    named = {flag_names(int(flag))[0]: int(counts[np.arange(256) & int(flag) > 0].sum()) for flag in Flag}
-    flagged = {name: count for name, count in named.items() if count}
+            counts.update(flag_counts(flags))
+    flagged = {name: counts[name] for name in ABOUT if counts[name]}
     return ScoreRun(out, num_samples, num_with_value, flagged, scoring.note)
 
 
@@ -220,10 +220,10 @@ class _BlockScoring:
         note = scores_note(reader, request.spec, weights, custom_history=described, where=where_note(kept))
         return cls(reader, weights, history, note)
 
-    def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, FlagArray]]:
+    def tables(self, threads: Threads) -> Iterator[tuple[pa.Table, Array]]:
         return self.reader.map(self._table, threads)
 
-    def _table(self, block: SampleBlock) -> tuple[pa.Table, FlagArray]:
+    def _table(self, block: SampleBlock) -> tuple[pa.Table, Array]:
         steps, method = None, self.note.method
         if isinstance(method, Heuristic):
             value, flags = _heuristic(block, method, self.note.spec, self.weights)
@@ -240,10 +240,11 @@ class _BlockScoring:
             num_tokens=block.num_tokens,
             value=value,
             flags=flags,
+            text_flags=self.reader.text_flags(block),
             steps=steps,
             step_tokens=block.segment_tokens[~is_answer],
         )
-        return rows.to_table(self.note), flags
+        return rows.to_table(self.note), rows.all_flags
 
 
 _Scoring: TypeAlias = _BlockScoring | ResponseScoring | InfluenceScoring

@@ -17,6 +17,7 @@ from grace_store.artifacts.score_table import ScoresLike, ScoreTable, read_score
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned, ignore
+from grace_store.base.flags import HYGIENE_FLAGS, named_flags
 from grace_store.base.text import counted
 from grace_store.read.kept_samples import group_name
 from grace_store.values.diversity_spec import DiversityMethod, DiversitySpec
@@ -41,6 +42,21 @@ class GroupCount:
         return self.chosen / self.pool if self.pool else math.nan
 
 
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """Samples with a value that were left out for their flags."""
+
+    flags: tuple[str, ...]
+    num_samples: int
+    counts: dict[str, int]
+    """How many of them have each of the flags; one may have several."""
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)
+        what = counted(self.num_samples, "sample")
+        return f"{what} left out for flags ({counts})" if counts else "no sample has one of the flags to exclude"
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Subset:
     """The samples chosen from a table."""
@@ -49,6 +65,7 @@ class Subset:
     ranked: IntArray
     """Rows of the table, the best first."""
     num_with_value: int
+    """Samples that it was chosen from: those with a value, without what was excluded."""
     threshold: float
     """The smallest value that was kept, of those ranked by."""
     spec: SubsetSpec
@@ -57,6 +74,8 @@ class Subset:
     """What the user should know."""
     groups: tuple[GroupCount, ...] = ()
     """With strata or a filter, how many samples of each group were chosen."""
+    excluded: Excluded | None = None
+    """What was left out for its flags."""
 
     @property
     def chosen(self) -> IntArray:
@@ -107,6 +126,7 @@ class Ranking:
     ranked: IntArray
     by: str | None
     control: tuple[Length, ...]
+    excluded: Excluded | None = None
     diversified: Diversified | None = None
     is_balanced: bool = False
     """Whether every beginning of the ranking has the table's capabilities in equal numbers, as far as they go."""
@@ -135,6 +155,7 @@ class Ranking:
             ratio=None if ratio is None else str(ratio),
             count=count,
             threshold=threshold,
+            exclude_flagged=() if self.excluded is None else self.excluded.flags,
             by=self.by,
             control=self.control,
             diversity=None if self.diversified is None else self.diversified.choice,
@@ -142,7 +163,8 @@ class Ranking:
             where=self.where,
         )
         least = float(self.value[kept].min())
-        return Subset(self.scores, kept, len(self.ranked), least, spec, self._notes(kept), self._counts(kept))
+        counts = self._counts(kept)
+        return Subset(self.scores, kept, len(self.ranked), least, spec, self._notes(kept), counts, self.excluded)
 
     def _counts(self, kept: IntArray) -> tuple[GroupCount, ...]:
         """Return how many samples of each group were chosen, the largest group first."""
@@ -169,7 +191,12 @@ class Ranking:
         return kept
 
     def _notes(self, kept: IntArray) -> tuple[str, ...]:
-        """Say what diversity cost, and where it could not be had."""
+        """Say what was excluded, what diversity cost, and where it could not be had."""
+        left = f"ratios are shares of the {len(self.ranked)} that remain"
+        excluded = () if self.excluded is None else (f"{self.excluded}; {left}",)
+        return (*excluded, *self._diversity_notes(kept))
+
+    def _diversity_notes(self, kept: IntArray) -> tuple[str, ...]:
         if self.diversified is None or not len(kept):
             return ()
         best = self.diversified.by_value[: len(kept)]
@@ -231,6 +258,8 @@ class RankRequest:
     by: str | None = None
     """A field of the records (dots lead inside), num_steps, or several that commas join: every subset has the strata
     that their values make in their natural shares."""
+    exclude_flagged: Sequence[str] = ()
+    """Names of flags; samples with one of them are left out before anything else. "hygiene" is all flags of traces."""
     control: Sequence[str] = ()
     """Lengths that are taken out of the values first; "length" is all three."""
     diversity: DiversityChoice | None = None
@@ -258,10 +287,12 @@ def rank_samples(
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
     table, where = filter_scores(table, request.where, request.store, request.data)
     lengths = _controls(request.control, table)
-    value = residuals(table.value, table.lengths, lengths) if lengths else table.value
+    value, excluded = _without_flagged(table, request.exclude_flagged)
+    if lengths:
+        value = residuals(value, table.lengths, lengths)
     if not np.isfinite(value).any():
-        place = table.path or "The table"
-        raise DataError(f"{place} has no sample with a value, so there is nothing to select.")
+        place, left = table.path or "The table", "" if excluded is None else f" left ({excluded})"
+        raise DataError(f"{place} has no sample with a value{left}, so there is nothing to select.")
     by, diversity = request.by, request.diversity
     if table.capability is not None and (by is not None or diversity is not None):
         raise SettingError(
@@ -273,7 +304,9 @@ def rank_samples(
     if groups is not None and len(set(groups)) == len(groups) > 1:
         listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
     is_balanced = table.capability is not None
-    ranking = Ranking(table, value, ranked, by, lengths, is_balanced=is_balanced, where=where, groups=groups)
+    ranking = Ranking(
+        table, value, ranked, by, lengths, is_balanced=is_balanced, where=where, groups=groups, excluded=excluded
+    )
     if diversity is None:
         return ranking
     from grace_store.curate.diversify import diversify  # needs faiss, which nothing else here does
@@ -297,6 +330,31 @@ def select(
         ratio = DEFAULT_RATIO
     ranking = rank_samples(scores, request, threads=threads, listener=listener)
     return ranking.take(ratio=ratio, count=count, threshold=threshold)
+
+
+def _without_flagged(table: ScoreTable, names: Sequence[str]) -> tuple[FloatArray, Excluded | None]:
+    """Return the values of a table, NaN where a sample has one of some flags, and what that left out."""
+    if not names:
+        return table.value, None
+    flags = _named_flags(table, names)
+    has_value = np.isfinite(table.value)
+    counts = {name: int((table.is_flagged([name]) & has_value).sum()) for name in flags}
+    flagged = table.is_flagged(flags)
+    return np.where(flagged, np.nan, table.value), Excluded(flags, int((flagged & has_value).sum()), counts)
+
+
+def _named_flags(table: ScoreTable, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the flags of that name; raise SettingError if it is not known which samples of the table have them."""
+    flags = named_flags(names)
+    if missing := [name for name in flags if name not in table.known_flags]:
+        known = [name for name in HYGIENE_FLAGS if name in table.known_flags]
+        instead = f" It does know {', '.join(known)}, which can be named." if known else ""
+        raise SettingError(
+            f"the {table.what} does not know which samples are flagged {', '.join(missing)}. Flags of texts are found "
+            "while planning, and its store may be older; same_direction is found while scoring by the method grace."
+            f"{instead}"
+        )
+    return flags
 
 
 def _controls(control: Sequence[str], table: ScoreTable) -> tuple[Length, ...]:

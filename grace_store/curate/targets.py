@@ -9,13 +9,13 @@ import numpy as np
 from grace_store.artifacts.notes import NamedSignal, Subtask, TargetsNote
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import Corrupt, SettingError
+from grace_store.base.flags import Flag
 from grace_store.base.text import first_few, one_line
 from grace_store.data.folders import name_files
 from grace_store.read.records import read_field
 from grace_store.read.vectors import VectorReader
 from grace_store.store.opened import Store
 from grace_store.values.directions import ROWS_AT_ONCE, SubtaskMeans, unit_vectors
-from grace_store.values.flags import Flag
 
 NAMED_IN_A_SENTENCE = 3
 

@@ -18,7 +18,10 @@ _ANSWER_LINE = re.compile(
     r"(?:the[ \t]+)?(?:final[ \t]+)?answer\**[ \t]*(?::|is\b)",
     re.MULTILINE | re.IGNORECASE,
 )
+MARKED_ANSWERS = (_DAGGER, _HASHES, _CONCLUSION, _ANSWER_LINE)
+"""What an answer begins with where it is marked as one."""
 _MARKUP = " \t\r\n*#_:."
+_BOXED = r"\boxed{"
 _MAX_BOXED_TRIED = 64  # each looks for its closing brace up to the end of the response
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 
@@ -54,8 +57,9 @@ def boxed_answer(response: str, *, by_paragraph: bool = False) -> int | None:
 
     A line that opens a formula (``\[`` or ``$$``) goes with it; where the paragraph is the whole response, the line.
     """
-    if (at := _last_boxed(response)) is None:
+    if (span := boxed_span(response)) is None:
         return None
+    at = span[0] - len(_BOXED)
     if by_paragraph:
         paragraph = max((start for start in paragraph_starts(response) if start <= at), default=0)
         if response[:paragraph].strip():
@@ -65,14 +69,16 @@ def boxed_answer(response: str, *, by_paragraph: bool = False) -> int | None:
     return opener if response[opener:line].strip() in (r"\[", "$$") else line
 
 
-def _last_boxed(response: str) -> int | None:
+def boxed_span(response: str) -> tuple[int, int] | None:
+    r"""Return where the content of the last such ``\boxed{...}`` begins and ends."""
     at = len(response)
     for _ in range(_MAX_BOXED_TRIED):
-        at = response.rfind(r"\boxed{", 0, at)
+        at = response.rfind(_BOXED, 0, at)
         if at < 0:
             return None
-        if _braced(response, at + len(r"\boxed")).strip():
-            return at
+        start = at + len(_BOXED)
+        if (content := _braced(response, start - 1)).strip():
+            return start, start + len(content)
     return None
 
 

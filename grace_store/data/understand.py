@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from grace_store.base.errors import SettingError, UnknownFormat
@@ -77,10 +78,15 @@ def check_spec(spec: DataSpec) -> None:
 
 def chosen_format(spec: DataSpec) -> Format:
     """Return the format that the settings name."""
+    return _format_named(spec.format)
+
+
+@lru_cache(maxsize=64)  # it is asked for every record
+def _format_named(name: str) -> Format:
     for known in (FORMATS, UNRECOGNISED):
-        if spec.format in known:
-            return known[spec.format]
-    raise UnknownFormat(f"--format {spec.format!r} is none of {', '.join(FORMATS)}.")
+        if name in known:
+            return known[name]
+    raise UnknownFormat(f"--format {name!r} is none of {', '.join(FORMATS)}.")
 
 
 def detect_format(records: Sequence[Mapping[str, Any]]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import FloatArray
+from grace_store.base.flags import ABOUT, HYGIENE_FLAGS
 from grace_store.curate.audit import audit
 from grace_store.curate.sweep import Sweep, sweep
 from grace_store.pages import figures
@@ -45,9 +45,9 @@ def values_section(table: ScoreTable, points: PlottedSamples, chosen_name: str) 
             ("mean", f"{finite.mean():.4f}"),
             ("standard deviation", f"{finite.std():.4f}"),
             ("5 %, median, 95 %", ", ".join(f"{each:.4f}" for each in quantiles)),
-            *((f"flagged {name}", f"{count:,}") for name, count in flag_counts(table).items()),
         ]
     )
+    _flags(section, table)
     caption = f"{len(finite):,} samples with a value; {int(points.chosen.sum()):,} of them are in {chosen_name}."
     section.figure("value-histogram", "Values", figures.value_histogram(value, points.chosen, chosen_name), caption)
     if table.has_step_scores:
@@ -61,9 +61,23 @@ def values_section(table: ScoreTable, points: PlottedSamples, chosen_name: str) 
     return section
 
 
-def flag_counts(table: ScoreTable) -> dict[str, int]:
-    """Return how many samples have each flag."""
-    return Counter(table.table["flags"].combine_chunks().flatten().to_pylist())
+def _flags(section: Section, table: ScoreTable) -> None:
+    """Show how many samples have each flag, and how many of those with a value."""
+    has_value = np.isfinite(table.value)
+    rows: list[dict[str, Cell]] = [
+        {
+            "flag": name,
+            "samples": count,
+            "with a value": int((table.is_flagged([name]) & has_value).sum()),
+            "meaning": ABOUT[name],
+        }
+        for name, count in table.flag_counts.items()
+    ]
+    unknown = ", ".join(name for name in HYGIENE_FLAGS if name not in table.known_flags)
+    if unknown:
+        section.text(f"It is not known which samples are flagged {unknown}.", kind="note")
+    caption = "`select --exclude-flagged` leaves them out; the list of traces can show those with a flag."
+    section.records("Flags", rows, caption)
 
 
 def _thinned(num: int) -> str:

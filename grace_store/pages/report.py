@@ -15,6 +15,7 @@ from grace_store.base.arrays import BoolArray, IntArray
 from grace_store.base.errors import MissingExtra
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.files import whole_file
+from grace_store.base.flags import ABOUT
 from grace_store.base.text import counted
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.select import select
@@ -153,6 +154,7 @@ class _Page:
                     "fields": [{"name": each.name, "kind": each.kind} for each in self.traces.fields],
                     "block": BLOCK_TRACES,
                     "subsets": self.subsets,
+                    "flags": ABOUT,
                     "shown": self.shown,
                     "notes": self.traces.notes,
                     "scale": self._scale(),

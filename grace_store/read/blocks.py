@@ -78,7 +78,8 @@ class CommittedSignals:
     def __post_init__(self) -> None:
         self.views = [self.store.signal(name) for name in self.names]
         self.committed = [set(view.committed_units()) for view in self.views]
-        for name in ("row", "num_steps", "id"):
+        flags = () if self.store.plan.flagged is None else ("flags",)
+        for name in ("row", "num_steps", "id", *flags):
             self.store.column(f"sample_{name}", 0, 0)  # opened here, not by several threads at once
 
     @property
@@ -110,8 +111,17 @@ class CommittedSignals:
 
     def ids(self, block: HasSamples) -> Array:
         """Return the ids of a block's samples."""
-        start = int(block.sample[0]) // SAMPLES_PER_CHUNK * SAMPLES_PER_CHUNK if len(block.sample) else 0
+        start = self._start_of(block)
         return self.store.column("sample_id", start, self.stop(start))[block.sample - start]
+
+    def text_flags(self, block: HasSamples) -> Array | None:
+        """Return the flags of the texts of a block's samples, as bits of Flag; None where they are not known."""
+        start = self._start_of(block)
+        flags = self.store.text_flags(start, self.stop(start))
+        return None if flags is None else flags[block.sample - start]
+
+    def _start_of(self, block: HasSamples) -> int:
+        return int(block.sample[0]) // SAMPLES_PER_CHUNK * SAMPLES_PER_CHUNK if len(block.sample) else 0
 
 
 @dataclass(slots=True)

@@ -244,7 +244,7 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
     plan = store.plan
     with tempfile.TemporaryDirectory(prefix="grace-store-plan-") as scratch:
         again = open_backend(Path(scratch) / "again.zarr")
-        writer = PlanWriter(again)
+        writer = PlanWriter(again, plan.flagged)
         # By the planned paths: data that was moved keeps its ids.
         names = tuple(name_files([Path(file.path) for file in plan.files]))
         tally_records(dataset.scan(), Understanding(names, plan.spec), 1, writer)

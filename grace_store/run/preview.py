@@ -67,6 +67,8 @@ class Preview(Frozen):
     num_set_aside: int
     set_aside: dict[str, int]
     num_images_missing: int
+    flagged: dict[str, int]
+    """How many samples that would be planned have each flag of the text."""
     num_steps: dict[int, int]
     """How many traces have each number of steps, those with too few or too many included."""
     kept_by: tuple[KeptBy, ...]
@@ -111,6 +113,7 @@ def _preview(tally: RecordTally, understanding: Understanding) -> Preview:
         num_set_aside=tally.num_set_aside,
         set_aside=dict(sorted(tally.set_aside.items())),
         num_images_missing=tally.num_images_missing,
+        flagged=tally.flagged,
         num_steps=dict(sorted(tally.num_steps.items())),
         kept_by=tuple(_kept_by(tally, understanding.spec)),
         examples=tuple(_examples(tally, understanding)),

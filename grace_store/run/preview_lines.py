@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from grace_store.base.flags import flag_lines
 from grace_store.base.text import counted, percent
 from grace_store.run.preview import Preview, ReasonExample, ShownTrace
 
@@ -21,7 +22,7 @@ def preview_lines(found: Preview) -> Iterator[str]:
     yield f"Settings: {settings}."
     if found.num_images_missing:
         yield f"{counted(found.num_images_missing, 'image')} named by records could not be found."
-    for lines in (_histogram(found), _kept(found), _reasons(found.examples), _traces(found.traces)):
+    for lines in (_histogram(found), _kept(found), _reasons(found.examples), _flags(found), _traces(found.traces)):
         yield ""
         yield from lines
     if 2 * found.num_set_aside > found.num_records:
@@ -63,6 +64,12 @@ def _reasons(examples: Sequence[ReasonExample]) -> Iterator[str]:
         yield f"  {each.count:>9}  {each.reason}"
         yield f"{'':13}{each.place}{name}: {_short(each.detail) or 'no more is known'}"
         yield f"{'':13}{_short(each.record)}"
+
+
+def _flags(found: Preview) -> Iterator[str]:
+    lines = flag_lines(found.flagged)
+    yield "Doubtful texts, by flag:" if lines else "No text is flagged."
+    yield from (f"  {line}" for line in lines)
 
 
 def _traces(traces: Sequence[ShownTrace]) -> Iterator[str]:

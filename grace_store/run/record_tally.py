@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from grace_store.base.flags import TEXT_FLAGS, text_mask
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.text import counted, percent
@@ -41,6 +42,8 @@ class RecordTally:
     set_aside: Counter[str] = field(default_factory=Counter)
     num_steps: Counter[int] = field(default_factory=Counter)
     """How many traces have each number of steps, those with too few or too many included."""
+    flags: Counter[int] = field(default_factory=Counter)
+    """How many planned samples have each combination of the flags of their texts."""
     examples: dict[str, tuple[Record, SetAside]] = field(default_factory=dict)
     """The first record that was set aside for each reason."""
     shown: list[Record] = field(default_factory=list)
@@ -62,6 +65,7 @@ class RecordTally:
         self.num_planned += 1
         self.num_images_missing += outcome.num_images_missing
         self.num_steps[outcome.sample.num_steps] += 1
+        self.flags[outcome.sample.flags] += 1
         if len(self.shown) < NUM_SHOWN:
             self.shown.append(record)
 
@@ -76,6 +80,12 @@ class RecordTally:
     @property
     def num_set_aside(self) -> int:
         return self.set_aside.total()
+
+    @property
+    def flagged(self) -> dict[str, int]:
+        """How many planned samples have each flag."""
+        masks = {name: text_mask(name) for name in TEXT_FLAGS}
+        return {name: sum(num for flags, num in self.flags.items() if flags & mask) for name, mask in masks.items()}
 
     @property
     def loses_most(self) -> bool:

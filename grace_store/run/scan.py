@@ -15,6 +15,7 @@ from grace_store.base.child_process import die_with_parent
 from grace_store.base.errors import GraceStoreError
 from grace_store.base.settings import DataSpec, default_threads
 from grace_store.base.states import SetAside, Unusable
+from grace_store.data.hygiene import text_flags
 from grace_store.data.images import is_missing
 from grace_store.data.record import Record
 from grace_store.data.sample import Sample
@@ -66,7 +67,8 @@ class Understanding:
         images = [] if self.images is None else sample.images
         num_missing = sum(is_missing(ref, Path(self.images or "")) for ref in images)
         place = record.row, record.file, record.offset, record.length
-        return Understood(PlannedSample(sample.sample_id, *place, record.digest, sample.num_steps), num_missing)
+        known = sample.sample_id, *place, record.digest, sample.num_steps
+        return Understood(PlannedSample(*known, text_flags(sample)), num_missing)
 
 
 def understood(

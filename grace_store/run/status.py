@@ -42,6 +42,8 @@ class Status(Frozen):
     num_units: int
     num_units_done: int
     num_bytes: int
+    flagged: dict[str, int] | None
+    """How many samples have each flag of the text; None in a store that is older than they are."""
     signal: str | None
     signals: dict[str, SignalStatus]
     is_complete: bool
@@ -67,6 +69,7 @@ def status(store: Store | str | Path, signal: str | None = None) -> Status:
         num_units=plan.num_units,
         num_units_done=at.num_units_done if at else 0,
         num_bytes=sum(each.num_bytes for each in signals.values()),
+        flagged=plan.flagged,
         signal=chosen,
         signals=signals,
         is_complete=bool(signals) and all(each.is_complete for each in signals.values()),

@@ -53,7 +53,7 @@ def check_plan(store: Store, *, deep: bool, sizes: Sizes | None = None) -> Itera
         return Problem(None, None, where, text, remedy)
 
     plan = store.plan
-    arrays = layout.sample_arrays(plan.num_samples, sum(plan.set_aside.values()))
+    arrays = layout.plan_arrays(plan)
     if plan.num_records != plan.num_samples + sum(plan.set_aside.values()):
         yield problem("zarr.json", "records are not the sum of samples and records set aside", "replan")
     for key, text in _wrong_documents(store, plan_documents(plan)):
@@ -142,8 +142,7 @@ def check_strays(store: Store, sizes: Sizes | None = None) -> Iterator[Problem]:
         text = "the signal's own metadata is gone, though units of it were committed"
         yield Problem(name, None, f"{keys.signal_key(name)}/zarr.json", text, remedy_of_lost(store, name))
     known = {"zarr.json", keys.PLAN_COPY, *(f"{group}/zarr.json" for group in keys.GROUPS)}
-    plan_arrays = layout.sample_arrays(store.plan.num_samples, sum(store.plan.set_aside.values()))
-    known.update(f"{SAMPLES_GROUP}/{key}" for key in layout.array_keys(plan_arrays))
+    known.update(f"{SAMPLES_GROUP}/{key}" for key in layout.array_keys(layout.plan_arrays(store.plan)))
     # What is below these is reported elsewhere, or not described by the format.
     beyond = [f"{RUNS}/", f"{LOCKS}/", *(f"{TMP}/{name.removesuffix('.json')}/" for name in backend.names(LOCKS))]
     beyond += [f"{keys.signal_key(name)}/" for name in lost]

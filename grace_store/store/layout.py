@@ -1,13 +1,14 @@
 """The arrays of a store: shapes, chunks, types. Pure functions of the plan; schemas/FORMAT.md in code."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from grace_store.base.errors import SettingError
+from grace_store.base.flags import TEXT_FLAGS, text_mask
 from grace_store.base.metadata import Plan
 from grace_store.base.settings import ExtractSpec
 from grace_store.base.states import STATE_CODES
@@ -77,12 +78,18 @@ def are_possible(plan: Plan) -> bool:
         and 1 <= samples_per_unit <= MAX_SAMPLES_PER_UNIT
         and plan.num_units == -(-plan.num_samples // samples_per_unit)
         and 0 < plan.rows_per_unit <= samples_per_unit * most_segments + ROWS_PER_INNER_CHUNK
+        and all(name in TEXT_FLAGS for name in plan.flagged or ())
         and 0 < plan.gram_per_unit <= samples_per_unit * most_segments * (most_segments + 1) // 2
     )
 
 
-def sample_arrays(num_samples: int, num_set_aside: int) -> list[ArraySpec]:
-    """Return the arrays of the plan, in the order their digest is taken."""
+def plan_arrays(plan: Plan) -> list[ArraySpec]:
+    """Return the arrays that a plan has."""
+    return sample_arrays(plan.num_samples, sum(plan.set_aside.values()), plan.flagged)
+
+
+def sample_arrays(num_samples: int, num_set_aside: int, flags: Iterable[str] | None = None) -> list[ArraySpec]:
+    """Return the arrays of a plan in which these flags were looked for, in the order their digest is taken."""
 
     def per_sample(name: str, dtype: str, about: str) -> ArraySpec:
         return ArraySpec(name, ("sample",), (num_samples,), (SAMPLES_PER_CHUNK,), dtype, about)
@@ -92,7 +99,7 @@ def sample_arrays(num_samples: int, num_set_aside: int) -> list[ArraySpec]:
 
     about_digest = "first 16 bytes of the SHA-256 of the record"
     digest = ("sample", "digest_byte"), (num_samples, 16), (SAMPLES_PER_CHUNK, 16), "uint8", about_digest
-    return [
+    arrays = [
         per_sample("sample_id", "string", "the record's own id, or file name and row"),
         per_sample("sample_row", "int64", "row of the record over all files of the dataset"),
         per_sample("sample_file", "int32", "which of the plan's files holds the record"),
@@ -106,11 +113,21 @@ def sample_arrays(num_samples: int, num_set_aside: int) -> list[ArraySpec]:
         per_set_aside("set_aside_reason", "uint8", "why", **flag_attributes()),
         per_set_aside("set_aside_detail", "string", "the reason in words"),
     ]
+    if flags is not None:
+        about = "what is doubtful about the sample's text, a bit each"
+        attributes = _mask_attributes(sorted(flags, key=text_mask))
+        arrays.append(replace(per_sample("sample_flags", "uint16", about), attributes=attributes))
+    return arrays
 
 
 def flag_attributes() -> dict[str, Any]:
     """Return the CF attributes that say what the codes of a state mean."""
     return {"flag_values": list(STATE_CODES.values()), "flag_meanings": " ".join(STATE_CODES)}
+
+
+def _mask_attributes(flags: Sequence[str]) -> dict[str, Any]:
+    """Return the CF attributes that say what the bits of flags mean."""
+    return {"flag_masks": [text_mask(name) for name in flags], "flag_meanings": " ".join(flags)}
 
 
 def signal_arrays(plan: Plan, spec: ExtractSpec) -> list[ArraySpec]:

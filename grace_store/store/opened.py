@@ -15,6 +15,7 @@ import zarr
 
 from grace_store.base.arrays import Array, ByteArray, Float32Array, FloatArray, Int32Array, IntArray
 from grace_store.base.errors import Corrupt, GraceStoreError, NotAStore, StoreError, Unfinished, UnknownName
+from grace_store.base.flags import TEXT_SHIFT
 from grace_store.base.metadata import FORMAT_VERSION, Commit, Completion, Plan, Signal, version_number
 from grace_store.base.states import STATE_CODES
 from grace_store.base.text import counted
@@ -53,8 +54,7 @@ class Store:
     def __init__(self, backend: Backend, plan: Plan) -> None:
         self.backend = backend
         self.plan = plan
-        arrays = layout.sample_arrays(plan.num_samples, sum(plan.set_aside.values()))
-        self._samples = ArrayGroup(backend, SAMPLES_GROUP, arrays, keep_chunks=True)
+        self._samples = ArrayGroup(backend, SAMPLES_GROUP, layout.plan_arrays(plan), keep_chunks=True)
 
     @classmethod
     def open(cls, location: str | Path | Backend) -> Store:
@@ -123,6 +123,12 @@ class Store:
     def column(self, name: str, start: int = 0, stop: int | None = None) -> Array:
         """Return one array of the plan, or a part of it."""
         return self._samples.read(name, start, self._samples[name].shape[0] if stop is None else stop)
+
+    def text_flags(self, start: int, stop: int) -> Array | None:
+        """Return the flags of samples' texts as bits of `base.flags.Flag`; None where they were not looked for."""
+        if self.plan.flagged is None:
+            return None
+        return self.column("sample_flags", start, stop).astype(np.uint32) << TEXT_SHIFT
 
     def num_steps(self, sample: int) -> int:
         """Return how many steps a sample has."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from grace_store.base.arrays import Array, IntArray
 from grace_store.base.errors import NotAStore
+from grace_store.base.flags import TEXT_FLAGS, text_mask
 from grace_store.base.metadata import DataFile, Plan
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import STATE_CODES, Reason
@@ -22,7 +23,7 @@ from grace_store.store.backend import Backend, open_backend
 from grace_store.store.copies import write_copy
 from grace_store.store.encode import ArrayEncoder
 from grace_store.store.keys import COMMITS, LEDGER_GROUP, SAMPLES_GROUP, SIGNALS_GROUP
-from grace_store.store.layout import sample_arrays
+from grace_store.store.layout import plan_arrays, sample_arrays
 from grace_store.store.lock import Lease
 from grace_store.store.opened import Store
 from grace_store.store.sealed import group_bytes
@@ -45,14 +46,18 @@ class PlannedSample(NamedTuple):
     length: int
     digest: bytes
     num_steps: int
+    flags: int = 0
+    """Bits of the flags of its text, where they are looked for."""
 
 
 class PlanWriter:
     """Collects samples and records set aside, a chunk at a time; of what is written only numbers of steps are kept."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, flags: Iterable[str] | None = TEXT_FLAGS) -> None:
+        """Begin a plan in which these flags were looked for; None for one that says nothing of flags."""
         self._backend = backend
-        self._specs = {spec.name: spec for spec in sample_arrays(_UNBOUNDED, _UNBOUNDED)}
+        self._flagged = None if flags is None else dict.fromkeys(flags, 0)
+        self._specs = {spec.name: spec for spec in sample_arrays(_UNBOUNDED, _UNBOUNDED, self._flagged)}
         self._encoder = ArrayEncoder(list(self._specs.values()))
         self._hashes = {name: hashlib.sha256() for name in self._specs}
         self._samples: list[PlannedSample] = []
@@ -107,6 +112,7 @@ class PlanWriter:
             rows_per_unit=rows_per_unit,
             gram_per_unit=gram_per_unit,
             samples_sha256=combined_digest(digest.hexdigest() for digest in self._hashes.values()),
+            flagged=self._flagged,
             created_by=created_by,
         )
         documents = plan_documents(plan)
@@ -157,8 +163,11 @@ class PlanWriter:
         digests = np.frombuffer(b"".join(sample.digest for sample in block), dtype=np.uint8)
         columns: dict[str, Array] = {
             f"sample_{name}": np.array([getattr(sample, name) for sample in block], self._specs[f"sample_{name}"].dtype)
-            for name in ("row", "file", "offset", "length")
+            for name in ("row", "file", "offset", "length", *(() if self._flagged is None else ("flags",)))
         }
+        if (flagged := self._flagged) is not None:
+            for name in flagged:
+                flagged[name] += int(np.count_nonzero(columns["sample_flags"] & text_mask(name)))
         columns |= {"sample_num_steps": num_steps, "sample_digest": digests.reshape(len(block), 16)}
         self._write(self._num_written, columns | {"sample_id": text_array([sample.sample_id for sample in block])})
         self._num_written += len(block)
@@ -229,7 +238,7 @@ def _copy(source: Backend, target: Backend, key: str) -> None:
 
 def plan_documents(plan: Plan) -> dict[str, bytes]:
     """Return {key: bytes} of all metadata that follows from a plan, its own in zarr.json last."""
-    arrays = sample_arrays(plan.num_samples, sum(plan.set_aside.values()))
+    arrays = plan_arrays(plan)
     documents = {f"{SAMPLES_GROUP}/{key}": value for key, value in ArrayEncoder(arrays).metadata.items()}
     documents |= {f"{group}/zarr.json": group_bytes() for group in keys.GROUPS}
     return documents | {"zarr.json": group_bytes(plan)}
@@ -237,7 +246,7 @@ def plan_documents(plan: Plan) -> dict[str, bytes]:
 
 def check_claimable(backend: Backend) -> None:
     """Raise NotAStore unless nothing, or nothing but the remains of an unfinished plan, lies at the location."""
-    arrays = "|".join(spec.name for spec in sample_arrays(1, 1))
+    arrays = "|".join(spec.name for spec in sample_arrays(1, 1, TEXT_FLAGS))
     samples = rf"{SAMPLES_GROUP}/(({arrays})/(zarr\.json|c/[0-9/]+)|zarr\.json)"
     ours = re.compile(rf"{samples}|{SIGNALS_GROUP}/zarr\.json|{LEDGER_GROUP}/.*")
     if not (strangers := [name for name in backend.names("") if name not in keys.GROUPS]):

@@ -25,6 +25,15 @@ ROUGH = 2.0**-10
 """Of that sum, the r.r below which cosines are off by more than 3e-5, at the line of RESOLUTION by a tenth."""
 
 
+SAME = 0.75
+"""The cosine of a step with the one before it from which on, in most steps of a trace, they count as repeated.
+
+With SmolLM2-135M the median of a trace's cosines was -0.09 to 0.63 in 40 solutions of GSM8K and 0.80 to 0.99 in 20 that
+say one of their steps again and again."""
+FEWEST_SAME = 3
+"""Steps that a trace must have for that: two may well be alike."""
+
+
 class Cosines(NamedTuple):
     """Cosines of steps, (steps, n), 0 for steps a sample has not; and samples (n,) that met such vectors."""
 
@@ -110,6 +119,15 @@ def history_cosines(gram: GramColumns, history: History) -> Cosines:
     decay = parse_history(history).decay if isinstance(history, str) else None
     reference = _weighted_references(gram, history) if decay is None else _decaying_references(gram, decay)
     return _cosines(gram, 1, reference)
+
+
+def point_one_way(gram: GramColumns) -> BoolArray:
+    """Return which samples (n,) have mostly steps that point nearly the same way as the step before them."""
+    num_steps = len(gram.active)
+    step = np.arange(1, num_steps)
+    product, norm = gram.entry[step * (step + 1) // 2 + step - 1], gram.step_length.norm
+    num_alike = np.add.reduce(product >= SAME * norm[1:] * norm[:-1], axis=0, dtype=np.int64)
+    return np.asarray((gram.num_steps >= FEWEST_SAME) & (2 * num_alike > gram.num_steps - 1))
 
 
 def _empty_reference(gram: GramColumns) -> _Reference:

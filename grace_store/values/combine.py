@@ -6,7 +6,7 @@ import numpy as np
 
 from grace_store.base.arrays import FloatArray, IntArray, Numbers
 from grace_store.base.errors import SettingError
-from grace_store.values.flags import Flag
+from grace_store.base.flags import Flag
 from grace_store.values.methods.grace import RaggedScores
 
 

@@ -12,6 +12,7 @@ from math import ceil
 
 import numpy as np
 
+from grace_store.base.flags import TEXT_FLAGS
 from grace_store.base.metadata import Plan
 from grace_store.base.settings import DataSpec, ExtractSpec, ModelIdentity, Storage
 from grace_store.store.layout import (
@@ -132,7 +133,7 @@ class Layout:
 
     @property
     def num_plan_arrays(self) -> int:
-        return sum(array.dims[0] == "sample" for array in sample_arrays(1, 1))
+        return sum(array.dims[0] == "sample" for array in sample_arrays(1, 1, TEXT_FLAGS))
 
     @property
     def puts_per_unit(self) -> int:
@@ -237,7 +238,7 @@ def stored_bytes(given: Assumptions, storage: Storage) -> float:
 def _plan_bytes(given: Assumptions) -> int:
     return given.id_bytes + sum(
         array.chunk_bytes // SAMPLES_PER_CHUNK
-        for array in sample_arrays(1, 1)
+        for array in sample_arrays(1, 1, TEXT_FLAGS)
         if array.dims[0] == "sample" and array.dtype != "string"
     )
 

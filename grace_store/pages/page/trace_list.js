@@ -76,6 +76,9 @@ function filters() {
     made.push([`out-${bit}`, `Not in ${name}`, (i) => !((index.chosen[i] >> bit) & 1)]);
   });
   made.push(["flagged", "Flagged", (i) => index.flags[i].length > 0]);
+  for (const name of Object.keys(readDocument("page").traces.flags)) {
+    if (index.flags.some((names) => names.includes(name))) made.push([`flag-${name}`, `Flagged ${name}`, (i) => index.flags[i].includes(name)]);
+  }
   made.push(["duplicates", "Duplicates", (i) => index.group[i] !== null]);
   return made;
 }

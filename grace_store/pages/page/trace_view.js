@@ -33,7 +33,8 @@ function traceHead(i, index) {
     .filter((_, bit) => (index.chosen[i] >> bit) & 1)
     .map((name) => element("span", { class: "badge chosen" }, `in ${name}`));
   if (!badges.length) badges.push(element("span", { class: "badge" }, "not chosen"));
-  badges.push(...index.flags[i].map((flag) => element("span", { class: "badge flag" }, flag)));
+  const { flags } = readDocument("page").traces;
+  badges.push(...index.flags[i].map((flag) => element("span", { class: "badge flag", title: flags[flag] }, flag)));
   if (index.group[i] !== null) badges.push(element("span", { class: "badge" }, `duplicates, group ${index.group[i]}`));
   const numbers = [
     ["value", signed(index.value[i], 4)],

@@ -12,9 +12,9 @@ from typing import Self
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, FlagArray, FloatArray, IntArray, Numbers
+from grace_store.base.flags import Flag
 from grace_store.values.aggregation import aggregate, parse_aggregation
-from grace_store.values.alignment import Cosines, Target, history_cosines, target_cosines
-from grace_store.values.flags import Flag
+from grace_store.values.alignment import Cosines, Target, history_cosines, point_one_way, target_cosines
 from grace_store.values.gram import offsets_of, pack
 from grace_store.values.gram_columns import Block, GramColumns
 from grace_store.values.history import History
@@ -122,6 +122,7 @@ def score_ragged(
         value = _values(gram, answer, past, step_score, spec)[1:]
         scores.value[sample] = value
         scores.flags[sample] = _flags(answer, past) | np.isnan(value) * np.uint8(Flag.NO_VALUE)
+        scores.flags[sample] |= point_one_way(gram)[1:] * np.uint8(Flag.SAME_DIRECTION)
 
         step, column = np.nonzero(gram.present[:, 1:])
         place = scores.offsets[sample[column]] + step

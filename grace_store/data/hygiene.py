@@ -1,0 +1,350 @@
+r"""Flags of a sample's text: steps repeated, endings cut off, answers that no step leads to, and the like.
+
+Pure functions from text to yes or no; each errs on the side of no. Knows no files, models or values. They are made for
+prose, LaTeX, code in fences, GSM8K's notes and marks, multiple choice, and sentences that end in a Chinese full stop.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from grace_store.base.flags import TEXT_FLAGS, text_mask
+from grace_store.data.answers import MARKED_ANSWERS, boxed_span
+from grace_store.data.final_answers import (
+    compact,
+    final_value,
+    number_alone,
+    numbers_in,
+    plain_value,
+    without_notes,
+)
+from grace_store.data.sample import Sample
+
+MIN_REPEATED_CHARS = 16
+"""Shorter steps, spaces left out, may well be there twice; of other scripts, which need fewer, half of it."""
+MIN_SENTENCE_CHARS = 24
+MIN_SENTENCE_TIMES = 3
+"""A sentence inside steps may be said again, but not three times."""
+MIN_UNMARKED_WORDS = 8
+"""An answer without a mark that has fewer may be a phrase, which needs no full stop."""
+MIN_RESTATED_WORDS = 8
+SHINGLE = 4
+"""Words in a row that a step and the question must share to count as the same words."""
+RESTATED_SHARE = 0.9
+PIECE_CHARS = 12
+MIN_WORDS_AFTER = 4
+"""Words after an answer that are no more a unit or a remark."""
+
+
+class _Text(NamedTuple):
+    """A sample's parts, as the rules look at them."""
+
+    prompt: str
+    steps: list[str]
+    answer: str
+    response: str
+
+    def plain_steps(self) -> list[str]:
+        """Return the steps without notes of a calculator."""
+        return [without_notes(step) for step in self.steps]
+
+
+def text_flags(sample: Sample) -> int:
+    """Return the flags of a sample's text, as the bits that a plan holds."""
+    *steps, answer = sample.segments
+    prompt = "\n".join([turn.text for turn in sample.turns if turn.role == "user"])
+    text = _Text(prompt, steps, answer, sample.response)
+    mask = 0
+    for bit, is_flagged in _MASKED:
+        if is_flagged(text):
+            mask |= bit
+    return mask
+
+
+# ---------------------------------------------------------------- repeated steps
+
+_OPENING = re.compile(r"\s*(?:[*#>-]+\s*)?(?:Step\s+\d+\**\s*[:.]|\(?\d{1,2}[.)]\s)?[\s*]*", re.IGNORECASE)
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{[^{}]*\}|</?[a-zA-Z]+>")
+_FULL_STOP = re.compile(r"[。！？]")
+_CLOSING = " \t\r\n.,;:!?*_。！？，；："
+
+
+def _repeats_steps(text: _Text) -> bool:
+    # Most steps already differ in how they end; only the others are compared in full.
+    ends = [step.rstrip(_CLOSING)[-MIN_REPEATED_CHARS:] for step in text.steps]
+    return (len(set(ends)) < len(ends) and _has_same_steps(text)) or _has_same_sentences(text)
+
+
+def _has_same_steps(text: _Text) -> bool:
+    seen: set[str] = set()
+    for step in _outside_code(text.plain_steps()):
+        same = _comparable(step)
+        if _is_sizeable(same, MIN_REPEATED_CHARS):
+            if same in seen:
+                return True
+            seen.add(same)
+    return False
+
+
+def _has_same_sentences(text: _Text) -> bool:
+    sentences = _sentences(text.response)
+    if len(sentences) - len(set(sentences)) < MIN_SENTENCE_TIMES - 1:
+        return False
+    counts = Counter(_sentences("\n".join(_outside_code(text.plain_steps()))))
+    often = (_comparable(sentence) for sentence, count in counts.items() if count >= MIN_SENTENCE_TIMES)
+    return any(_is_sizeable(sentence, MIN_SENTENCE_CHARS) for sentence in often)
+
+
+def _sentences(text: str) -> list[str]:
+    plain = text if text.isascii() else _FULL_STOP.sub(". ", text)
+    return plain.replace("\n", ". ").replace("? ", ". ").replace("! ", ". ").split(". ")
+
+
+def _is_sizeable(same: str, num_chars: int) -> bool:
+    return len(same) >= (num_chars if same.isascii() else num_chars // 2)
+
+
+def _comparable(step: str) -> str:
+    """Return a step without its number, markup and spaces."""
+    opening = _OPENING.match(step)
+    rest = step[opening.end() :] if opening else step
+    if "\\" in rest or "<" in rest:
+        rest = _ENVIRONMENT.sub("", rest)
+    return "".join(rest.lower().split()).strip(_CLOSING)
+
+
+def _outside_code(steps: Sequence[str]) -> Iterator[str]:
+    """Yield the steps that do not lie inside a fenced block of code: lines of code may well be there twice."""
+    is_code = False
+    for step in steps:
+        num_fences = step.count("```")
+        if not is_code and not num_fences:
+            yield step
+        is_code ^= num_fences % 2 == 1
+
+
+# ---------------------------------------------------------------- endings that are cut off
+
+_TERMINAL = ".!?:;。！？：；…\"'”’)]}）】》$`>|%"
+_DANGLING_SIGNS = tuple(",，、(=+×÷·^&\\<（")
+_OPEN_WORDS = """the a an of and or but with for from by into than that which because if when while where since
+we his her their its my your this these those such every"""
+"""Words that no sentence ends with."""
+_VERBS = "is are was were be been has have had will would can could should must to equals gives so then"
+"""Words that only an answer, or nothing, may follow."""
+_NEVER_LAST, _LAST_BEFORE_ANSWER = frozenset(_OPEN_WORDS.split()), frozenset(_VERBS.split())
+_PAIRS = (("\\[", "\\]"), ("\\(", "\\)"), ("\\begin{", "\\end{"), ("<<", ">>"), ("{", "}"))
+
+
+def _is_cut_off(text: _Text) -> bool:
+    response = text.response
+    if ("```" in response and response.count("```") % 2) or _leaves_open(response):
+        return True
+    if _ends_midway(text.answer, is_last=True) or _ends_midway(text.steps[-1], is_last=False):
+        return True
+    return _lacks_result(text) or _lacks_stop(text)
+
+
+def _leaves_open(response: str) -> bool:
+    """Whether brackets of LaTeX, or of a calculator note, are opened and never closed."""
+    if "\\" not in response and "{" not in response:
+        return "<<" in response and response.count("<<") > response.count(">>")
+    return any(opens in response and response.count(opens) > response.count(closes) for opens, closes in _PAIRS)
+
+
+def _ends_midway(segment: str, *, is_last: bool) -> bool:
+    """Whether a segment ends with what something must follow; a last step may lead into the answer."""
+    end = segment.rstrip(" \t\r\n*_")
+    if end.endswith((">", "}")):
+        end = _ENVIRONMENT.sub("", end[-80:]).rstrip()
+    if end.endswith(_DANGLING_SIGNS):
+        return is_last or not end.endswith(("=", ","))
+    if not end[-1:].islower():
+        return False
+    word = end[-16:].split()[-1]
+    return (word in _NEVER_LAST or (is_last and word in _LAST_BEFORE_ANSWER)) and len(end.split()) >= 4
+
+
+def _lacks_result(text: _Text) -> bool:
+    """Whether the last step stops without a full stop and without the number that is the answer."""
+    last = text.steps[-1]
+    if last.rstrip()[-1:] in _TERMINAL or (found := final_value(text.answer)) is None:
+        return False
+    value = plain_value(found[0])
+    number = number_alone(value)
+    return number is not None and found[1] > 0 and not _comes_to(number, value, last + text.answer[: found[1]])
+
+
+def _lacks_stop(text: _Text) -> bool:
+    """Whether a sentence that stands for an answer ends in a word where all steps end in a stop."""
+    answer = text.answer.rstrip()
+    if not answer[-1:].isalnum() or len(answer) < 24 or len(answer.split()) < MIN_UNMARKED_WORDS:
+        return False
+    has_mark = boxed_span(answer) is not None or any(mark.search(answer) for mark in MARKED_ANSWERS)
+    return not has_mark and all(step.rstrip()[-1:] in _TERMINAL for step in text.steps)
+
+
+# ---------------------------------------------------------------- answers that no step leads to
+
+_OPTION = re.compile(r"[(\[]?([A-J])[)\].:]?(?:\s.*)?")
+_LONG_WORD = re.compile(r"[^\W\d_]{3,}|[\u4e00-\u9fff]")
+
+
+def _is_unsupported(text: _Text) -> bool:
+    found = final_value(text.answer)
+    if found is None:
+        return False
+    value, start = plain_value(found[0]), found[1]
+    worked = "\n".join([*text.steps, text.answer[:start]])
+    if (option := _OPTION.fullmatch(value)) is not None:
+        return _is_unsupported_option(option[1], text.prompt, worked)
+    if (number := number_alone(value)) is not None:
+        return not _comes_to(number, value, worked)
+    return _is_unsupported_text(value, worked)
+
+
+def _comes_to(number: float, written: str, worked: str) -> bool:
+    """Whether a number is among those of the steps: as it is, rounded as it is written, or as a percentage."""
+    if written in worked:
+        return True
+    digits = len(written.partition(".")[2].rstrip("%"))
+    same = {number, number * 100, number / 100}
+    return any(
+        each in same or round(each, digits) == number or abs(each - number) <= 1e-6 * number
+        for each in numbers_in(worked)
+    )
+
+
+def _is_unsupported_option(letter: str, prompt: str, worked: str) -> bool:
+    """Whether steps name neither an option's letter nor what it says; not known if the prompt does not list it."""
+    option = re.search(rf"(?<!\w)[(\[]?{letter}[)\].:]\s*([^\n]+?)\s*(?=$|\n|[(\[]?[B-J][)\].:]\s)", prompt)
+    if option is None or re.search(rf"(?<![\w']){letter}(?![\w'])", worked):
+        return False
+    says = plain_value(option[1])
+    if (number := number_alone(says)) is not None:
+        return not _comes_to(number, says, worked)
+    return _is_unsupported_text(says, worked) and not any(each in set(numbers_in(worked)) for each in numbers_in(says))
+
+
+def _is_unsupported_text(value: str, worked: str) -> bool:
+    """Whether neither a formula, nor any of its numbers, nor any word of it is in the steps."""
+    if (formula := compact(value)) and formula in compact(worked):
+        return False
+    numbers = {each for each in numbers_in(value) if each >= 10}
+    words = {word.lower() for word in _LONG_WORD.findall(value) if f"\\{word}" not in value} - _NOT_DERIVED
+    if not numbers and not words:
+        return False
+    lower = worked.lower()
+    return not any(word in lower for word in words) and numbers.isdisjoint(numbers_in(worked))
+
+
+_NOT_DERIVED = frozenset(["yes", "no", "true", "false", "none", "not", "all", "both"])
+"""Answers that need not be in the steps word for word."""
+
+
+# ---------------------------------------------------------------- text after the answer
+
+_TURN = re.compile(
+    r"^\s*(?:[*#]+\s*)?(?:Human|User|Assistant|Question|Problem|Instruction|Q)\s*\d*\**\s*:|<\|\w+\|>|\[/?INST\]",
+    re.MULTILINE,
+)
+_WORDS = re.compile(r"(?<![\\\w])[^\W\d_]{2,}|[\u4e00-\u9fff]")
+_SENTENCE_STOP = re.compile(r"[.!?](?=\s)|[。！？]|\n")
+
+
+def _goes_on(text: _Text) -> bool:
+    answer = text.answer.strip()
+    if "\n" in answer and _TURN.search(answer, answer.find("\n")):
+        return True
+    if (span := boxed_span(answer)) is not None:
+        # What stands in the same sentence as the box belongs to it.
+        stop = _SENTENCE_STOP.search(answer, span[1])
+        return stop is not None and _num_words(answer[stop.end() :]) >= MIN_WORDS_AFTER
+    if answer.startswith("####"):
+        return _num_words(answer.partition("\n")[2]) > 0
+    if "</CONCLUSION>" in answer:
+        return _num_words(answer.partition("</CONCLUSION>")[2]) > 0
+    mark = next((found for mark in MARKED_ANSWERS if (found := mark.match(answer)) is not None), None)
+    # The answer may stand below its mark; what follows a blank line after it is no longer the answer.
+    after = "" if mark is None else answer[mark.end() :].lstrip(" \t\n*:").partition("\n\n")[2]
+    return _num_words(after) >= MIN_WORDS_AFTER
+
+
+def _num_words(text: str) -> int:
+    return len(_WORDS.findall(_ENVIRONMENT.sub("", text)))
+
+
+# ---------------------------------------------------------------- think blocks
+
+_THINK = re.compile(r"<(/?)(think(?:ing)?)>", re.IGNORECASE)
+
+
+def _mixes_think_blocks(text: _Text) -> bool:
+    """Whether tags are anything but one pair with text in it; the opening one may be part of the prompt."""
+    if "<" not in text.response:
+        return False
+    tags = list(_THINK.finditer(text.response))
+    kinds = [(tag[1], tag[2].lower()) for tag in tags]
+    if not kinds:
+        return False
+    if len(kinds) == 1:
+        return kinds[0][0] == "" or not text.response[: tags[0].start()].strip()
+    opens, closes = kinds[0], kinds[-1]
+    if len(kinds) > 2 or opens[0] or not closes[0] or opens[1] != closes[1]:
+        return True
+    return not text.response[tags[0].end() : tags[1].start()].strip()
+
+
+# ---------------------------------------------------------------- steps that restate the question
+
+_QUESTION_WORD = re.compile(r"[a-z0-9]+|[\u4e00-\u9fff]")
+
+
+def _restates_question(text: _Text) -> bool:
+    prompt = text.prompt.lower()
+    # Few steps have anything word for word from the question; only those are looked at closely.
+    close = [step for step in text.steps if _has_piece_of(prompt, step)]
+    if not close:
+        return False
+    shingles = set(_shingles(_QUESTION_WORD.findall(prompt)))
+    return any(_is_restated(_QUESTION_WORD.findall(without_notes(step).lower()), shingles) for step in close)
+
+
+def _has_piece_of(prompt: str, step: str) -> bool:
+    """Whether two of three pieces of a step are in the question; where a step is copied, hardly two are changed."""
+    length = PIECE_CHARS if step.isascii() else PIECE_CHARS // 3
+    quarter = len(step) // 4
+    if quarter * 2 < length:
+        return False
+    lower = step.lower()
+    early, late = lower[quarter : quarter + length] in prompt, lower[3 * quarter - length : 3 * quarter] in prompt
+    return (early and late) or ((early or late) and lower[2 * quarter : 2 * quarter + length] in prompt)
+
+
+def _is_restated(words: Sequence[str], shingles: set[tuple[str, ...]]) -> bool:
+    if len(words) < MIN_RESTATED_WORDS:
+        return False
+    num_covered = reached = 0
+    for place, shingle in enumerate(_shingles(words)):
+        if shingle in shingles:
+            num_covered += place + SHINGLE - max(reached, place)
+            reached = place + SHINGLE
+    return num_covered >= RESTATED_SHARE * len(words)
+
+
+def _shingles(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    return zip(*(words[i:] for i in range(SHINGLE)), strict=False)
+
+
+# ---------------------------------------------------------------- all of them
+
+_RULES: dict[str, Callable[[_Text], bool]] = {
+    "repeated_steps": _repeats_steps,
+    "cut_off": _is_cut_off,
+    "unsupported_answer": _is_unsupported,
+    "text_after_answer": _goes_on,
+    "think_blocks": _mixes_think_blocks,
+    "restates_question": _restates_question,
+}
+_MASKED = [(text_mask(name), _RULES[name]) for name in TEXT_FLAGS]

@@ -1,0 +1,38 @@
+"""The table of planted flaws: on a few traces, as it is made on all of GSM8K."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grace_store.base.flags import TEXT_FLAGS
+from jobs.hygiene import FLAWS, GSM8K, main, read_samples, try_flaws
+
+
+@pytest.fixture
+def gsm8k(tmp_path: Path) -> Path:
+    records = [
+        {
+            "question": f"Anna has {n} boxes with {n + 40} red pens in each of them. She loses 5 pens on her way to "
+            "the school. How many pens does she still have when she gets there?",
+            "answer": f"In her boxes Anna has {n} * {n + 40} = <<{n}*{n + 40}={n * (n + 40)}>>{n * (n + 40)} pens.\n"
+            "On the way to her school she loses 5 of these pens.\n"
+            f"When she gets there she still has {n * (n + 40)} - 5 = {n * (n + 40) - 5} pens.\n#### {n * (n + 40) - 5}",
+        }
+        for n in range(11, 41)
+    ]
+    path = tmp_path / "gsm8k.jsonl"
+    path.write_text("\n".join(map(json.dumps, records)))
+    return path
+
+
+def test_planted_flaws_are_found_and_nothing_else(gsm8k: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert {flag for flag, _ in FLAWS.values()} == set(TEXT_FLAGS)
+    found = try_flaws(list(read_samples(gsm8k, GSM8K)))
+    assert {each.num_untouched_flagged for each in found.values()} == {0}
+    low = {"the last step is cut off": 0.5, "the response is cut off": 0.2}
+    assert {name: each.recall for name, each in found.items() if each.recall < low.get(name, 0.95)} == {}
+    main([str(gsm8k), "--share", "0.5"])
+    assert "| one step, twelve times | `repeated_steps` |" in capsys.readouterr().out
