@@ -164,7 +164,7 @@ def test_no_vector_is_read(known, tmp_path):
 def test_a_table_says_what_made_it_and_is_replayed_to_the_byte(known, tmp_path):
     spec = ScoreSpec(alpha=0.25, history="window:3", target="suffix", aggregation="min")
     run = score(known.store, ScoreRequest(spec=spec, signals={"early": 1, "late": 4}), out=tmp_path / "a.parquet")
-    assert (run.num_samples, run.num_with_value, run.flags) == (12, 11, {"missing_signal": 1})
+    assert (run.num_samples, run.num_with_value, run.flags) == (12, 11, {"missing_signal": 1, "same_direction": 2})
     note = read_scores_note(run.out)
     assert note == run.note
     assert note.spec == spec

@@ -101,9 +101,10 @@ def test_a_ratio_is_a_share_of_what_is_kept(scores: Path) -> None:
 def test_a_filter_may_ask_for_what_the_table_knows(scores: Path) -> None:
     table = read_scores(scores)
     middle = float(np.median(table.value))
-    request = gs.RankRequest(where=f"value >= {middle!r} and flags = '' and num_tokens > 0", by="source,num_steps")
-    subset = gs.select(scores, request, ratio=1)
-    assert subset.row.tolist() == np.flatnonzero(table.value >= middle).tolist()
+    where = f"value >= {middle!r} and flags not like '%restates%' and num_tokens > 0"
+    subset = gs.select(scores, gs.RankRequest(where=where, by="source,num_steps"), ratio=1)
+    kept = (table.value >= middle) & ~table.is_flagged(["restates_question"])
+    assert subset.row.tolist() == np.flatnonzero(kept).tolist()
     assert sum(each.pool for each in subset.groups) == len(subset)
     assert {each.group for each in subset.groups} == {
         f"{RECORDS[row]['source']}, {len(RECORDS[row]['steps'])}" for row in subset.row.tolist()

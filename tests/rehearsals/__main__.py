@@ -33,6 +33,8 @@ def play_all(rehearsals: Sequence[Rehearsal], folder: Path) -> list[dict[str, An
         sys.stderr.writelines(f"     {failure}\n" for failure in failures)
         return {"name": rehearsal.name, "seconds": seconds, "failures": failures}
 
+    import transformers  # noqa: F401 - here, since of two threads that import it at once one gets a module without names
+
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(play, enumerate(rehearsals)))
 
