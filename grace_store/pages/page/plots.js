@@ -1,6 +1,8 @@
 // Figures, drawn when they are first on the screen, in the colours of the page.
 
 const drawnPlots = new Set();
+/** Those that plotly drew: the others are tables. */
+const plotlyPlots = () => [...drawnPlots].filter((place) => !place.drawTable);
 
 /** Run plotly, which the page carries as plain text: it takes longer to start than all the rest of the page. */
 function startPlotly() {
@@ -22,16 +24,16 @@ function plotStyle() {
   };
 }
 
-/** Return a trace whose numbers, if it shows any, are in the page's ink. */
-function inked(trace) {
-  if (!trace.texttemplate) return trace;
-  const color = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
-  return { ...trace, textfont: { ...trace.textfont, color } };
-}
+const axesOf = (layout) => Object.keys(layout).filter((name) => /^[xy]axis/.test(name));
 
 function drawPlot(place) {
   if (drawnPlots.has(place)) return;
   drawnPlots.add(place);
+  if (place.drawTable) {
+    place.drawTable();
+    place.dataset.drawn = "true";
+    return;
+  }
   startPlotly();
   const figure = readDocument(place.dataset.figure);
   const { axis, ...style } = plotStyle();
@@ -43,9 +45,9 @@ function drawPlot(place) {
     hovermode: "closest",
     dragmode: false,
   };
-  for (const name of ["xaxis", "yaxis"]) layout[name] = { ...axis, ...figure.layout[name] };
+  for (const name of axesOf(figure.layout)) layout[name] = { ...axis, ...figure.layout[name] };
   const config = { responsive: true, displaylogo: false, displayModeBar: false, scrollZoom: false };
-  Plotly.newPlot(place, figure.data.map(inked), layout, config).then(() => {
+  Plotly.newPlot(place, figure.data, layout, config).then(() => {
     place.dataset.drawn = "true";
     place.on("plotly_click", (event) => {
       const trace = event.points[0].customdata;
@@ -56,13 +58,11 @@ function drawPlot(place) {
 
 function restylePlots() {
   const { axis, ...style } = plotStyle();
-  const changes = { ...style };
-  for (const name of ["xaxis", "yaxis"])
-    for (const [key, value] of Object.entries(axis)) changes[`${name}.${key}`] = value;
-  for (const place of drawnPlots) {
-    const numbered = place.data.findIndex((trace) => trace.texttemplate);
-    const ink = numbered < 0 ? {} : { "textfont.color": inked(place.data[numbered]).textfont.color };
-    Plotly.update(place, ink, changes, numbered < 0 ? undefined : [numbered]);
+  for (const place of plotlyPlots()) {
+    const changes = { ...style };
+    for (const name of axesOf(place.layout))
+      for (const [key, value] of Object.entries(axis)) changes[`${name}.${key}`] = value;
+    Plotly.relayout(place, changes);
   }
 }
 
@@ -71,4 +71,20 @@ const plotWatcher = new IntersectionObserver(
   { rootMargin: "300px" },
 );
 
-window.addEventListener("beforeprint", () => document.querySelectorAll(".plot").forEach(drawPlot));
+/** On paper all parts are shown: draw what no screen has shown yet, in light colours, as wide as the paper. */
+function drawForPrint() {
+  document.querySelectorAll(".plot").forEach(drawPlot);
+  restylePlots();
+  plotlyPlots().forEach((place) => Plotly.Plots.resize(place));
+}
+
+/** Draw plots again as wide as the screen has room for; those of hidden parts follow when they are shown. */
+function drawForScreen() {
+  restylePlots();
+  plotlyPlots().forEach((place) => place.checkVisibility() && Plotly.Plots.resize(place));
+}
+
+const onPaper = window.matchMedia("print");
+onPaper.addEventListener("change", () => (onPaper.matches ? drawForPrint() : drawForScreen()));
+window.addEventListener("beforeprint", drawForPrint);
+window.addEventListener("afterprint", drawForScreen);

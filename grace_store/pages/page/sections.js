@@ -2,12 +2,14 @@
 
 const BLOCKS = {
   text: (block) => element("p", { class: "prose" }, prose(block.text)),
+  conclusion: (block) => element("p", { class: "conclusion" }, prose(block.text)),
   note: (block) => element("p", { class: "note", role: "note" }, prose(block.text)),
   counts: countsBlock,
   stats: statsBlock,
   facts: factsBlock,
   table: tableBlock,
   figure: figureBlock,
+  matrix: matrixBlock,
 };
 
 /** Return a sentence with what stands between backticks as code. */
@@ -80,6 +82,38 @@ function figureBlock(block) {
   const words = block.caption ? `${block.title}. ${block.caption}` : block.title;
   const place = element("div", { class: "plot", role: "img", "aria-label": words, "data-figure": `figure-${block.figure}`, style: { "min-height": `${block.height}px` } });
   plotWatcher.observe(place);
+  return figureCard(block, place);
+}
+
+/** Return a table of numbers between -1 and 1: it can be read at any width, and its names stay while it is scrolled. */
+function matrixTable(names, at, { full = (i) => names[i], words = (number) => number.toFixed(3) } = {}) {
+  const indices = [...names.keys()];
+  const cell = (i, j) => {
+    const number = at(i, j);
+    const title = `${full(i)} and ${full(j)}: ${number === null ? "unknown" : words(number)}`;
+    return element("td", { title, style: { "--shade": shade(number, 1, 0.55) } }, shortNumber(number));
+  };
+  const head = indices.map((i) => element("th", { scope: "col", "aria-label": full(i) }, element("span", {}, names[i])));
+  const rows = indices.map((i) =>
+    element("tr", {}, element("th", { scope: "row", "aria-label": full(i) }, names[i]), indices.map((j) => cell(i, j))),
+  );
+  return element("table", { class: "matrix" }, element("thead", {}, element("tr", {}, element("td", {}), head)), element("tbody", {}, rows));
+}
+
+/** Return a map of numbers, whose table is filled in when it is first on the screen. */
+function matrixBlock(block) {
+  const place = element("div", { class: "plot scroll", tabindex: "0", role: "region", "aria-label": block.title, "data-figure": `figure-${block.figure}` });
+  place.style.minHeight = `${28 * block.labels.length + 60}px`;
+  place.drawTable = () => {
+    const [cells] = readDocument(place.dataset.figure).data;
+    place.append(matrixTable(block.labels, (i, j) => cells.z[i][j]));
+    place.style.minHeight = "";
+  };
+  plotWatcher.observe(place);
+  return figureCard(block, place);
+}
+
+function figureCard(block, place) {
   return element(
     "figure",
     { class: block.wide ? "card" : "card half" },
