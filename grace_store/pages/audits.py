@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from grace_store.pages.report_inputs import ReportInputs
 
 INTERVALS = "Dots with the intervals that hold 95 % of the draws."
+WHOLE = "representation"
+"""The set of all parameters below the head."""
 COMPARED = {"answer_alignment": "answer alignment", "history_alignment": "history alignment", "value": "value"}
 
 
@@ -154,14 +156,14 @@ def fidelity_section(found: FidelityDocument) -> Section:
     section = Section("fidelity", "Fidelity", "Does the proxy follow the gradient?")
     _opened(section, found)
     rows: list[dict[str, Cell]] = []
-    for space, each in found.spaces.items():
+    for space, each in sorted(found.spaces.items(), key=lambda item: item[0] != WHOLE):
         agreed: dict[str, Agreement] = {words: getattr(each, name) for name, words in COMPARED.items()}
         rows += [_agreement_row(space, words, agreement) for words, agreement in agreed.items()]
         drawn = [Interval(words, one.correlation, one.low, one.high) for words, one in agreed.items()]
         section.figure(
             f"fidelity-{len(section.figures) + 1}",
             f"Proxy and gradients: {space}",
-            intervals(drawn, "rank correlation", (0.0, "none")),
+            intervals(drawn, "rank correlation", (0.0, "no relation")),
             f"{found.num_samples:,} samples, {found.num_steps:,} steps. {INTERVALS} The two choices of the best "
             f"{found.ratio} share {each.chosen.jaccard:.3f} (Jaccard index; two random ones {found.by_chance:.3f}).",
         )
@@ -182,11 +184,10 @@ def _agreement_row(space: str, words: str, each: Agreement) -> dict[str, Cell]:
 
 def _values(section: Section, found: FidelityDocument) -> None:
     """Draw the values of all samples by the proxy against those by all parameters, if the document has them."""
-    space = next(iter(found.spaces), "")
-    samples = [each for each in found.samples or () if {"proxy", space} <= set(each.scores)]
+    samples = [each for each in found.samples or () if {"proxy", WHOLE} <= set(each.scores)]
     if not samples:
         return
-    proxy, true = (np.array([each.scores[name].value for each in samples]) for name in ("proxy", space))
+    proxy, true = (np.array([each.scores[name].value for each in samples]) for name in ("proxy", WHOLE))
     picture = proxy_scatter(proxy, true, [each.sample_id for each in samples])
     section.figure("fidelity-values", "Values of samples", picture, "Each point is a trace; dashed: both are equal.")
 

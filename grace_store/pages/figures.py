@@ -85,7 +85,8 @@ def _axis(title: str, **more: Any) -> dict[str, Any]:
 
 def _rows_axis(labels: Sequence[str], title: str = "") -> dict[str, Any]:
     """Return an axis of names from the top, each on its own row."""
-    return _axis(title, autorange="reversed", type="category", categoryarray=list(labels), showgrid=False)
+    edge = max(len(labels), 1) - 0.5
+    return _axis(title, range=[edge, -0.5], type="category", categoryarray=list(labels), showgrid=False)
 
 
 def _rows_height(labels: Sequence[str]) -> int:
@@ -168,14 +169,15 @@ def intervals(found: Sequence[Interval], what: str, reference: tuple[float, str]
     at, words = reference
     layout: dict[str, Any] = {"height": _rows_height(names) + LINE_HEIGHT}
     if at == at:
-        layout["shapes"] = [_dashed_line(x0=at, x1=at, yref="paper", y0=0, y1=1)]
-        layout["annotations"] = [_written(at, 1, plot_label(words), yref="paper", yanchor="bottom")]
+        layout |= _guide(at, words)
     return _figure([dots], _axis(what, tickformat=tickformat), _rows_axis(names), **layout)
 
 
-def _written(x: float, y: float, text: str, **more: Any) -> dict[str, Any]:
-    """Return words at a place of a plot."""
-    return {"x": x, "y": y, "text": text, "showarrow": False, "font": {"size": 11}, **more}
+def _guide(x: float, words: str) -> dict[str, Any]:
+    """Return the layout of an upright dashed line that says above the plot what it is."""
+    name = {"x": x, "y": 1, "yref": "paper", "yanchor": "bottom", "text": plot_label(words), "showarrow": False}
+    line = _dashed_line(x0=x, x1=x, yref="paper", y0=0, y1=1)
+    return {"shapes": [line], "annotations": [name | {"font": {"size": 11}}], "margin": {"t": 28}}
 
 
 def proxy_scatter(proxy: FloatArray, true: FloatArray, sample_id: Sequence[str]) -> Figure:
@@ -305,13 +307,22 @@ def _by_position(step_score: FloatArray, offsets: IntArray, among: BoolArray) ->
 
 
 def _counts_below(x: FloatArray, counts: Sequence[int]) -> dict[str, Any]:
-    bars = _bars(_list(x), list(counts), GREY, name="traces", yaxis="y2", opacity=0.6, showlegend=False)
+    bars = _bars(_list(x), list(counts), "rgba(138,143,152,0.6)", name="traces", yaxis="y2", showlegend=False)
     bars |= {"hovertemplate": "step %{x}<br>%{y:,} traces have it<extra></extra>", "cliponaxis": False}
     if len(counts) <= MANY_POSITIONS:
         turned = 0 if len(counts) <= FEW_POSITIONS else -90
-        bars |= {"text": [f"{count:,}" for count in counts], "textposition": "outside", "textangle": turned}
-        bars["textfont"] = {"size": 10}
+        bars |= {"text": [_short_count(count) for count in counts], "textposition": "outside", "textangle": turned}
+        bars |= {"textfont": {"size": 10}, "constraintext": "none"}
     return bars
+
+
+def _short_count(count: int) -> str:
+    """Return a count in at most five characters, up to a hundred million.
+
+    >>> _short_count(9_999), _short_count(123_456)
+    ('9,999', '123k')
+    """
+    return f"{count:,}" if count < 10_000 else f"{count // 1000}k"
 
 
 def _quantiles(groups: Sequence[FloatArray], share: float) -> FloatArray:
@@ -350,9 +361,8 @@ def similarity_histogram(similarity: FloatArray, threshold: float) -> Figure:
     low = min(float(similarity.min(initial=0.9)), 0.9)
     count, edges = np.histogram(similarity, bins=_num_bins(len(similarity)), range=(low, 1.0))
     bars = _histogram_bars(count, edges, BLUE, "cosine", name="")
-    line = _dashed_line(x0=threshold, x1=threshold, yref="paper", y0=0, y1=1)
     x, y = _axis("cosine with the nearest other sample"), _axis("samples")
-    return _figure([bars], x, y, bargap=0, showlegend=False, shapes=[line])
+    return _figure([bars], x, y, bargap=0, showlegend=False, **_guide(threshold, "alike from here"))
 
 
 # ---------------------------------------------------------------- coverage
@@ -396,7 +406,7 @@ def trade_lines(methods: Mapping[str, Sequence[TradePlace]], marks: Sequence[Tra
     look = {"size": 11, "symbol": "diamond-open", "color": GREY, "line": {"width": 2}}
     data.append(dots | {"marker": look, "hovertemplate": f"%{{text}}<br>{what} %{{y:.3f}}<extra></extra>"})
     labels += [(place, place.name, None) for place in marks]
-    x = _axis("value lost (0: by value alone, 1: at random)")
+    x = _axis("value lost (1: as at random)")
     return _figure(data, x, _axis(what), annotations=_apart(labels))
 
 
@@ -422,5 +432,5 @@ def _apart(labels: Sequence[tuple[TradePlace, str, str | None]]) -> list[dict[st
         look = {"font": {"size": 12, **({"color": finite[i][2]} if finite[i][2] else {})}, "showarrow": True}
         look |= {"ax": 26 if is_left else -26, "ay": float(round(taken - wanted[i], 1)), "arrowhead": 0}
         look |= {"arrowwidth": 1, "arrowcolor": GREY, "standoff": 4, "xanchor": "left" if is_left else "right"}
-        found.append(_written(float(lost[i]), float(gained[i]), plot_label(finite[i][1], 24)) | look)
+        found.append({"x": float(lost[i]), "y": float(gained[i]), "text": plot_label(finite[i][1], 24)} | look)
     return found

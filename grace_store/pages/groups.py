@@ -109,7 +109,7 @@ def _draw(section: Section, field: str, members: Mapping[str, BoolArray], compar
     section.figure(f"value-by-field-{number}", f"Values by {shown}", picture, f"{BOXES}{more}")
     shares = [chosen_share(name, chosen[member]) for name, member in zip(sizes, members.values(), strict=True)]
     picture = intervals(shares, "share that is chosen", (float(chosen.mean()), "all samples"), tickformat=".0%")
-    caption = "In brackets: samples of the group. Lines: where the share would lie in 95 of 100 draws as small as this."
+    caption = "In brackets: how many samples a group has. Lines: 95 % intervals, wider for smaller groups."
     section.figure(f"chosen-by-field-{number}", f"Share chosen by {shown}", picture, caption)
 
 

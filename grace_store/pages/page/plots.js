@@ -24,6 +24,27 @@ function plotStyle() {
   };
 }
 
+/** Pixels below which a plot has the titles of its axes in several lines, and fewer ticks. */
+const NARROW = 480;
+
+function narrowed(axis) {
+  const words = (axis.title?.text || "").split(" ");
+  const lines = [""];
+  for (const word of words) {
+    const line = `${lines.at(-1)} ${word}`.trim();
+    if (line.length > 26 && lines.at(-1)) lines.push(word);
+    else lines[lines.length - 1] = line;
+  }
+  const ticks = axis.tickvals || axis.dtick || axis.type === "category" ? {} : { nticks: 5 };
+  return { ...ticks, ...axis, title: { ...axis.title, text: lines.join("<br>") } };
+}
+
+/** Return the words in a plot on the colour of the card, so that no line runs through them. */
+function onCard(layout) {
+  const bgcolor = getComputedStyle(document.documentElement).getPropertyValue("--card").trim();
+  return (layout.annotations || []).map((words) => ({ ...words, bgcolor }));
+}
+
 const axesOf = (layout) => Object.keys(layout).filter((name) => /^[xy]axis/.test(name));
 
 function drawPlot(place) {
@@ -40,12 +61,14 @@ function drawPlot(place) {
   const layout = {
     ...figure.layout,
     ...style,
-    margin: { l: 56, r: 12, t: 8, b: 48 },
+    margin: { l: 56, r: 12, t: 8, b: 48, ...figure.layout.margin },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, bgcolor: "rgba(0,0,0,0)" },
     hovermode: "closest",
     dragmode: false,
   };
-  for (const name of axesOf(figure.layout)) layout[name] = { ...axis, ...figure.layout[name] };
+  const isNarrow = place.clientWidth < NARROW;
+  for (const name of axesOf(figure.layout)) layout[name] = { ...axis, ...(isNarrow ? narrowed(figure.layout[name]) : figure.layout[name]) };
+  layout.annotations = onCard(layout);
   const config = { responsive: true, displaylogo: false, displayModeBar: false, scrollZoom: false };
   Plotly.newPlot(place, figure.data, layout, config).then(() => {
     place.dataset.drawn = "true";
@@ -59,7 +82,7 @@ function drawPlot(place) {
 function restylePlots() {
   const { axis, ...style } = plotStyle();
   for (const place of plotlyPlots()) {
-    const changes = { ...style };
+    const changes = { ...style, annotations: onCard(place.layout) };
     for (const name of axesOf(place.layout))
       for (const [key, value] of Object.entries(axis)) changes[`${name}.${key}`] = value;
     Plotly.relayout(place, changes);

@@ -54,13 +54,25 @@ function cellText(value, hasDecimals) {
   return hasDecimals ? value.toFixed(3).replace("-", "−") : grouped(value);
 }
 
+/** Return the classes of a cell: numbers stand to the right, an interval on one line, a sentence has room. */
+function cellClass(text, isNumeric) {
+  if (isNumeric) return "right";
+  if (/^[−\d.]+ (to|\()/.test(text)) return "together";
+  return text.length > 36 ? "long" : null;
+}
+
+const TALL = 20; // rows from which on a table scrolls in itself
+
 function tableBlock(block) {
   const numeric = block.columns.map((_, i) => block.rows.some((row) => typeof row[i] === "number"));
   const decimals = block.columns.map((_, i) => block.rows.some((row) => typeof row[i] === "number" && !Number.isInteger(row[i])));
   const largest = block.bar === null ? 1 : Math.max(...block.rows.map((row) => row[block.bar]), 1);
-  const head = block.columns.map((name, i) => element("th", { scope: "col", class: numeric[i] ? "right" : null }, name));
+  const head = block.columns.map((name, i) => element("th", { scope: "col", class: cellClass(name, numeric[i]) }, name));
   const rows = block.rows.map((row) => {
-    const cells = row.map((value, i) => element("td", { class: numeric[i] ? "right" : null, dir: "auto" }, cellText(value, decimals[i])));
+    const cells = row.map((value, i) => {
+      const text = cellText(value, decimals[i]);
+      return element("td", { class: cellClass(text, numeric[i]), dir: "auto" }, text);
+    });
     if (block.bar !== null) {
       const width = `${(100 * row[block.bar]) / largest}%`;
       cells.push(element("td", { class: "bars", "aria-hidden": "true" }, element("span", { class: "bar", style: { width } })));
@@ -73,7 +85,7 @@ function tableBlock(block) {
     "div",
     { class: block.columns.length <= 3 ? "card small" : "card" },
     element("h2", {}, block.title),
-    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": block.title }, table),
+    element("div", { class: block.rows.length > TALL ? "scroll tall" : "scroll", tabindex: "0", role: "region", "aria-label": block.title }, table),
     block.caption ? element("p", { class: "caption" }, prose(block.caption)) : null,
   );
 }
