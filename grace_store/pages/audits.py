@@ -190,4 +190,3 @@ def _values(section: Section, found: FidelityDocument) -> None:
     proxy, true = (np.array([each.scores[name].value for each in samples]) for name in ("proxy", WHOLE))
     picture = proxy_scatter(proxy, true, [each.sample_id for each in samples])
     section.figure("fidelity-values", "Values of samples", picture, "Each point is a trace; dashed: both are equal.")
-

@@ -68,7 +68,9 @@ def _about_profile(table: ScoreTable) -> str:
     words += "have a step there."
     reached = [int((table.num_steps >= k).sum()) for k in range(1, figures.MAX_POSITIONS + 1)]
     thin = next((k for k, count in enumerate(reached, 1) if 0 < count < FEW_TRACES), None)
-    return words if thin is None else f"{words} From step {thin} on they are fewer than {FEW_TRACES}: read little into it."
+    return (
+        words if thin is None else f"{words} From step {thin} on they are fewer than {FEW_TRACES}: read little into it."
+    )
 
 
 def _flags(section: Section, table: ScoreTable) -> None:

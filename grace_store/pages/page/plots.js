@@ -89,25 +89,29 @@ function restylePlots() {
   }
 }
 
+/** Make plots as wide as their places, which may have changed while another part was shown. */
+function fitPlots() {
+  for (const place of plotlyPlots()) {
+    if (!place.checkVisibility() || Math.abs(place._fullLayout.width - place.clientWidth) < 2) continue;
+    delete place.layout.width;
+    Plotly.relayout(place, { autosize: true });
+  }
+}
+
 const plotWatcher = new IntersectionObserver(
   (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => drawPlot(entry.target)),
   { rootMargin: "300px" },
 );
 
-/** On paper all parts are shown: draw what no screen has shown yet, in light colours, as wide as the paper. */
-function drawForPrint() {
-  document.querySelectorAll(".plot").forEach(drawPlot);
+/** Lay the page out for paper or for the screen. On paper all parts are shown, so all plots are drawn. */
+function setPrinting(isPrinting) {
+  document.documentElement.toggleAttribute("data-print", isPrinting);
+  if (isPrinting) document.querySelectorAll(".plot").forEach(drawPlot);
   restylePlots();
-  plotlyPlots().forEach((place) => Plotly.Plots.resize(place));
+  fitPlots();
 }
 
-/** Draw plots again as wide as the screen has room for; those of hidden parts follow when they are shown. */
-function drawForScreen() {
-  restylePlots();
-  plotlyPlots().forEach((place) => place.checkVisibility() && Plotly.Plots.resize(place));
-}
-
+window.addEventListener("beforeprint", () => setPrinting(true));
+window.addEventListener("afterprint", () => setPrinting(false));
 const onPaper = window.matchMedia("print");
-onPaper.addEventListener("change", () => (onPaper.matches ? drawForPrint() : drawForScreen()));
-window.addEventListener("beforeprint", drawForPrint);
-window.addEventListener("afterprint", drawForScreen);
+onPaper.addEventListener("change", () => setPrinting(onPaper.matches));

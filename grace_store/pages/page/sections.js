@@ -62,6 +62,7 @@ function cellClass(text, isNumeric) {
 }
 
 const TALL = 20; // rows from which on a table scrolls in itself
+const MANY = 8; // columns from which on a table is small on paper
 
 function tableBlock(block) {
   const numeric = block.columns.map((_, i) => block.rows.some((row) => typeof row[i] === "number"));
@@ -80,7 +81,7 @@ function tableBlock(block) {
     return element("tr", {}, cells);
   });
   if (block.bar !== null) head.push(element("td", { "aria-hidden": "true" }));
-  const table = element("table", { class: "data" }, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows));
+  const table = element("table", { class: block.columns.length > MANY ? "data many" : "data" }, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows));
   return element(
     "div",
     { class: block.columns.length <= 3 ? "card small" : "card" },
