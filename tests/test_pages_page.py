@@ -586,7 +586,7 @@ ON_PAPER = """() => { window.addEventListener('beforeprint', () => { window.onPa
   ink: getComputedStyle(document.body).color,
   plots: [...document.querySelectorAll('.plot')].map((place) => {
     const drawn = place.querySelector('svg.main-svg, table.matrix')?.getBoundingClientRect();
-    return [place.dataset.figure, drawn ? drawn.width : 0, drawn ? drawn.height : 0, place.layout?.font.color]; }) }; });
+    return [place.dataset.figure, drawn?.width ?? 0, drawn?.height ?? 0, place.layout?.font.color ?? null]; }) }; });
 }"""
 
 
@@ -614,13 +614,14 @@ def test_a_pdf_has_every_plot_in_light_colours_as_wide_as_the_paper(browser: Bro
 WORDS = """() => [...document.querySelectorAll('.view:not([hidden]) .plot[data-drawn]')].flatMap((place) => {
   const frame = place.querySelector('svg.main-svg')?.getBoundingClientRect();
   if (!frame) return [];
-  const kinds = '.xtitle, .ytitle, .x2title, .y2title, .xtick text, .ytick text, .y2tick text, .legendtext, .annotation-text';
-  const boxes = [...place.querySelectorAll(`${kinds}, .bartext`)].filter((each) => each.textContent.trim())
+  const kinds = ['.xtitle', '.ytitle', '.y2title', '.xtick text', '.ytick text', '.y2tick text', '.legendtext',
+    '.annotation-text', '.bartext'];
+  const boxes = [...place.querySelectorAll(kinds.join())].filter((each) => each.textContent.trim())
     .map((each) => [each.textContent, each.getBoundingClientRect()]);
   const wrong = [];
   for (const [i, [words, box]] of boxes.entries()) {
-    if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1 || box.bottom > frame.bottom + 1)
-      wrong.push([place.dataset.figure, words, 'is cut off']);
+    if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1
+      || box.bottom > frame.bottom + 1) wrong.push([place.dataset.figure, words, 'is cut off']);
     for (const [others, other] of boxes.slice(i + 1))
       if (Math.min(box.right, other.right) - Math.max(box.left, other.left) > 1.5
         && Math.min(box.bottom, other.bottom) - Math.max(box.top, other.top) > 1.5)
@@ -630,17 +631,22 @@ WORDS = """() => [...document.querySelectorAll('.view:not([hidden]) .plot[data-d
 })"""
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
-def test_words_in_plots_are_whole_and_apart(browser: Browser, made: Made, width: int, scheme: str) -> None:
-    context = browser.new_context(viewport={"width": width, "height": 860}, color_scheme=scheme)  # type: ignore[arg-type]
-    page = context.new_page()
-    for section in SECTIONS[1:-1]:
+def check_words(page: Page, made: Made, width: int) -> None:
+    """In every part all words of plots are whole and apart, and the part is as wide as the screen."""
+    for section in SECTIONS:
         page.goto(made.url(section))
         page.evaluate("document.querySelectorAll('.view:not([hidden]) .plot').forEach(drawPlot)")
         assert page.locator(".view:not([hidden]) .plot").count() == page.locator("[data-drawn]:visible").count()
         assert page.evaluate(WORDS) == [], section
         assert page.evaluate("document.documentElement.scrollWidth") <= width, section
-    context.close()
+
+
+def test_words_in_plots_are_whole_and_apart(watched: Watched, made: Made) -> None:
+    check_words(watched.page, made, 1280)
+
+
+CLIPPED = """place => [...place.querySelectorAll('td')].filter((cell) => cell.scrollWidth > cell.clientWidth + 1)
+  .length"""
 
 
 def test_numbers_in_maps_are_legible_on_a_narrow_screen(browser: Browser, made: Made) -> None:
@@ -654,10 +660,7 @@ def test_numbers_in_maps_are_legible_on_a_narrow_screen(browser: Browser, made: 
     number = json.loads(page.locator("#figure-setting-rank-correlation").text_content() or "")["data"][0]["z"][0][1]
     assert float(cell.inner_text()) == pytest.approx(number, abs=0.006)
     assert cell.evaluate("each => parseFloat(getComputedStyle(each).fontSize)") >= 11
-    clipped = (
-        "each => [...each.querySelectorAll('td')].filter((cell) => cell.scrollWidth > cell.clientWidth + 1).length"
-    )
-    assert place.evaluate(clipped) == 0
+    assert place.evaluate(CLIPPED) == 0
     place.evaluate("each => each.scrollTo(each.scrollWidth, 0)")
     name, frame = place.locator("tbody th").first.bounding_box(), place.bounding_box()
     assert name is not None
@@ -667,12 +670,9 @@ def test_numbers_in_maps_are_legible_on_a_narrow_screen(browser: Browser, made: 
 
 
 def test_a_narrow_screen_shows_the_list_or_the_trace(browser: Browser, made: Made) -> None:
-    context = browser.new_context(viewport={"width": 375, "height": 700})
+    context = browser.new_context(viewport={"width": 375, "height": 700}, color_scheme="dark")
     page = context.new_page()
-    for section in SECTIONS:
-        page.goto(made.url(section))
-        page.evaluate("document.querySelectorAll('.view:not([hidden]) .plot').forEach(drawPlot)")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 375, section
+    check_words(page, made, 375)
     expect(page.locator("#trace")).to_be_hidden()
     page.locator("#trace-list a").first.click()
     expect(page.locator("#trace")).to_be_visible()

@@ -173,7 +173,7 @@ def test_another_stores_tables_are_refused(tmp_path: Path, store: Store, known: 
         report(store, out, ReportRequest(duplicates=tmp_path / "duplicates.parquet"))
     measured = tmp_path / "stability.json"
     write_document(measured, stability(known, StabilityRequest(signal="first", draws=2)).to_document(known))
-    with pytest.raises(ResumeMismatch, match="measure of stability .* another plan"):
+    with pytest.raises(ResumeMismatch, match=r"measure of stability .* another plan"):
         report(store, out, ReportRequest(stability=measured))
     with pytest.raises(DataError, match="is not a measure of fidelity"):
         report(store, out, ReportRequest(fidelity=measured))

@@ -70,7 +70,7 @@ def _judged(section: Section, items: JudgedItems) -> None:
     section.figure(
         f"judged-{items.of}",
         f"Right {items.of} above wrong ones",
-        intervals(shown, "share of pairs that are in order", (CHANCE, "chance")),
+        intervals(shown, "share of pairs in order", (CHANCE, "chance")),
         f"{of} of {counted(items.num_questions, 'question')}: share of pairs in which the right one scores better"
         f"{fixed}. {INTERVALS}",
         wide=True,

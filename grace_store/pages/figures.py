@@ -146,7 +146,7 @@ def value_histogram(value: FloatArray, chosen: BoolArray, chosen_name: str) -> F
     data = []
     for name, mask, colour, opacity in (("all samples", finite, GREY, 0.55), (chosen_name, finite & chosen, BLUE, 0.9)):
         count, _ = np.histogram(value[mask], bins=edges)
-        data.append(_histogram_bars(count, edges, colour, "value", name=plot_label(name), opacity=opacity))
+        data.append(_histogram_bars(count, edges, colour, "value", name=wrapped_label(name), opacity=opacity))
     return _figure(data, _axis("value V"), _axis("samples"), barmode="overlay", bargap=0)
 
 

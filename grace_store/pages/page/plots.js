@@ -32,7 +32,7 @@ function narrowed(axis) {
   const lines = [""];
   for (const word of words) {
     const line = `${lines.at(-1)} ${word}`.trim();
-    if (line.length > 26 && lines.at(-1)) lines.push(word);
+    if (line.length > 22 && lines.at(-1)) lines.push(word);
     else lines[lines.length - 1] = line;
   }
   const ticks = axis.tickvals || axis.dtick || axis.type === "category" ? {} : { nticks: 5 };
