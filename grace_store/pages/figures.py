@@ -396,18 +396,19 @@ def cluster_map(value: FloatArray, representation: FloatArray, size: IntArray, e
 
 def trade_lines(methods: Mapping[str, Sequence[TradePlace]], marks: Sequence[TradePlace], what: str) -> Figure:
     """Draw what coverage costs: a line for each method, named at its end."""
-    data, labels = [], []
+    data: list[dict[str, Any]] = []
+    labels: list[tuple[TradePlace, str, str | None]] = []
     for (name, places), colour, dash in zip(methods.items(), _LINE_COLOURS, _LINE_DASHES, strict=False):
         line = _line(*_columns(places), plot_label(name), colour, dash) | {"showlegend": False}
         line["text"] = [plot_label(place.name) for place in places]
         data.append(line | {"hovertemplate": f"%{{text}}<br>{what} %{{y:.3f}}<br>value lost %{{x:.3f}}<extra></extra>"})
         labels += [(places[-1], name, colour)] if places else []
-    dots = _dots(*map(_list, _columns(marks)), "", text=[plot_label(place.name) for place in marks], showlegend=False)
+    x, y = _columns(marks)
+    dots = _dots(_list(x), _list(y), "", text=[plot_label(place.name) for place in marks], showlegend=False)
     look = {"size": 11, "symbol": "diamond-open", "color": GREY, "line": {"width": 2}}
     data.append(dots | {"marker": look, "hovertemplate": f"%{{text}}<br>{what} %{{y:.3f}}<extra></extra>"})
     labels += [(place, place.name, None) for place in marks]
-    x = _axis("value lost (1: as at random)")
-    return _figure(data, x, _axis(what), annotations=_apart(labels))
+    return _figure(data, _axis("value lost (1: as at random)"), _axis(what), annotations=_apart(labels))
 
 
 def _columns(places: Sequence[TradePlace]) -> tuple[FloatArray, FloatArray]:

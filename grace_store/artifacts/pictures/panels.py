@@ -239,8 +239,8 @@ class _Plot:
             x, anchor = (x - 11, "end") if x > (self.x.start + self.x.stop) / 2 else (x + 11, "start")
             lowest[anchor] = max(self.y(point.y) + 4, lowest[anchor] + FONT + 2)
             # White around the letters keeps them legible on lines.
-            look = {"stroke": "#fff", "stroke_width": 3, "paint_order": "stroke", "fill": colour}
-            yield text(x, lowest[anchor], point.name, text_anchor=anchor, **look)
+            look = {"stroke": "#fff", "paint_order": "stroke", "fill": colour}
+            yield text(x, lowest[anchor], point.name, text_anchor=anchor, stroke_width=3, **look)
 
 
 def _finite(points: Sequence[Point]) -> list[Point]:

@@ -79,22 +79,27 @@ function drawPlot(place) {
   });
 }
 
+/** Return what makes a plot as wide as its place, which may have changed while another part was shown. */
+function widthOf(place) {
+  if (!place.checkVisibility() || Math.abs(place._fullLayout.width - place.clientWidth) < 2) return {};
+  delete place.layout.width;
+  return { autosize: true };
+}
+
 function restylePlots() {
   const { axis, ...style } = plotStyle();
   for (const place of plotlyPlots()) {
-    const changes = { ...style, annotations: onCard(place.layout) };
+    const changes = { ...style, annotations: onCard(place.layout), ...widthOf(place) };
     for (const name of axesOf(place.layout))
       for (const [key, value] of Object.entries(axis)) changes[`${name}.${key}`] = value;
     Plotly.relayout(place, changes);
   }
 }
 
-/** Make plots as wide as their places, which may have changed while another part was shown. */
 function fitPlots() {
   for (const place of plotlyPlots()) {
-    if (!place.checkVisibility() || Math.abs(place._fullLayout.width - place.clientWidth) < 2) continue;
-    delete place.layout.width;
-    Plotly.relayout(place, { autosize: true });
+    const width = widthOf(place);
+    if (width.autosize) Plotly.relayout(place, width);
   }
 }
 
@@ -105,10 +110,12 @@ const plotWatcher = new IntersectionObserver(
 
 /** Lay the page out for paper or for the screen. On paper all parts are shown, so all plots are drawn. */
 function setPrinting(isPrinting) {
-  document.documentElement.toggleAttribute("data-print", isPrinting);
+  const root = document.documentElement;
+  if (root.hasAttribute("data-print") === isPrinting) return;
+  root.toggleAttribute("data-print", isPrinting);
+  if (root.dataset.theme === "dark") restylePlots(); // paper is light
+  else fitPlots();
   if (isPrinting) document.querySelectorAll(".plot").forEach(drawPlot);
-  restylePlots();
-  fitPlots();
 }
 
 window.addEventListener("beforeprint", () => setPrinting(true));
