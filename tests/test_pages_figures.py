@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import pytest
 
 from grace_store.pages import figures
-from grace_store.pages.figures import MAX_POINTS, Interval, PlottedSamples, TradePlace
+from grace_store.pages.figures import MAX_POINTS, NamedInterval, PlottedSamples, TradePlace
 from grace_store.pages.sections import Figure
 
 RNG = np.random.default_rng(5)
@@ -26,7 +26,7 @@ POINTS = PlottedSamples([f"<b>{i}</b>" for i in range(NUM)], VALUE, CHOSEN, np.a
 MATRIX = np.array([[1.0, 0.25, np.nan], [0.25, 1.0, -0.5], [np.nan, -0.5, 1.0]])
 NAMES = ["<script>a", "b & c", "d"]
 RANDOM = np.array([[0.5, 0.4, 0.6], [0.2, 0.1, 0.3], [np.nan] * 3])
-INTERVALS = [Interval(name, 0.5, 0.25, np.nan) for name in NAMES]
+INTERVALS = [NamedInterval(name, 0.5, 0.25, np.nan) for name in NAMES]
 CURVE = [TradePlace(f"<{lost}>", lost, 0.5 + lost) for lost in (0.0, 0.25, np.nan, 1.0)]
 
 EVERY: dict[str, Callable[[], Figure]] = {

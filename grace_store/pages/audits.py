@@ -11,7 +11,7 @@ from grace_store.artifacts.measures import FidelityDocument, StabilityDocument
 from grace_store.artifacts.notes import WhereNote
 from grace_store.base.text import counted, one_line
 from grace_store.curate.verdict import headline, shown_area
-from grace_store.pages.figures import Interval, intervals, proxy_scatter
+from grace_store.pages.figures import NamedInterval, intervals, proxy_scatter
 from grace_store.pages.sections import Cell, Section
 from grace_store.values.agreement import Agreement, Survival
 from grace_store.values.roc import CHANCE
@@ -65,7 +65,7 @@ def _judged(section: Section, items: JudgedItems) -> None:
     areas = {each.name: headline(items, each) for each in items.measures}
     is_fixed = any(headline(items, each) is not each.across for each in items.measures)
     fixed = ", with position and length held fixed" if is_fixed else ""
-    shown = [Interval(name, each.area, each.low, each.high) for name, each in areas.items() if each.is_known]
+    shown = [NamedInterval(name, each.area, each.low, each.high) for name, each in areas.items() if each.is_known]
     of = f"{items.num_right:,} right and {items.num_wrong:,} wrong {items.of}"
     section.figure(
         f"judged-{items.of}",
@@ -136,8 +136,8 @@ def stability_section(found: StabilityDocument) -> Section:
     return section
 
 
-def _survived(name: str, each: Survival) -> Interval:
-    return Interval(name, each.jaccard, each.low, each.high)
+def _survived(name: str, each: Survival) -> NamedInterval:
+    return NamedInterval(name, each.jaccard, each.low, each.high)
 
 
 def _survival_row(name: str, each: Survival) -> dict[str, Cell]:
@@ -159,7 +159,7 @@ def fidelity_section(found: FidelityDocument) -> Section:
     for space, each in sorted(found.spaces.items(), key=lambda item: item[0] != WHOLE):
         agreed: dict[str, Agreement] = {words: getattr(each, name) for name, words in COMPARED.items()}
         rows += [_agreement_row(space, words, agreement) for words, agreement in agreed.items()]
-        drawn = [Interval(words, one.correlation, one.low, one.high) for words, one in agreed.items()]
+        drawn = [NamedInterval(words, one.correlation, one.low, one.high) for words, one in agreed.items()]
         section.figure(
             f"fidelity-{len(section.figures) + 1}",
             f"Proxy and gradients: {space}",

@@ -69,7 +69,7 @@ def thin(num: int, limit: int = MAX_POINTS) -> IntArray:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class NamedInterval:
     """A number that was measured, under a name, and the interval that it lies in."""
 
     name: str
@@ -157,7 +157,9 @@ def value_boxes(labels: Sequence[str], values: Sequence[FloatArray], what: str) 
     return _figure([box], _axis("value V"), _rows_axis(names, plot_label(what, 30)), height=_rows_height(names))
 
 
-def intervals(found: Sequence[Interval], what: str, reference: tuple[float, str], *, tickformat: str = "") -> Figure:
+def intervals(
+    found: Sequence[NamedInterval], what: str, reference: tuple[float, str], *, tickformat: str = ""
+) -> Figure:
     """Draw a dot and its interval for each name, and a dashed line at what they are held against, with its name."""
     names = [wrapped_label(each.name) for each in found]
     value, low, high = (np.array([getattr(each, name) for each in found]) for name in ("value", "low", "high"))

@@ -11,7 +11,7 @@ from grace_store.artifacts.filtered_scores import groups_of
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import BoolArray, FloatArray
 from grace_store.base.text import one_line
-from grace_store.pages.figures import BOXES, Interval, intervals, value_boxes
+from grace_store.pages.figures import BOXES, NamedInterval, intervals, value_boxes
 from grace_store.pages.sections import Cell, Section
 from grace_store.read.kept_samples import group_name
 from grace_store.store.opened import Store
@@ -113,7 +113,7 @@ def _draw(section: Section, field: str, members: Mapping[str, BoolArray], compar
     section.figure(f"chosen-by-field-{number}", f"Share chosen by {shown}", picture, caption)
 
 
-def chosen_share(name: str, chosen: BoolArray) -> Interval:
+def chosen_share(name: str, chosen: BoolArray) -> NamedInterval:
     """Return the share of a group that is chosen, with Wilson's interval, which holds for small groups too.
 
     >>> found = chosen_share("a", np.array([True] + [False] * 9))
@@ -123,7 +123,7 @@ def chosen_share(name: str, chosen: BoolArray) -> Interval:
     num, share = len(chosen), float(chosen.mean())
     middle = (share + SPREAD**2 / (2 * num)) / (1 + SPREAD**2 / num)
     reach = SPREAD * math.sqrt(share * (1 - share) / num + (SPREAD / (2 * num)) ** 2) / (1 + SPREAD**2 / num)
-    return Interval(name, share, max(0.0, middle - reach), min(1.0, middle + reach))
+    return NamedInterval(name, share, max(0.0, middle - reach), min(1.0, middle + reach))
 
 
 def _grouped(section: Section, field: str, label: npt.NDArray[np.object_], compared: Compared) -> None:
