@@ -156,6 +156,8 @@ def _coverage(section: Section, given: ReportInputs, table: ScoreTable) -> None:
 
 
 def _show_coverage(section: Section, found: Diversity) -> None:
+    if conclusion := getattr(found, "conclusion", ""):
+        section.text(conclusion, kind="conclusion")
     section.records(
         "Coverage",
         [_coverage_row(each) for each in (found.pool, *found.subsets)],
