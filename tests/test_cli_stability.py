@@ -7,6 +7,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from grace_store.artifacts.measures import StabilityDocument
+from grace_store.base.documents import read_document
 from grace_store.cli import main
 from tests.scored_stores import known_store
 
@@ -18,5 +20,11 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     assert "signal later" in shown.stdout
     assert "from vectors as int4" in shown.stdout
-    machine = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)
+    out = tmp_path / "stability.json"
+    machine = json.loads(CliRunner().invoke(main, [*arguments, "--out", str(out), "--json"]).stdout)
     assert machine["storages"]["float32"]["jaccard"] == 1.0
+    written = read_document(out, StabilityDocument)
+    assert {name: each.jaccard for name, each in written.signals.items()} == {
+        name: each["jaccard"] for name, each in machine["signals"].items()
+    }
+    assert (written.signal, written.num_chosen) == ("base", machine["num_chosen"])

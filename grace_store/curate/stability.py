@@ -1,11 +1,12 @@
 """Audit a choice from stored signals: what of the subset survives another checkpoint, less precision, other steps."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from grace_store.artifacts.filtered_scores import keep_samples, where_note
+from grace_store.artifacts.measures import StabilityDocument
 from grace_store.artifacts.notes import WhereNote
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import FloatArray, IntArray
@@ -45,6 +46,13 @@ class Stability:
     """Each sample's steps drawn again from its own; None where a value is no mean of steps."""
     where: WhereNote | None = None
     """What the samples had to pass, if there was a filter."""
+
+    def to_document(self, store: StoreLike) -> StabilityDocument:
+        """Return what was found of a store as a file holds it."""
+        opened = store if isinstance(store, Store) else Store.open(store)
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        found |= {"skipped": tuple(self.skipped), "conclusion": getattr(self, "conclusion", "")}
+        return StabilityDocument(store=opened.location, plan_sha256=opened.plan.digest(), **found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
