@@ -1,0 +1,267 @@
+"""What scores, their audit and a choice mean, in a sentence or two; or that the samples are too few to say.
+
+Numbers are those of the tables that stand below the sentences.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grace_store.artifacts.notes import SubsetSpec
+from grace_store.artifacts.score_table import ScoreTable
+from grace_store.base.arrays import IntArray
+from grace_store.base.flags import HYGIENE_FLAGS
+from grace_store.base.text import about, counted, percent, percent_between, percent_more
+from grace_store.values.intervals import difference_interval, z_for
+from grace_store.values.length_bias import (
+    MIN_AUDITED,
+    Length,
+    LengthAudit,
+    LengthBias,
+    audit_lengths,
+    kept_by_chance,
+    kept_over_all,
+)
+from grace_store.values.ranking import budget
+
+LENGTH_WORDS: dict[Length, str] = {
+    "step_length": "the length of steps",
+    "response_length": "the length of responses",
+    "num_steps": "the number of steps",
+}
+_MORE: dict[Length, tuple[str, str]] = {
+    "step_length": ("longer steps", "shorter steps"),
+    "response_length": ("longer responses", "shorter responses"),
+    "num_steps": ("more steps", "fewer steps"),
+}
+MUCH = 0.1
+"""From this share on, length explains enough of the values to look at it."""
+WIDE = 0.1
+"""An interval that reaches further to either side leaves open how much length explains."""
+VAGUE = 0.2
+"""Where random choices differ by more than this, a preference for length cannot be seen."""
+SEEN = 0.01
+"""A change by less is not seen in what is printed, or hardly."""
+BEST = "0.2"
+"""The share of a table that is looked at before anything is selected."""
+
+
+# ---------------------------------------------------------------- scores
+
+
+def conclude_scores(table: ScoreTable) -> str:
+    """Return how far values follow length, whether the best are flagged, and what to do next."""
+    ranked = table.ranked()
+    if not len(ranked):
+        flags = ", ".join(f"{count} {name}" for name, count in table.flag_counts.items())
+        why = f": the flags say why ({flags})" if flags else ""
+        return f"None of {counted(len(table), 'sample')} has a value{why}."
+    found = audit_lengths(table.value, table.lengths)
+    of_all = "" if len(ranked) == len(table) else f" of {len(table)}"
+    return f"{_explained(found, of_all)} {_next(table, ranked, _is_much(found))}"
+
+
+def _explained(found: LengthAudit, of_all: str = "") -> str:
+    """Return how many samples have a value, and how far values follow length."""
+    have = "samples have" if found.num_samples > 1 or of_all else "sample has"
+    return f"{found.num_samples}{of_all} {have} a value{_by_length(found)}."
+
+
+def _by_length(found: LengthAudit) -> str:
+    low, high = found.explained_between
+    varying = {name: bias for name, bias in found.lengths.items() if bias.varies}
+    if found.num_samples < MIN_AUDITED:
+        return f", too few to say how far values follow length; about {about(_wanted(found))} would do"
+    if not varying:
+        return "; all values or all lengths are the same, so that values cannot follow length"
+    share = f"{percent(max(found.variance_explained, 0.0))} of how values differ (95 % interval "
+    share += f"{percent_between(low, high)})"
+    if low < MUCH and (high - low) / 2 > WIDE:
+        told = f"length explains {share}, and about {about(_wanted(found))} samples would do"
+        return f", too few to say how far values follow length: {told}"
+    if high <= MUCH:
+        return f"; length explains little, {share}"
+    return f"; length explains {share}, above all {_strongest(varying)}"
+
+
+def _strongest(varying: dict[Length, LengthBias]) -> str:
+    name = max(varying, key=lambda each: abs(varying[each].pearson))
+    more = _MORE[name][0 if varying[name].pearson > 0 else 1]
+    return f"{LENGTH_WORDS[name]} (higher values go with {more})"
+
+
+def _is_much(found: LengthAudit) -> bool:
+    return found.explained_between[0] >= MUCH and found.num_samples >= MIN_AUDITED
+
+
+def _wanted(found: LengthAudit) -> float:
+    """Return how many samples tell the share to WIDE, at the share of the interval where that takes most."""
+    low, high = found.explained_between
+    share = min(max(low, 1 / 3), high)
+    return max(float((2 * z_for() / WIDE) ** 2 * share * (1 - share) ** 2), found.num_samples + 1)
+
+
+def _next(table: ScoreTable, ranked: IntArray, is_much: bool) -> str:
+    """Return what is to be done before or while selecting."""
+    best = ranked[: budget(BEST, len(ranked))]
+    num_flagged = _num_flagged(table, best)
+    if num_flagged:
+        first = _flags_of(table, ranked[0])
+        top = f"The highest value belongs to a trace flagged {', '.join(first)}, and " if first else ""
+        of_best = f"{num_flagged} of the best {len(best)} {'are' if num_flagged > 1 else 'is'} flagged"
+        of_all = f"{_num_flagged(table, ranked)} of all {len(ranked)}"
+        return f"{top}{of_best} ({of_all}): `select {_without(table)}` leaves flagged traces out."
+    if is_much:
+        return "`audit` shows more, and `select --control length` ranks by what length does not explain."
+    return f"None of the best {len(best)} is flagged; next, `select` keeps the best."
+
+
+# ---------------------------------------------------------------- flags
+
+
+def _num_flagged(table: ScoreTable, rows: IntArray) -> int:
+    """Return how many of some rows have a flag of the trace."""
+    return int(table.is_flagged(HYGIENE_FLAGS)[rows].sum())
+
+
+def _flags_of(table: ScoreTable, row: int) -> list[str]:
+    return [name for name in table.table["flags"][int(row)].as_py() if name in HYGIENE_FLAGS]
+
+
+def _without(table: ScoreTable) -> str:
+    """Return the option that leaves flagged samples out; it takes only flags that were looked for."""
+    known = [name for name in HYGIENE_FLAGS if name in table.known_flags]
+    return "--exclude-flagged" + ("" if len(known) == len(HYGIENE_FLAGS) else f" {','.join(known)}")
+
+
+# ---------------------------------------------------------------- the audit
+
+
+def conclude_audit(found: LengthAudit, ratio: str) -> str:
+    """Return how far values and the best of them follow length, and why that grew after control, if it did."""
+    told = _explained(found)
+    if found.num_samples < MIN_AUDITED or not any(bias.varies for bias in found.lengths.values()):
+        return told
+    return " ".join([told, *_kept(found, ratio), *_grown(found, ratio)])
+
+
+def _kept(found: LengthAudit, ratio: str) -> list[str]:
+    """Return how the best differ from all in length, before and after control."""
+    varying = {name: bias for name, bias in found.lengths.items() if bias.varies and bias.kept_by_chance > 0}
+    if not varying:
+        return []
+    name = max(varying, key=lambda each: _beyond(varying[each].kept_over_all, varying[each].kept_by_chance))
+    bias = varying[name]
+    if _beyond(bias.kept_over_all, bias.kept_by_chance) <= 1:
+        is_vague = bias.kept_by_chance > VAGUE
+        return [] if is_vague else [f"The best {ratio} are neither longer nor shorter than random choices are."]
+    before, after = (percent_more(each, *_MORE[name]) for each in (bias.kept_over_all, bias.kept_over_all_after_control))
+    chance = _chance(bias.kept_by_chance)
+    return [f"The best {ratio} have {before} than all ({chance}); after `select --control length`, {after}."]
+
+
+def _chance(by_chance: float) -> str:
+    return f"random choices differ by less than {math.ceil(100 * by_chance)} %"
+
+
+def _beyond(ratio: float, chance: float) -> float:
+    return abs(ratio - 1) / chance
+
+
+def _grown(found: LengthAudit, ratio: str) -> list[str]:
+    """Return why a preference for length is larger after control than before; nothing if none is."""
+    grown = {name: bias for name, bias in found.lengths.items() if bias.varies and _growth(bias) > SEEN}
+    if not grown:
+        return []
+    name = max(grown, key=lambda each: _growth(grown[each]))
+    bias = grown[name]
+    after = bias.kept_over_all_after_control
+    moved = (
+        f"By {LENGTH_WORDS[name]} the best {ratio} are further from all after control "
+        f"({bias.kept_over_all:.2f} -> {after:.2f})"
+    )
+    if abs(after - 1) <= bias.kept_by_chance:
+        return [f"{moved}, which is no more than chance."]
+    straight = "control takes out only what goes in a straight line with the logarithms of lengths"
+    noise = z_for() / found.num_samples**0.5
+    if abs(bias.spread_after_control) > noise and bias.spread_after_control * (after - 1) > 0:
+        which = f"traces with {_MORE[name][0 if after > 1 else 1]}"
+        return [f"{moved}: {straight}, and values of {which} also spread more, so that they are more of the highest."]
+    if abs(bias.curve_after_control) > noise:
+        return [f"{moved}: {straight}, and values follow this length in a curve."]
+    return [f"{moved}: {straight}, and the highest values follow this length otherwise than the rest."]
+
+
+def _growth(bias: LengthBias) -> float:
+    return abs(bias.kept_over_all_after_control - 1) - abs(bias.kept_over_all - 1)
+
+
+# ---------------------------------------------------------------- a choice
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Rows of a table that are chosen, and those that there were to choose from."""
+
+    table: ScoreTable
+    chosen: IntArray
+    pool: IntArray
+    spec: SubsetSpec
+
+
+def conclude_choice(choice: Choice, groups: Sequence[str] = ()) -> str:
+    """Return what is chosen, how its length differs from the pool, what of it is flagged; groups are told last."""
+    if len(choice.chosen) == len(choice.pool):
+        told = f"All {counted(len(choice.pool), 'sample')} with a value are chosen"
+        return " ".join([f"{told}{_among(choice.spec)}.", *_flags_of_choice(choice)])
+    told = f"{len(choice.chosen)} of {counted(len(choice.pool), 'sample')}{_among(choice.spec)} are chosen"
+    return " ".join([f"{told}, {_best_by(choice.spec)}{_length_of(choice)}.", *_flags_of_choice(choice), *groups])
+
+
+def _among(spec: SubsetSpec) -> str:
+    kept = [" that meet --where"] if spec.where is not None else []
+    return " and".join([*kept, *([" without the flags excluded"] if spec.exclude_flagged else [])])
+
+
+def _best_by(spec: SubsetSpec) -> str:
+    if spec.diversity is not None:
+        return f"by value and diversity ({spec.diversity.method})"
+    by = "the best by value" + (" after length is taken out" if spec.control else "")
+    if spec.balanced is not None:
+        return f"{by} of each {spec.balanced} in turn"
+    return by if spec.by is None else f"{by} within each {spec.by}"
+
+
+def _length_of(choice: Choice) -> str:
+    """Return how the chosen differ in length from the pool, as the rest of a sentence."""
+    kept = np.isin(choice.pool, choice.chosen)
+    lengths = {name: length[choice.pool] for name, length in choice.table.lengths.items()}
+    varying = {name: length for name, length in lengths.items() if kept_by_chance(length, kept) > 0}
+    if not varying:
+        return "; all are of one length"
+    found = {name: (kept_over_all(length, kept), kept_by_chance(length, kept)) for name, length in varying.items()}
+    name = max(found, key=lambda each: _beyond(*found[each]))
+    ratio, chance = found[name]
+    words = f"{percent_more(ratio, *_MORE[name])} than the pool ({_chance(chance)})"
+    if _beyond(ratio, chance) > 1:
+        return f"; they have {words}"
+    if chance > VAGUE:
+        wanted = about(len(choice.pool) * (chance / WIDE) ** 2)
+        return f"; too few to say whether they are longer or shorter: {words}. About {wanted} samples would do"
+    return f"; they are neither longer nor shorter than by chance: {words}"
+
+
+def _flags_of_choice(choice: Choice) -> list[str]:
+    table, chosen = choice.table, choice.chosen
+    flagged, of_pool = (_num_flagged(table, rows) for rows in (chosen, choice.pool))
+    if not flagged:
+        return []
+    counts = {name: int(table.is_flagged([name])[chosen].sum()) for name in HYGIENE_FLAGS}
+    named = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    rest = (of_pool - flagged, len(choice.pool) - len(chosen))
+    favours = difference_interval((flagged, len(chosen)), rest)[0] > 0
+    often = f"{of_pool} in the pool, so such traces are chosen more often" if favours else f"{of_pool} in the pool"
+    are = "is" if flagged == 1 else "are"
+    return [f"{flagged} of them {are} flagged ({named}; {often}): `{_without(table)}` leaves such traces out."]
