@@ -56,9 +56,9 @@ def sweep(store: str, folder: Path, grid: Path | None, partial: bool, *, as_json
     with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
         wanted = {"where": settings["where"], "data": settings["data"] or None, "partial": partial}
         found = gs.sweep(store, spec, out=folder, **wanted, threads=pool, listener=display)
-    result = {"out": str(folder), "conclusion": found.conclusion, "replaced": is_replaced, "partial": found.note.partial}
+    result = {"out": str(folder), "replaced": is_replaced, "partial": found.note.partial}
     result |= {} if found.note.where is None else {"where": found.note.where.model_dump()}
-    result |= fields_of(found, "num_samples", "num_ranked", "ratios", "summary")
+    result |= fields_of(found, "conclusion", "num_samples", "num_ranked", "ratios", "summary")
     print_result(result, _print, found, folder, is_replaced, as_json=as_json)
 
 

@@ -56,7 +56,8 @@ def audit(
     if table.has_step_scores:
         steps = (table.flat("step_score"), table.flat("step_num_tokens"), table.num_steps)
     found = audit_lengths(table.value, table.lengths, steps, float(ratio))
-    told, groups = [conclude_audit(found, str(ratio))], ()
+    told = [conclude_audit(found, str(ratio))]
+    groups: tuple[GroupAudit, ...] = ()
     if by is not None:
         groups = _audit_groups(table, groups_of(table, by, store, data), ratio)
         told.append(rise_and_fall(by, {each.group: (each.best, each.num_samples) for each in groups}))

@@ -1,4 +1,4 @@
-"""What scores, their audit and a choice mean, in a sentence or two; or that the samples are too few to say.
+"""What scores, their audit and a choice mean, in a sentence or two, or that the samples are too few to say.
 
 Numbers are those of the tables that stand below the sentences.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from grace_store.artifacts.notes import SubsetSpec
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import IntArray
-from grace_store.base.flags import HYGIENE_FLAGS
+from grace_store.base.flags import HYGIENE_FLAGS, TEXT_FLAGS
 from grace_store.base.text import about, counted, percent, percent_between, percent_more
 from grace_store.values.intervals import difference_interval, z_for
 from grace_store.values.length_bias import (
@@ -60,7 +60,7 @@ def conclude_scores(table: ScoreTable) -> str:
         return f"None of {counted(len(table), 'sample')} has a value{why}."
     found = audit_lengths(table.value, table.lengths)
     of_all = "" if len(ranked) == len(table) else f" of {len(table)}"
-    return f"{_explained(found, of_all)} {_next(table, ranked, _is_much(found))}"
+    return f"{_explained(found, of_all)} {_next(table, ranked, _is_some(found))}"
 
 
 def _explained(found: LengthAudit, of_all: str = "") -> str:
@@ -78,7 +78,7 @@ def _by_length(found: LengthAudit) -> str:
         return "; all values or all lengths are the same, so that values cannot follow length"
     share = f"{percent(max(found.variance_explained, 0.0))} of how values differ (95 % interval "
     share += f"{percent_between(low, high)})"
-    if low < MUCH and (high - low) / 2 > WIDE:
+    if _is_vague(found):
         told = f"length explains {share}, and about {about(_wanted(found))} samples would do"
         return f", too few to say how far values follow length: {told}"
     if high <= MUCH:
@@ -92,8 +92,14 @@ def _strongest(varying: dict[Length, LengthBias]) -> str:
     return f"{LENGTH_WORDS[name]} (higher values go with {more})"
 
 
-def _is_much(found: LengthAudit) -> bool:
-    return found.explained_between[0] >= MUCH and found.num_samples >= MIN_AUDITED
+def _is_some(found: LengthAudit) -> bool:
+    """Return whether length may explain enough to look at it."""
+    return found.explained_between[1] > MUCH and not _is_vague(found)
+
+
+def _is_vague(found: LengthAudit) -> bool:
+    low, high = found.explained_between
+    return found.num_samples < MIN_AUDITED or (low < MUCH and (high - low) / 2 > WIDE)
 
 
 def _wanted(found: LengthAudit) -> float:
@@ -103,7 +109,7 @@ def _wanted(found: LengthAudit) -> float:
     return max(float((2 * z_for() / WIDE) ** 2 * share * (1 - share) ** 2), found.num_samples + 1)
 
 
-def _next(table: ScoreTable, ranked: IntArray, is_much: bool) -> str:
+def _next(table: ScoreTable, ranked: IntArray, is_some: bool) -> str:
     """Return what is to be done before or while selecting."""
     best = ranked[: budget(BEST, len(ranked))]
     num_flagged = _num_flagged(table, best)
@@ -113,9 +119,11 @@ def _next(table: ScoreTable, ranked: IntArray, is_much: bool) -> str:
         of_best = f"{num_flagged} of the best {len(best)} {'are' if num_flagged > 1 else 'is'} flagged"
         of_all = f"{_num_flagged(table, ranked)} of all {len(ranked)}"
         return f"{top}{of_best} ({of_all}): `select {_without(table)}` leaves flagged traces out."
-    if is_much:
-        return "`audit` shows more, and `select --control length` ranks by what length does not explain."
-    return f"None of the best {len(best)} is flagged; next, `select` keeps the best."
+    is_known = set(TEXT_FLAGS) <= set(table.known_flags)
+    clean = f"None of the best {len(best)} is flagged; " if is_known else "It is not known which are flagged; "
+    if is_some:
+        return f"{clean}`audit` shows more of length, and `select --control length` ranks without it."
+    return f"{clean}next, `select` keeps the best."
 
 
 # ---------------------------------------------------------------- flags
@@ -157,7 +165,9 @@ def _kept(found: LengthAudit, ratio: str) -> list[str]:
     if _beyond(bias.kept_over_all, bias.kept_by_chance) <= 1:
         is_vague = bias.kept_by_chance > VAGUE
         return [] if is_vague else [f"The best {ratio} are neither longer nor shorter than random choices are."]
-    before, after = (percent_more(each, *_MORE[name]) for each in (bias.kept_over_all, bias.kept_over_all_after_control))
+    before, after = (
+        percent_more(each, *_MORE[name]) for each in (bias.kept_over_all, bias.kept_over_all_after_control)
+    )
     chance = _chance(bias.kept_by_chance)
     return [f"The best {ratio} have {before} than all ({chance}); after `select --control length`, {after}."]
 
@@ -170,39 +180,69 @@ def _beyond(ratio: float, chance: float) -> float:
     return abs(ratio - 1) / chance
 
 
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    """Something that length has to do with values, before and after control, and what it is without any length."""
+
+    name: Length
+    before: float
+    after: float
+    neutral: float
+    by_chance: float
+
+    @property
+    def size(self) -> float:
+        return abs(self.after - self.neutral) - abs(self.before - self.neutral)
+
+    @property
+    def is_chance(self) -> bool:
+        return abs(self.after - self.neutral) <= self.by_chance
+
+    def told(self, ratio: str) -> str:
+        words = LENGTH_WORDS[self.name]
+        if self.neutral:
+            moved = f"{self.before:.2f} -> {self.after:.2f}"
+            return f"By {words}, the best {ratio} are further from all after control than before ({moved})"
+        moved = f"{self.before:.3f} -> {self.after:.3f}"
+        return f"Ranks of values follow {words} more after control than before ({moved})"
+
+
 def _grown(found: LengthAudit, ratio: str) -> list[str]:
-    """Return why a preference for length is larger after control than before; nothing if none is."""
-    grown = {name: bias for name, bias in found.lengths.items() if bias.varies and _growth(bias) > SEEN}
+    """Return why length has more to do with values after control than before; nothing if it has not."""
+    by_chance = z_for(len(found.lengths)) / math.sqrt(found.num_samples)
+    growths = []
+    for name, bias in found.lengths.items():
+        kept = bias.kept_over_all, bias.kept_over_all_after_control
+        growths.append(_Growth(name, *kept, 1.0, bias.kept_by_chance))
+        growths.append(_Growth(name, bias.spearman, bias.spearman_after_control, 0.0, by_chance))
+    grown = [each for each in growths if each.size > SEEN]
     if not grown:
         return []
-    name = max(grown, key=lambda each: _growth(grown[each]))
-    bias = grown[name]
-    after = bias.kept_over_all_after_control
-    moved = (
-        f"By {LENGTH_WORDS[name]} the best {ratio} are further from all after control "
-        f"({bias.kept_over_all:.2f} -> {after:.2f})"
-    )
-    if abs(after - 1) <= bias.kept_by_chance:
-        return [f"{moved}, which is no more than chance."]
+    most = max(grown, key=lambda each: (not each.is_chance, each.neutral, each.size))
+    if most.is_chance:
+        return [f"{most.told(ratio)}, which is no more than chance."]
     straight = "control takes out only what goes in a straight line with the logarithms of lengths"
-    noise = z_for() / found.num_samples**0.5
-    if abs(bias.spread_after_control) > noise and bias.spread_after_control * (after - 1) > 0:
-        which = f"traces with {_MORE[name][0 if after > 1 else 1]}"
-        return [f"{moved}: {straight}, and values of {which} also spread more, so that they are more of the highest."]
+    return [f"{most.told(ratio)}: {straight}, and {_left(most, found)}."]
+
+
+def _left(growth: _Growth, found: LengthAudit) -> str:
+    """Return what of values still goes with a length after control: their spread, a curve, or another thing."""
+    bias, noise = found.lengths[growth.name], z_for() / math.sqrt(found.num_samples)
+    is_longer = growth.after > growth.neutral
+    spread = bias.spread_after_control if is_longer else -bias.spread_after_control
+    if growth.neutral and spread > max(noise, abs(bias.curve_after_control)):
+        which = _MORE[growth.name][0 if is_longer else 1]
+        return f"values of traces with {which} also spread more, so that more of the highest are among them"
     if abs(bias.curve_after_control) > noise:
-        return [f"{moved}: {straight}, and values follow this length in a curve."]
-    return [f"{moved}: {straight}, and the highest values follow this length otherwise than the rest."]
-
-
-def _growth(bias: LengthBias) -> float:
-    return abs(bias.kept_over_all_after_control - 1) - abs(bias.kept_over_all - 1)
+        return "values follow this length in a curve"
+    return "the highest values follow this length in another way than the rest"
 
 
 # ---------------------------------------------------------------- a choice
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenSamples:
     """Rows of a table that are chosen, and those that there were to choose from."""
 
     table: ScoreTable
@@ -211,7 +251,7 @@ class Choice:
     spec: SubsetSpec
 
 
-def conclude_choice(choice: Choice, groups: Sequence[str] = ()) -> str:
+def conclude_choice(choice: ChosenSamples, groups: Sequence[str] = ()) -> str:
     """Return what is chosen, how its length differs from the pool, what of it is flagged; groups are told last."""
     if len(choice.chosen) == len(choice.pool):
         told = f"All {counted(len(choice.pool), 'sample')} with a value are chosen"
@@ -234,7 +274,7 @@ def _best_by(spec: SubsetSpec) -> str:
     return by if spec.by is None else f"{by} within each {spec.by}"
 
 
-def _length_of(choice: Choice) -> str:
+def _length_of(choice: ChosenSamples) -> str:
     """Return how the chosen differ in length from the pool, as the rest of a sentence."""
     kept = np.isin(choice.pool, choice.chosen)
     lengths = {name: length[choice.pool] for name, length in choice.table.lengths.items()}
@@ -253,7 +293,7 @@ def _length_of(choice: Choice) -> str:
     return f"; they are neither longer nor shorter than by chance: {words}"
 
 
-def _flags_of_choice(choice: Choice) -> list[str]:
+def _flags_of_choice(choice: ChosenSamples) -> list[str]:
     table, chosen = choice.table, choice.chosen
     flagged, of_pool = (_num_flagged(table, rows) for rows in (chosen, choice.pool))
     if not flagged:

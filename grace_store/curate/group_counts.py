@@ -69,11 +69,12 @@ def rise_and_fall(by: str, counts: Counts, *, would: bool = False) -> str:
     risers = sorted((each for each in moved if each.between[0] > 0), key=lambda each: -each.difference)
     fallers = sorted((each for each in moved if each.between[1] < 0), key=lambda each: each.difference)
     if not risers and not fallers:
-        return _no_difference(by, moved, sum(pool for _, pool in counts.values()))
+        verbs = "would rise or fall by value alone" if would else "rises or falls"
+        return _no_difference(by, moved, sum(pool for _, pool in counts.values()), verbs)
     told = [_told(some, verb, would) for some, verb in ((risers, "rise"), (fallers, "fall")) if some]
     if len(moved) == 2:  # of two groups, one says all
         told = told[:1]
-    return f"By {one_line(by)}, {' and '.join(told)}."
+    return f"By {'value alone' if would else one_line(by)}, {' and '.join(told)}."
 
 
 def _compared(counts: Counts) -> list[_Moved]:
@@ -94,12 +95,12 @@ def _told(some: Sequence[_Moved], verb: str, would: bool) -> str:
     return f"{some[0].group} {most} ({some[0]})"
 
 
-def _no_difference(by: str, moved: Sequence[_Moved], num_samples: int) -> str:
+def _no_difference(by: str, moved: Sequence[_Moved], num_samples: int, verbs: str) -> str:
     known = min(moved, key=lambda each: each.reach)
     if known.reach > CLEAR:
         wanted = about(num_samples * (known.reach / CLEAR) ** 2)
-        return f"Too few samples to say which {one_line(by)} rises or falls; about {wanted} would do."
+        return f"Too few samples to say which {one_line(by)} {verbs}; about {wanted} would do."
     most = max(moved, key=lambda each: abs(each.difference))
     low, high = (round(100 * end) for end in most.between)
     furthest = f"{most.group} by {100 * most.difference:+.0f} points ({low:+d} to {high:+d})"
-    return f"No {one_line(by)} clearly rises or falls; the furthest is {furthest}."
+    return f"No {one_line(by)} clearly {verbs}; the furthest is {furthest}."

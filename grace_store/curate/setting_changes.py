@@ -67,8 +67,9 @@ def conclude_sweep(summary: Sequence[Mapping[str, Any]], labels: Sequence[str], 
     reach = max(each.reach for each in known)
     if reach > VAGUE:
         return _too_few(num_samples, ratio, reach)
-    parts = ", ".join(f"{name} {default[name]:g}" if name == "alpha" else f"{name} {default[name]}" for name in AXES)
-    beside = "" if is_there else ", which is not among the settings but was scored for this"
+    moved = {name for each in known for name in each.axes}
+    parts = " ".join(f"{name}={default[name]}" for name in AXES if name in moved)
+    beside = "" if is_there else ", scored for this though the sweep lacks it"
     told = f"Against the default ({parts}{beside}), {_extremes(known, ratio, num_samples)}."
     return " ".join([told, *_by_axis(known)])
 
@@ -117,12 +118,14 @@ def _by_axis(known: Sequence[_Changed]) -> list[str]:
     if not lowest:
         return []
     axes = list(lowest)
-    told = " and ".join(f"{name} down to {lowest[name].overlap:.2f}" for name in axes)
-    hardly = [name for name in axes if lowest[name].between[0] >= HARDLY]
+    hardly = [name for name in axes if lowest[name].overlap >= HARDLY]
+    if len(axes) == 1:
+        return [f"Changed alone, {axes[0]} hardly matters."] if hardly else []
+    told = ", ".join(f"{name} to {lowest[name].overlap:.2f}" for name in axes)
     if len(hardly) == len(axes):
-        verdict = ": hardly a change"
-    elif len(axes) > 1 and lowest[axes[0]].between[1] < lowest[axes[1]].between[0]:
-        verdict = f": {axes[0]} matters most"
+        verdict = "hardly a change"
+    elif lowest[axes[0]].between[1] < lowest[axes[1]].between[0]:
+        verdict = f"{axes[0]} matters most"
     else:
-        verdict = ", too close to say which matters more" if len(axes) > 1 else ""
-    return [f"Changed alone, {told}{verdict}."]
+        verdict = f"too close to say whether {axes[0]} matters more"
+    return [f"Each changed alone brings the overlap down ({told}): {verdict}."]

@@ -8,6 +8,7 @@ from typing import Self
 from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicates
 from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.measures import Diversity
+from grace_store.artifacts.notes import SubsetNote
 from grace_store.artifacts.score_table import ScoreTable, read_scores
 from grace_store.artifacts.subset_file import selected_rows
 from grace_store.base.arrays import IntArray
@@ -63,6 +64,8 @@ class ReportInputs:
     diversity: Diversity | None
     subsets: dict[str, IntArray]
     """The dataset rows of each subset, by its file's name."""
+    conclusions: tuple[str, ...] = ()
+    """What the commands that made these said of them."""
     kept: Kept | None = None
     """What the request's filter keeps, by position."""
 
@@ -81,7 +84,10 @@ class ReportInputs:
         if diversity is not None:
             check_plan_of(diversity, store, f"measure of diversity {request.diversity}")
         sweep = None if request.sweep is None else read_sweep(store, request.sweep)
-        return cls(store, request, tables, sweep, duplicates, diversity, _subsets(store, request.subsets))
+        subsets = _subsets(store, request.subsets)
+        told = [each for path in request.subsets if (each := read_document(sidecar_of(path), SubsetNote).conclusion)]
+        told += [] if sweep is None else [sweep.conclusion]
+        return cls(store, request, tables, sweep, duplicates, diversity, subsets, tuple(told))
 
 
 def _subsets(store: Store, paths: Sequence[Path]) -> dict[str, IntArray]:
