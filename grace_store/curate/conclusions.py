@@ -163,7 +163,7 @@ def _kept(found: LengthAudit, ratio: str) -> list[str]:
     name = max(varying, key=lambda each: _beyond(varying[each].kept_over_all, varying[each].kept_by_chance))
     bias = varying[name]
     if _beyond(bias.kept_over_all, bias.kept_by_chance) <= 1:
-        is_vague = bias.kept_by_chance > VAGUE
+        is_vague = max(each.kept_by_chance for each in varying.values()) > VAGUE
         return [] if is_vague else [f"The best {ratio} are neither longer nor shorter than random choices are."]
     before, after = (
         percent_more(each, *_MORE[name]) for each in (bias.kept_over_all, bias.kept_over_all_after_control)
@@ -283,14 +283,17 @@ def _length_of(choice: ChosenSamples) -> str:
         return "; all are of one length"
     found = {name: (kept_over_all(length, kept), kept_by_chance(length, kept)) for name, length in varying.items()}
     name = max(found, key=lambda each: _beyond(*found[each]))
-    ratio, chance = found[name]
-    words = f"{percent_more(ratio, *_MORE[name])} than the pool ({_chance(chance)})"
-    if _beyond(ratio, chance) > 1:
-        return f"; they have {words}"
-    if chance > VAGUE:
-        wanted = about(len(choice.pool) * (chance / WIDE) ** 2)
+    if _beyond(*found[name]) > 1:
+        return f"; they have {_than_pool(name, *found[name])}"
+    vaguest = max(found, key=lambda each: found[each][1])
+    if (chance := found[vaguest][1]) > VAGUE:
+        words, wanted = _than_pool(vaguest, *found[vaguest]), about(len(choice.pool) * (chance / WIDE) ** 2)
         return f"; too few to say whether they are longer or shorter: {words}. About {wanted} samples would do"
-    return f"; they are neither longer nor shorter than by chance: {words}"
+    return f"; they are neither longer nor shorter than by chance: {_than_pool(name, *found[name])}"
+
+
+def _than_pool(name: Length, ratio: float, chance: float) -> str:
+    return f"{percent_more(ratio, *_MORE[name])} than the pool ({_chance(chance)})"
 
 
 def _flags_of_choice(choice: ChosenSamples) -> list[str]:
