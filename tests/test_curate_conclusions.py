@@ -12,7 +12,7 @@ from grace_store.artifacts.notes import SubsetSpec
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.flags import HYGIENE_FLAGS
 from grace_store.curate.audit import audit
-from grace_store.curate.conclusions import ChosenSamples, conclude_choice, conclude_scores
+from grace_store.curate.conclusions import SubsetChoice, conclude_choice, conclude_scores
 from grace_store.curate.group_counts import rise_and_fall
 from grace_store.curate.select import select
 from grace_store.values.length_bias import LENGTHS
@@ -217,7 +217,7 @@ def test_a_choice_says_what_it_was_chosen_by():
         "400 samples without the flags excluded are": SubsetSpec(exclude_flagged=("cut_off",)),
     }
     for words, spec in told.items():
-        assert words in conclude_choice(ChosenSamples(table, rows[:80], rows, spec))
+        assert words in conclude_choice(SubsetChoice(table, rows[:80], rows, spec))
 
 
 def test_flags_of_the_chosen_are_counted_and_compared_with_the_pool():

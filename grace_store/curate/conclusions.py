@@ -242,7 +242,7 @@ def _left(growth: _Growth, found: LengthAudit) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenSamples:
+class SubsetChoice:
     """Rows of a table that are chosen, and those that there were to choose from."""
 
     table: ScoreTable
@@ -251,7 +251,7 @@ class ChosenSamples:
     spec: SubsetSpec
 
 
-def conclude_choice(choice: ChosenSamples, groups: Sequence[str] = ()) -> str:
+def conclude_choice(choice: SubsetChoice, groups: Sequence[str] = ()) -> str:
     """Return what is chosen, how its length differs from the pool, what of it is flagged; groups are told last."""
     if len(choice.chosen) == len(choice.pool):
         told = f"All {counted(len(choice.pool), 'sample')} with a value are chosen"
@@ -274,7 +274,7 @@ def _best_by(spec: SubsetSpec) -> str:
     return by if spec.by is None else f"{by} within each {spec.by}"
 
 
-def _length_of(choice: ChosenSamples) -> str:
+def _length_of(choice: SubsetChoice) -> str:
     """Return how the chosen differ in length from the pool, as the rest of a sentence."""
     kept = np.isin(choice.pool, choice.chosen)
     lengths = {name: length[choice.pool] for name, length in choice.table.lengths.items()}
@@ -296,7 +296,7 @@ def _than_pool(name: Length, ratio: float, chance: float) -> str:
     return f"{percent_more(ratio, *_MORE[name])} than the pool ({_chance(chance)})"
 
 
-def _flags_of_choice(choice: ChosenSamples) -> list[str]:
+def _flags_of_choice(choice: SubsetChoice) -> list[str]:
     table, chosen = choice.table, choice.chosen
     flagged, of_pool = (_num_flagged(table, rows) for rows in (chosen, choice.pool))
     if not flagged:

@@ -17,7 +17,7 @@ from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.flags import HYGIENE_FLAGS, named_flags
 from grace_store.base.text import counted
-from grace_store.curate.conclusions import ChosenSamples, conclude_choice
+from grace_store.curate.conclusions import SubsetChoice, conclude_choice
 from grace_store.curate.group_counts import GroupCount, group_sizes, rise_and_fall
 from grace_store.values.diversity_spec import DiversityMethod, DiversitySpec
 from grace_store.values.length_bias import LENGTHS, Length, residuals
@@ -151,7 +151,7 @@ class Ranking:
         )
         least = float(self.value[kept].min())
         counts = self._counts(kept)
-        told = conclude_choice(ChosenSamples(self.scores, kept, self.ranked, spec), self._told(counts))
+        told = conclude_choice(SubsetChoice(self.scores, kept, self.ranked, spec), self._told(counts))
         notes = self._notes(kept)
         return Subset(self.scores, kept, len(self.ranked), least, spec, notes, counts, self.excluded, told)
 
