@@ -56,12 +56,13 @@ def percent(share: float) -> str:
 
 
 def percent_between(low: float, high: float) -> str:
-    """Return an interval of shares for people.
+    """Return an interval of shares for people, with a decimal where it is narrow.
 
-    >>> percent_between(0.081, 0.26)
-    '8 to 26 %'
+    >>> percent_between(0.081, 0.26), percent_between(0.081, 0.092)
+    ('8 to 26 %', '8.1 to 9.2 %')
     """
-    return f"{100 * low:.0f} to {100 * high:.0f} %"
+    digits = 0 if high - low > 0.02 else 1
+    return f"{100 * low:.{digits}f} to {100 * high:.{digits}f} %"
 
 
 def percent_more(ratio: float, more: str, less: str) -> str:

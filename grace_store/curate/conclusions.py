@@ -131,16 +131,21 @@ def _next(table: ScoreTable, ranked: IntArray, is_some: bool) -> str:
 
 def _num_flagged(table: ScoreTable, rows: IntArray) -> int:
     """Return how many of some rows have a flag of the trace."""
-    return int(table.is_flagged(HYGIENE_FLAGS)[rows].sum())
+    return int(table.is_flagged(_known_flags(table))[rows].sum())
+
+
+def _known_flags(table: ScoreTable) -> list[str]:
+    """Return the flags of traces that were looked for."""
+    return [name for name in HYGIENE_FLAGS if name in table.known_flags]
 
 
 def _flags_of(table: ScoreTable, row: int) -> list[str]:
-    return [name for name in table.table["flags"][int(row)].as_py() if name in HYGIENE_FLAGS]
+    return [name for name in table.table["flags"][int(row)].as_py() if name in _known_flags(table)]
 
 
 def _without(table: ScoreTable) -> str:
     """Return the option that leaves flagged samples out; it takes only flags that were looked for."""
-    known = [name for name in HYGIENE_FLAGS if name in table.known_flags]
+    known = _known_flags(table)
     return "--exclude-flagged" + ("" if len(known) == len(HYGIENE_FLAGS) else f" {','.join(known)}")
 
 
@@ -301,7 +306,7 @@ def _flags_of_choice(choice: SubsetChoice) -> list[str]:
     flagged, of_pool = (_num_flagged(table, rows) for rows in (chosen, choice.pool))
     if not flagged:
         return []
-    counts = {name: int(table.is_flagged([name])[chosen].sum()) for name in HYGIENE_FLAGS}
+    counts = {name: int(table.is_flagged([name])[chosen].sum()) for name in _known_flags(table)}
     named = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     rest = (of_pool - flagged, len(choice.pool) - len(chosen))
     favours = difference_interval((flagged, len(chosen)), rest)[0] > 0

@@ -126,15 +126,17 @@ def audit_lengths(
     logs = {name: _log(each) for name, each in length.items()}
     controlled = _without(value, list(logs.values()))
     kept, kept_after = _largest(value, ratio), _largest(controlled, ratio)
+    ranks, ranks_after = mean_ranks(value), mean_ranks(controlled)
     biases: dict[Length, LengthBias] = {}
     for name in length:
+        ranked = mean_ranks(length[name])
         others = [logs[other] for other in logs if other != name]
         away = logs[name] - logs[name].mean() if len(value) else logs[name]
         biases[name] = LengthBias(
             pearson=correlation(value, logs[name]),
-            spearman=rank_correlation(value, length[name]),
+            spearman=correlation(ranks, ranked),
             partial=correlation(_without(value, others), _without(logs[name], others)),
-            spearman_after_control=rank_correlation(controlled, length[name]),
+            spearman_after_control=correlation(ranks_after, ranked),
             kept_over_all=kept_over_all(length[name], kept),
             kept_over_all_after_control=kept_over_all(length[name], kept_after),
             kept_by_chance=kept_by_chance(length[name], kept),
