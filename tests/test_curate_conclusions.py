@@ -145,7 +145,9 @@ def test_what_grows_after_control_is_explained_by_what_was_planted():
 
 
 def test_what_grows_by_chance_is_said_to_be_chance():
-    told = [audit(replace(planted(60), table=planted(60).table.slice(start, 30))).conclusion for start in range(0, 30, 5)]
+    told = [
+        audit(replace(planted(60), table=planted(60).table.slice(start, 30))).conclusion for start in range(0, 30, 5)
+    ]
     grown = [each for each in told if "after control than before" in each]
     assert grown
     assert all(each.endswith("which is no more than chance.") for each in grown)
@@ -166,7 +168,10 @@ def test_groups_rise_and_fall():
 @pytest.mark.parametrize(
     ("counts", "told"),
     [
-        ({"math": (60, 100), "code": (20, 300)}, "By source, math rises (60 % of it, 7 % of the others, 43 to 63 points"),
+        (
+            {"math": (60, 100), "code": (20, 300)},
+            "By source, math rises (60 % of it, 7 % of the others, 43 to 63 points",
+        ),
         ({"math": (21, 100), "code": (59, 300)}, "No source clearly rises or falls; the furthest is math by +1 points"),
         ({"math": (2, 5), "code": (2, 15)}, "Too few samples to say which source rises or falls; about "),
         ({"math": (20, 100)}, "All samples have the same source."),

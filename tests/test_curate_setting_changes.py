@@ -28,10 +28,16 @@ def told(*rows, ratio="0.2"):
 
 def test_the_settings_that_change_most_and_least_and_the_part_that_matters():
     said = told(DEFAULT, row(0.4, alpha=0.1), row(0.95, history="ema:0.8"), row(0.38, alpha=0.1, history="ema:0.8"))
-    assert said.startswith("Against the default (alpha=0.7 history=uniform), alpha=0.1 history=ema:0.8 changes the best")
-    assert "best 0.2 most, with an overlap of 0.38 (0.28 to 0.49), and alpha=0.7 history=ema:0.8 least, with 0.95" in said
+    assert said.startswith(
+        "Against the default (alpha=0.7 history=uniform), alpha=0.1 history=ema:0.8 changes the best"
+    )
+    assert (
+        "best 0.2 most, with an overlap of 0.38 (0.28 to 0.49), and alpha=0.7 history=ema:0.8 least, with 0.95" in said
+    )
     assert "1 is the same samples, 0.11 is chance." in said
-    assert said.endswith("Each changed alone brings the overlap down (alpha to 0.40, history to 0.95): alpha matters most.")
+    assert said.endswith(
+        "Each changed alone brings the overlap down (alpha to 0.40, history to 0.95): alpha matters most."
+    )
 
 
 def test_what_hardly_matters_or_cannot_be_told_apart_is_said_to():
