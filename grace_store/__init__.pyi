@@ -14,6 +14,7 @@ from grace_store.base.errors import GraceStoreError as GraceStoreError
 from grace_store.base.settings import DataRequest as DataRequest
 from grace_store.base.settings import ExtractRequest as ExtractRequest
 from grace_store.base.settings import RunOptions as RunOptions
+from grace_store.curate.audit import Audit as Audit
 from grace_store.curate.audit import audit as audit
 from grace_store.curate.compare import Change as Change
 from grace_store.curate.compare import Comparison as Comparison

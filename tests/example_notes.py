@@ -126,6 +126,7 @@ SUBSET = SubsetNote(
 )
 WHOLE_SUBSET = SUBSET.model_copy(
     update={
+        "conclusion": "2 of 10 samples are chosen.",
         "spec": SubsetSpec(
             count=2,
             threshold=0.5,

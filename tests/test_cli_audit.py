@@ -18,6 +18,10 @@ def test_audit_prints_correlations_or_json(scored):
     said = json.loads(run("audit", scored / "scores.parquet", "--json").output)
     assert said["lengths"]["step_length"]["pearson"] is None  # every step of the fake data has eight words
     assert -1 <= said["lengths"]["num_steps"]["spearman"] <= 1
+    assert shown.splitlines()[0] == said["conclusion"]
+    explained = f"length explains {100 * said['variance_explained']:.0f} % of how values differ"
+    assert explained in said["conclusion"]
+    assert f"length explains {100 * said['variance_explained']:.1f} % of the values' variance" in shown
 
 
 def test_an_audit_of_few_samples_says_that_it_can_tell_nothing(tmp_path):
@@ -25,7 +29,7 @@ def test_an_audit_of_few_samples_says_that_it_can_tell_nothing(tmp_path):
     run("score", store, "--out", tmp_path / "s.parquet")
     shown = run("audit", tmp_path / "s.parquet").stdout
     assert "3 samples with a value" in shown
-    assert "With fewer than 8 samples, nothing can be said" in shown
+    assert shown.startswith("3 samples have a value, too few to say how far values follow length; about 230 would do.")
     assert "Pearson" not in shown
     assert json.loads(run("audit", tmp_path / "s.parquet", "--json").stdout)["enough_samples"] is False
 

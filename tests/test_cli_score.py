@@ -64,7 +64,10 @@ def test_heuristics_are_the_same_command(scored, tmp_path, method):
 
 
 def test_a_table_is_replayed(scored, tmp_path):
-    run("score", "--replay", scored / "scores.parquet", "--out", tmp_path / "again.parquet")
+    words = ("score", "--replay", scored / "scores.parquet", "--out", tmp_path / "again.parquet")
+    shown = run(*words).stdout
+    assert shown.startswith("24 samples have a value, too few to say how far values follow length: length explains ")
+    assert json.loads(run(*words, "--json").stdout)["conclusion"] == shown.splitlines()[0]
     assert (tmp_path / "again.parquet").read_bytes() == (scored / "scores.parquet").read_bytes()
 
 

@@ -16,6 +16,10 @@ def test_several_ratios_are_several_files_each_within_the_next(scored, tmp_path)
     result = run("select", scored / "scores.parquet", "--out", tmp_path / "subset.jsonl", "--json", *ratios)
     said = json.loads(result.output)
     assert [each["num_samples"] for each in said] == [2, 5, 24]
+    openings = ["2 of 24 samples are chosen", "5 of 24 samples are chosen", "All 24 samples with a value are chosen"]
+    assert all(each["conclusion"].startswith(words) for each, words in zip(said, openings, strict=True))
+    shown = run("select", scored / "scores.parquet", "--out", tmp_path / "again.jsonl").stdout
+    assert shown.splitlines()[0] == said[1]["conclusion"]
     subsets = [set((tmp_path / f"subset-{ratio}.jsonl").read_text().splitlines()) for ratio in ("0.07", "0.2", "1")]
     assert subsets[0] < subsets[1] < subsets[2]
     run("select", scored / "scores.parquet", "--out", tmp_path / "n{ratio}.txt", "--count", 3, "--as", "ids")

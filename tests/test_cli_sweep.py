@@ -18,9 +18,11 @@ def test_sweep_prints_a_table_or_json(scored, tmp_path):
     arguments = ("sweep", scored / "store.zarr", "--out", tmp_path / "sweep", "--alpha", "0.1:0.9:0.4")
     shown = run(*arguments, "--history", "uniform,ema:0.8").stdout
     assert "6 settings over 24 samples" in shown
+    assert shown.startswith("The best 0.2 are 5 of 24 samples, too few to say how settings change them")
     assert "alpha=0.5 history=ema:0.8" in shown
     said = json.loads(run(*arguments, "--ratio", "0.1", "--ratio", "0.3", "--json").output)
     assert said["ratios"] == ["0.1", "0.3"]
+    assert said["conclusion"].startswith("The best 0.1 are 3 of 24 samples")
     assert [row["alpha"] for row in said["summary"]] == [0.1, 0.5, 0.9]
     assert pq.read_table(tmp_path / "sweep/values.parquet").num_rows == 3 * NUM_USABLE
     assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == [

@@ -179,13 +179,16 @@ def test_commands_say_what_was_kept_and_what_a_share_is_of(store: Store, scores:
     said = run("select", scores, "--where", WHERE, "--by", "source,tags", "--out", tmp_path / "x.jsonl").stdout
     assert kept in said
     table = [line.split() for line in said.splitlines()]
-    assert ["source,tags", "pool", "chosen", "share"] in table
-    assert any(line[0] == "math," and line[-1] == "%" for line in table if line)
+    assert ["source,tags", "pool", "chosen", "share", "by", "value"] in table
+    assert any(line[0] == "math," and line[-2] == "%" for line in table if line)
     assert kept in run("duplicates", store.location, "--where", WHERE, "--out", tmp_path / "d.parquet").stdout
     assert kept in run("stability", store.location, "--where", WHERE, "--draws", 3).stdout
     assert kept in " ".join(run("sweep", store.location, "--where", WHERE, "--out", tmp_path / "sweep").stdout.split())
     assert kept in " ".join(run("diversity", store.location, "--scores", scores, "--where", WHERE).stdout.split())
     assert f"where {WHERE[:20]}" in run("audit", scores, "--where", WHERE).stdout
+    said = run("audit", scores, "--by", "source").stdout
+    assert ["source", "samples", "best", "0.2", "share", "controlled"] in [line.split() for line in said.splitlines()]
+    assert "source" in said.splitlines()[0]
     assert "t" in run("neighbours", store.location, "t2", "--where", WHERE, "--count", 3).stdout
 
 
@@ -194,7 +197,7 @@ def test_results_for_machines_have_filter_and_groups(scores: Path, tmp_path: Pat
     assert found["where"] == NOTE.model_dump()
     assert found["num_groups"] == len(found["groups"]) == 2
     assert sum(each["chosen"] for each in found["groups"]) == found["num_samples"]
-    assert set(found["groups"][0]) == {"group", "pool", "chosen", "share"}
+    assert set(found["groups"][0]) == {"group", "pool", "chosen", "by_value", "share"}
     plain = run_json("select", scores, "--out", tmp_path / "y.jsonl")
     assert not {"where", "groups"} & set(plain)
 

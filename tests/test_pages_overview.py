@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from grace_store.curate.conclusions import conclude_scores
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.pages.overview import overview_section
 from grace_store.run.status import status
@@ -21,7 +22,9 @@ def test_signals_that_differ_in_how_gradients_are_made_do_not_look_alike(tmp_pat
     add_gradients(known, "adam", gradients, gradient_spec(preconditioner="adam", moments="m", projection="sparse"))
     known = Store.open(known.location)
     table = score(known, ScoreRequest(signals="first"))
-    section = overview_section(known, status(known), table, [("subset.jsonl", 3)])
+    said = [conclude_scores(table), "Three are chosen."]
+    section = overview_section(known, status(known), table, [("subset.jsonl", 3)], conclusions=said)
+    assert [block["text"] for block in section.blocks[:2]] == said
     signals = next(block for block in section.blocks if block.get("title") == "Signals")
     assert signals["columns"][:5] == ["signal", "kind", "per", "preconditioner", "projection"]
     assert len(signals["columns"]) == len(signals["rows"][0])

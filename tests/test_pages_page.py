@@ -172,6 +172,8 @@ def test_every_part_opens_and_draws_all_its_figures(watched: Watched, made: Made
 
 def test_the_overview_counts_add_up(watched: Watched, made: Made) -> None:
     page = watched.open(made.url("overview"))
+    opening = page.locator("#view-overview .prose").first.inner_text()
+    assert opening.startswith(f"{made.store.plan.num_samples} samples have a value; length explains ")
     numbers = [int(text) for text in page.locator(".counts dd").all_inner_texts()]
     assert sum(numbers) == made.store.plan.num_records
     assert page.locator(".counts .total").inner_text() == f"{made.store.plan.num_records} records"

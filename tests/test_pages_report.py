@@ -144,15 +144,17 @@ def test_less_is_held_against_others_without_any_step_scores(tmp_path: Path) -> 
 
 def test_what_other_commands_made_is_used(tmp_path: Path, store: Store) -> None:
     scores, subset, out = tmp_path / "scores.parquet", tmp_path / "subset.txt", tmp_path / "report.html"
-    score(store, out=scores)
-    export(select(scores, ratio="0.1"), subset, ExportRequest(as_format="ids"))
-    sweep(store, SweepSpec.parse(ratio=["0.1"], grid=[{"alpha": (0.2, 0.9)}]), out=tmp_path / "sweep")
+    scored, chosen = score(store, out=scores), select(scores, ratio="0.1")
+    export(chosen, subset, ExportRequest(as_format="ids"))
+    swept = sweep(store, SweepSpec.parse(ratio=["0.1"], grid=[{"alpha": (0.2, 0.9)}]), out=tmp_path / "sweep")
     duplicates(store, DuplicatesRequest(threshold=0.99)).write(tmp_path / "duplicates.parquet")
     request = ReportRequest(
         scores=(scores,), subsets=(subset,), sweep=tmp_path / "sweep", duplicates=tmp_path / "duplicates.parquet"
     )
     report(store, out, request)
     page = read_page(out)
+    opening = [block["text"] for block in page.document("page")["sections"][0]["blocks"][:3]]
+    assert opening == [each.conclusion for each in (scored, chosen, swept)]
     assert sum(page.document("trace-index")["chosen"]) == -(-NUM_SHOWN // 10)
     assert page.document("figure-setting-overlap-0.1")["data"][0]["x"] == ["α 0.2", "α 0.9"]
     groups = [i for i, group in zip(page.document("trace-index")["id"], page.document("trace-index")["group"],

@@ -290,5 +290,7 @@ class SubsetNote(Document):
     smallest_value: Number
     scores: ScoresNote
     scores_path: str | None = None
+    conclusion: str | None = None
+    """What was chosen, in a sentence or two for people; None in a note of an earlier release."""
     rows: tuple[Count, ...]
     """The chosen records' places in the dataset, ascending."""

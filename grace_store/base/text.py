@@ -55,6 +55,35 @@ def percent(share: float) -> str:
     return "under 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
+def percent_between(low: float, high: float) -> str:
+    """Return an interval of shares for people, with a decimal where it is narrow.
+
+    >>> percent_between(0.081, 0.26), percent_between(0.081, 0.092)
+    ('8 to 26 %', '8.1 to 9.2 %')
+    """
+    digits = 0 if high - low > 0.02 else 1
+    return f"{100 * low:.{digits}f} to {100 * high:.{digits}f} %"
+
+
+def percent_more(ratio: float, more: str, less: str) -> str:
+    """Return how much more or less something is than what it is compared with, by their ratio.
+
+    >>> percent_more(1.13, "longer", "shorter"), percent_more(0.8, "more steps", "fewer steps")
+    ('13 % longer', '20 % fewer steps')
+    """
+    return f"{abs(100 * (ratio - 1)):.0f} % {more if ratio >= 1 else less}"
+
+
+def about(number: float) -> str:
+    """Return a number of things that would do, rounded up to two digits.
+
+    >>> about(228), about(12_345), about(7)
+    ('230', '13,000', '7')
+    """
+    step = 10 ** max(0, math.floor(math.log10(max(number, 1))) - 1)
+    return f"{math.ceil(number / step) * step:,}"
+
+
 def first_few(texts: Sequence[str], most: int) -> str:
     """Return texts as a list in a sentence: those that fit, and how many more there are.
 

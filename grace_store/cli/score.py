@@ -98,8 +98,10 @@ def score(store: str | None, out: Path, replay: Path | None, *, as_json: bool, *
             pool_of = {"partial": partial, "where": where, "data": data}
             request = gs.ScoreRequest(spec=spec, signals=signals or None, targets=targets, **pool_of)
             done = gs.score(str(store), request, out=out, threads=pool, listener=display)
+    conclusion = done.conclusion
     counts = {"num_samples": done.num_samples, "num_with_value": done.num_with_value, "flags": done.flags}
-    print_result({"out": str(out), **counts, **done.note.to_json()}, _print, done, as_json=as_json)
+    result = {"out": str(out), "conclusion": conclusion, **counts, **done.note.to_json()}
+    print_result(result, _print, done, conclusion, as_json=as_json)
 
 
 def _take_targets(settings: dict[str, Any]) -> gs.Targets | None:
@@ -114,7 +116,8 @@ def _take_targets(settings: dict[str, Any]) -> gs.Targets | None:
     return None
 
 
-def _print(run: gs.ScoreRun) -> None:
+def _print(run: gs.ScoreRun, conclusion: str) -> None:
+    click.echo(conclusion)
     without = run.num_samples - run.num_with_value
     lacking = f", {without} of them without a value" if without else ""
     click.echo(f"{run.out}: {counted(run.num_samples, 'sample')} scored{lacking}.")

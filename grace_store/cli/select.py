@@ -142,6 +142,7 @@ def _diversity_spec(settings: dict[str, Any], duplicates: Path | None) -> Divers
 def _result(size: str, subset: gs.Subset, exported: gs.Exported) -> dict[str, Any]:
     found: dict[str, Any] = {
         "out": str(exported.out),
+        "conclusion": subset.conclusion,
         "kept": size,
         "num_samples": len(subset),
         "num_with_value": subset.num_with_value,
@@ -166,6 +167,7 @@ def _print(results: list[dict[str, Any]], subsets: list[gs.Subset], is_controlle
         smallest = f"smallest value kept {result['smallest_value']:.4f}{control}"
         least = smallest if result["threshold"] is None else f"value {result['threshold']:.4f} and above"
         of = counted(result["num_with_value"], "sample")
+        click.echo(harmless(subset.conclusion))
         click.echo(f"{result['out']}: {result['num_samples']} of {of}, {least}.")
         click.echo(where_line(subset.spec.where), nl=False)
         for note in result["notes"]:
@@ -181,10 +183,12 @@ def _print_groups(subset: gs.Subset) -> None:
     names = [harmless(each.group) for each in shown]
     title = subset.spec.by or "group"
     width = max(len(title), *map(len, names))
-    click.echo(f"  {title:<{width}}{'pool':>9}{'chosen':>9}{'share':>9}")
+    by_value = f"{'by value':>10}" if subset.spec.by else ""
+    click.echo(f"  {title:<{width}}{'pool':>9}{'chosen':>9}{'share':>9}{by_value}")
     for name, each in zip(names, shown, strict=True):
         share = "-" if not each.pool else f"{100 * each.share:.1f} %"
-        click.echo(f"  {name:<{width}}{each.pool:>9}{each.chosen:>9}{share:>9}")
+        by_value = f"{each.by_value:>10}" if subset.spec.by else ""
+        click.echo(f"  {name:<{width}}{each.pool:>9}{each.chosen:>9}{share:>9}{by_value}")
     if len(subset.groups) > GROUPS_SHOWN:
         rest = subset.groups[GROUPS_SHOWN:]
         pool, chosen = sum(each.pool for each in rest), sum(each.chosen for each in rest)

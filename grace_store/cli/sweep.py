@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.table import Table
 
 import grace_store as gs
@@ -57,11 +58,12 @@ def sweep(store: str, folder: Path, grid: Path | None, partial: bool, *, as_json
         found = gs.sweep(store, spec, out=folder, **wanted, threads=pool, listener=display)
     result = {"out": str(folder), "replaced": is_replaced, "partial": found.note.partial}
     result |= {} if found.note.where is None else {"where": found.note.where.model_dump()}
-    result |= fields_of(found, "num_samples", "num_ranked", "ratios", "summary")
+    result |= fields_of(found, "conclusion", "num_samples", "num_ranked", "ratios", "summary")
     print_result(result, _print, found, folder, is_replaced, as_json=as_json)
 
 
 def _print(found: gs.Sweep, folder: Path, is_replaced: bool) -> None:
+    click.echo(found.conclusion)
     title = f"{counted(len(found.settings), 'setting')} over {counted(found.num_samples, 'sample')}"
     table = Table(title=title, title_justify="left")
     table.add_column("setting", no_wrap=True)
@@ -69,12 +71,12 @@ def _print(found: gs.Sweep, folder: Path, is_replaced: bool) -> None:
         table.add_column(name, justify="right")
     for i, row in enumerate(found.summary):
         numbers = [row["mean"], row["standard_deviation"], row["correlation_with_length"]]
-        numbers += [row["correlation_with_num_steps"], float(found.jaccard[0, 0, i])]
+        numbers += [row["correlation_with_num_steps"], row["overlap_with_default"]]
         table.add_row(found.labels[i], *(number(each, missing="") for each in numbers))
     out.print(table)
     out.print(
         "mean, sd: of the values. length, K: correlation of the value with the response's length and the number of "
-        "steps. overlap: of the best samples with those of the first setting (Jaccard)."
+        "steps. overlap: of the best samples with those of the default setting (Jaccard)."
     )
     out.print(where_line(found.note.where), end="", markup=False)
     if found.note.partial:

@@ -58,6 +58,7 @@ def export(subset: Subset, out: str | Path, request: ExportRequest | None = None
         smallest_value=subset.threshold,
         scores=subset.scores.note,
         scores_path=None if subset.scores.path is None else str(subset.scores.path.absolute()),
+        conclusion=subset.conclusion,
         rows=tuple(subset.row.tolist()),
     )
     write_document(sidecar_of(out), note)

@@ -22,11 +22,19 @@ from grace_store.artifacts.made_from import (
 )
 from grace_store.artifacts.notes import CustomHistory, ScoresNote
 from grace_store.artifacts.outputs import Source, check_outputs, sources_of
-from grace_store.artifacts.score_table import ScoreRows, ScoreTable, read_scores_note, scores_schema, write_scores
+from grace_store.artifacts.score_table import (
+    ScoreRows,
+    ScoreTable,
+    read_scores,
+    read_scores_note,
+    scores_schema,
+    write_scores,
+)
 from grace_store.base.arrays import Array, FlagArray, FloatArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, ignore
 from grace_store.base.flags import ABOUT, flag_counts
+from grace_store.curate.conclusions import conclude_scores
 from grace_store.curate.influence import InfluenceRequest, InfluenceScoring, prepare_influence
 from grace_store.curate.response_scoring import ResponseScoring, are_whole_responses, heuristic_flags
 from grace_store.curate.targets import Targets
@@ -73,6 +81,11 @@ class ScoreRun:
     flags: dict[str, int]
     """How many samples have each flag."""
     note: ScoresNote
+
+    @property
+    def conclusion(self) -> str:
+        """What the values mean, in a sentence or two; the table is read for it."""
+        return conclude_scores(read_scores(self.out, steps=False))
 
 
 Wanted = ScoreRequest | MethodSpec | None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,27 +17,14 @@ from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.flags import HYGIENE_FLAGS, named_flags
 from grace_store.base.text import counted
-from grace_store.read.kept_samples import group_name
+from grace_store.curate.conclusions import SubsetChoice, conclude_choice
+from grace_store.curate.group_counts import GroupCount, group_sizes, rise_and_fall
 from grace_store.values.diversity_spec import DiversityMethod, DiversitySpec
 from grace_store.values.length_bias import LENGTHS, Length, residuals
-from grace_store.values.ranking import Ratio, at_least, budget, stratified_rank
+from grace_store.values.ranking import Ratio, at_least, budget, rank, stratified_rank
 
 DiversityChoice = DiversityMethod | DiversitySpec
 DEFAULT_RATIO = "0.2"
-
-
-@dataclass(frozen=True, slots=True)
-class GroupCount:
-    """How many samples of one group there were to choose from, and how many were chosen."""
-
-    group: str
-    pool: int
-    """Samples that have a value."""
-    chosen: int
-
-    @property
-    def share(self) -> float:
-        return self.chosen / self.pool if self.pool else math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +61,8 @@ class Subset:
     """With strata or a filter, how many samples of each group were chosen."""
     excluded: Excluded | None = None
     """What was left out for its flags."""
+    conclusion: str = ""
+    """What was chosen, in a sentence or two."""
 
     @property
     def chosen(self) -> IntArray:
@@ -164,18 +151,30 @@ class Ranking:
         )
         least = float(self.value[kept].min())
         counts = self._counts(kept)
-        return Subset(self.scores, kept, len(self.ranked), least, spec, self._notes(kept), counts, self.excluded)
+        told = conclude_choice(SubsetChoice(self.scores, kept, self.ranked, spec), self._told(counts))
+        notes = self._notes(kept)
+        return Subset(self.scores, kept, len(self.ranked), least, spec, notes, counts, self.excluded, told)
 
     def _counts(self, kept: IntArray) -> tuple[GroupCount, ...]:
         """Return how many samples of each group were chosen, the largest group first."""
         if self.groups is not None:
-            pool = Counter(group_name(self.groups[i]) for i in self.ranked.tolist())
-            chosen = Counter(group_name(self.groups[i]) for i in kept.tolist())
-            return tuple(GroupCount(name, size, chosen[name]) for name, size in pool.most_common())
+            best = rank(self.value, self.scores.row)[: len(kept)]
+            pool, chosen, by_value = (group_sizes(self.groups, rows) for rows in (self.ranked, kept, best))
+            return tuple(GroupCount(name, size, chosen[name], by_value[name]) for name, size in pool.most_common())
         if self.where is None:
             return ()
         left_out = self.where.num_samples - self.where.num_kept
-        return GroupCount("kept by --where", len(self.ranked), len(kept)), GroupCount("left out by it", left_out, 0)
+        return (
+            GroupCount("kept by --where", len(self.ranked), len(kept), len(kept)),
+            GroupCount("left out by it", left_out, 0, 0),
+        )
+
+    def _told(self, counts: Sequence[GroupCount]) -> list[str]:
+        """Say which groups would rise and fall if value alone decided."""
+        if self.by is None:
+            return []
+        told = rise_and_fall(self.by, {each.group: (each.by_value, each.pool) for each in counts}, would=True)
+        return [f"Every {self.by} keeps its share of the pool. {told}"]
 
     def _reaching(self, threshold: float) -> IntArray:
         if self.by is not None:

@@ -34,6 +34,7 @@ from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, ignore
 from grace_store.base.files import whole_folder
 from grace_store.base.text import counted
+from grace_store.curate.setting_changes import WITH_DEFAULT, conclude_sweep, is_default
 from grace_store.curate.sweep_settings import Setting, SettingValues, resolve_settings, short_labels
 from grace_store.read.blocks import BlockReader, SampleBlock
 from grace_store.read.kept_samples import Kept
@@ -43,6 +44,7 @@ from grace_store.values.agreement import jaccard
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import correlation, mean_ranks
 from grace_store.values.ranking import budget, top_mask
+from grace_store.values.score_spec import ScoreSpec
 
 MAX_RANKED = 1 << 17
 """Rank correlations are taken over at most this many samples, evenly spread; the sweep says how many."""
@@ -56,7 +58,8 @@ class Sweep:
     labels: list[str]
     """What differs between the settings, for pictures."""
     summary: list[dict[str, Any]]
-    """One row a setting: its parts, mean, spread, correlations with length and K, and the command that scores by it."""
+    """One row a setting: its parts, mean, spread, correlations with length and K, the command that scores by it, and
+    how much of the best it shares with the default setting, at the first ratio."""
     ratios: list[str]
     jaccard: FloatArray
     """(ratios, settings, settings): overlap of the best samples, as intersection over union."""
@@ -69,6 +72,11 @@ class Sweep:
     tables: SweepTables
     folder: Path | None = None
     """Where it lies; None for one in memory."""
+
+    @property
+    def conclusion(self) -> str:
+        """How settings change what is chosen, against the default one, in a sentence or two."""
+        return conclude_sweep(self.summary, self.labels, self.ratios[0])
 
     def __repr__(self) -> str:
         place = f", {self.folder}" if self.folder else ""
@@ -138,12 +146,12 @@ def sweep(
     here = None if isinstance(threads, Mapper) else threads
     if out is None:
         held = HeldTables(note)
-        _add_values(reader, settings, held, threads)
-        return _compare(held.joined(), settings, note, here)
+        default = _add_values(reader, settings, held, threads)
+        return _compare(held.joined(), settings, note, default, here)
     with whole_folder(Path(out), is_sweep) as folder:
         with write_sweep(folder, note) as writer:
-            _add_values(reader, settings, writer, threads)
-        result = _compare(FolderTables(folder), settings, note, here)
+            default = _add_values(reader, settings, writer, threads)
+        result = _compare(FolderTables(folder), settings, note, default, here)
         _write_comparison(folder, result)
         write_document(folder / SWEEP_NOTE, note)
     return replace(result, folder=Path(out), tables=FolderTables(Path(out)))
@@ -153,7 +161,7 @@ def read_sweep(store: Store, folder: Path) -> Sweep:
     """Read a sweep from its folder, if it was made from the store's plan."""
     note = read_document(folder / SWEEP_NOTE, SweepNote)
     check_plan_of(note, store, f"sweep {folder}")
-    summary = read_sweep_table(folder, SUMMARY, SUMMARY_SCHEMA).to_pylist()
+    summary = read_sweep_table(folder, SUMMARY, SUMMARY_SCHEMA, later=[WITH_DEFAULT]).to_pylist()
     overlap = read_sweep_table(folder, OVERLAP, _overlap_schema(note), later=["num_ranked"])
     shape = (len(note.settings), len(note.settings))
     if [row["setting"] for row in summary] != list(note.settings) or len(overlap) != shape[0] ** 2:
@@ -161,12 +169,13 @@ def read_sweep(store: Store, folder: Path) -> Sweep:
     tables = FolderTables(folder)
     num_samples = tables.samples().num_rows
     num_ranked = overlap["num_ranked"][0].as_py()
+    overlaps = np.stack([overlap[f"jaccard_{ratio}"].to_numpy().reshape(shape) for ratio in note.spec.ratio])
     return Sweep(
         settings=list(note.settings),
         labels=_labels(store, note),
-        summary=summary,
+        summary=_compared_with_default(summary, overlaps[0]),
         ratios=list(note.spec.ratio),
-        jaccard=np.stack([overlap[f"jaccard_{ratio}"].to_numpy().reshape(shape) for ratio in note.spec.ratio]),
+        jaccard=overlaps,
         rank_correlation=overlap["rank_correlation"].to_numpy().reshape(shape),
         num_samples=num_samples,
         # An older sweep does not say; it may have been fewer, where settings have no value.
@@ -175,6 +184,14 @@ def read_sweep(store: Store, folder: Path) -> Sweep:
         tables=tables,
         folder=folder,
     )
+
+
+def _compared_with_default(summary: list[dict[str, Any]], overlap: FloatArray) -> list[dict[str, Any]]:
+    """Return the summary of an older sweep, which lacks the comparison, with it if the default is in the sweep."""
+    place = next((index for index, row in enumerate(summary) if is_default(row, summary[0]["signals"])), None)
+    if place is None:
+        return summary
+    return [row | {WITH_DEFAULT: float(shared)} for row, shared in zip(summary, overlap[place], strict=True)]
 
 
 def _overlap_schema(note: SweepNote) -> pa.Schema:
@@ -197,18 +214,27 @@ def _stride(num_samples: int) -> int:
 
 def _add_values(
     reader: BlockReader, settings: Sequence[Setting], out: HeldTables | SweepWriter, threads: Threads
-) -> None:
-    values = SettingValues(settings, reader.names)
+) -> FloatArray:
+    """Add the values of all settings, and return those of the default one, which need not be among them."""
+    default = Setting(ScoreSpec(), settings[0].weights)
+    names = [setting.name for setting in settings]
+    place = names.index(default.name) if default.name in names else len(names)
+    values = SettingValues(settings if place < len(names) else [*settings, default], reader.names)
+    found_by_default = [np.zeros(0)]
 
     def work(block: SampleBlock) -> tuple[pa.Table, IntArray, FloatArray]:
         columns = [reader.ids(block).tolist(), block.row, block.num_steps, block.num_tokens]
         return pa.table(columns, schema=SAMPLES_SCHEMA), block.row, values(block)
 
     for samples, row, found in reader.map(work, threads):
-        out.add(samples, row, found)
+        out.add(samples, row, found[: len(names)])
+        found_by_default.append(found[place])
+    return np.concatenate(found_by_default)
 
 
-def _compare(tables: SweepTables, settings: Sequence[Setting], note: SweepNote, threads: int | None) -> Sweep:
+def _compare(
+    tables: SweepTables, settings: Sequence[Setting], note: SweepNote, default: FloatArray, threads: int | None
+) -> Sweep:
     """Describe every setting and every pair of them, holding one setting's values at a time on each thread."""
     samples, ratios = tables.samples(), note.spec.ratio
     lengths = samples.select(["num_tokens", "num_steps"])
@@ -216,11 +242,14 @@ def _compare(tables: SweepTables, settings: Sequence[Setting], note: SweepNote, 
     num_samples = lengths.num_rows
     stride = _stride(num_samples)
 
+    by_default = _best(default, ratios[0])
+
     def look(index: int) -> tuple[dict[str, Any], list[ByteArray], FloatArray]:
         value = tables.values(index)
-        num_with_value = int(np.isfinite(value).sum())
-        chosen = [np.packbits(top_mask(value, budget(ratio, num_with_value))) for ratio in ratios]
-        return _describe(settings[index], value, covariates, note), chosen, value[::stride].copy()
+        chosen = [_best(value, ratio) for ratio in ratios]
+        shared = float(_overlaps([by_default, chosen[0]])[0, 1])
+        described = _describe(settings[index], value, covariates, note) | {WITH_DEFAULT: shared}
+        return described, chosen, value[::stride].copy()
 
     looked = list(map_ordered(look, range(len(settings)), threads))
     sample = np.stack([some for _, _, some in looked])
@@ -238,6 +267,11 @@ def _compare(tables: SweepTables, settings: Sequence[Setting], note: SweepNote, 
         note=note,
         tables=tables,
     )
+
+
+def _best(value: FloatArray, ratio: str) -> ByteArray:
+    """Return which values are the best share of those there are, as bits."""
+    return np.packbits(top_mask(value, budget(ratio, int(np.isfinite(value).sum()))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
-"""The page's first part: what the store holds, what was set aside and why, what all of it was made from."""
+"""The page's first part: what the results mean, what the store holds and what all of it was made from."""
 
 import itertools
+from collections.abc import Sequence
 from pathlib import PurePath
 
 from grace_store.artifacts.notes import WhereNote
@@ -20,10 +21,14 @@ def overview_section(
     status: Status,
     table: ScoreTable,
     subsets: list[tuple[str, int]],
+    *,
     where: WhereNote | None = None,
+    conclusions: Sequence[str] = (),
 ) -> Section:
-    """Return the counts of a store, its settings and those of the scores that the page shows."""
+    """Return what the page's results mean, then the counts of a store, its settings and those of the scores."""
     section = Section("overview", "Overview")
+    for each in conclusions:
+        section.text(each)
     parts = [("done", status.num_done), ("set aside", status.num_set_aside), ("to do", status.num_planned)]
     section.counts(parts, f"{status.num_records:,} records")
     if not status.is_complete:

@@ -17,6 +17,7 @@ from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.files import whole_file
 from grace_store.base.flags import ABOUT
 from grace_store.base.text import counted
+from grace_store.curate.conclusions import conclude_scores
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.select import select
 from grace_store.pages.audits import audit_sections
@@ -126,7 +127,9 @@ class _Page:
         trace[shown.place] = np.arange(len(shown.place))
         points = PlottedSamples(table.sample_id, table.value, chosen, trace)
         counts = [(name, int(mask.sum())) for name, mask in subsets]
-        sections = [overview_section(store, state, table, counts if request.subsets else [], where_note(given.kept))]
+        told = [conclude_scores(table), *_of_best(table, given, request.ratio), *given.conclusions]
+        named, filtered = counts if request.subsets else [], where_note(given.kept)
+        sections = [overview_section(store, state, table, named, where=filtered, conclusions=told)]
         sections.append(values_section(table, points, subsets[0][0]))
         sections.append(length_section(table, points, request.ratio))
         methods = name_methods(tables)
@@ -207,6 +210,13 @@ def _chosen(table: ScoreTable, subsets: Mapping[str, IntArray], ratio: str) -> l
     if np.isfinite(table.value).any():
         best[select(table, ratio=ratio).ranked] = True
     return [(f"the best {ratio}", best)]
+
+
+def _of_best(table: ScoreTable, given: ReportInputs, ratio: str) -> list[str]:
+    """Return what is to be said of the best share, where no subset is given."""
+    if given.subsets or not np.isfinite(table.value).any():
+        return []
+    return [select(table, ratio=ratio).conclusion]
 
 
 def _bits(subsets: Sequence[tuple[str, BoolArray]]) -> IntArray:

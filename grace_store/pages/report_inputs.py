@@ -9,6 +9,7 @@ from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicate
 from grace_store.artifacts.judgement import Judgement
 from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.measures import Diversity, FidelityDocument, StabilityDocument
+from grace_store.artifacts.notes import SubsetNote
 from grace_store.artifacts.score_table import ScoreTable, read_scores
 from grace_store.artifacts.subset_file import selected_rows
 from grace_store.base.arrays import IntArray
@@ -74,6 +75,8 @@ class ReportInputs:
     fidelity: FidelityDocument | None
     subsets: dict[str, IntArray]
     """The dataset rows of each subset, by its file's name."""
+    conclusions: tuple[str, ...] = ()
+    """What the commands that made these said of them."""
     kept: Kept | None = None
     """What the request's filter keeps, by position."""
 
@@ -88,17 +91,22 @@ class ReportInputs:
         duplicates = None if request.duplicates is None else read_duplicates(request.duplicates)
         if duplicates is not None:
             check_plan_of(duplicates.note, store, f"table of duplicates {request.duplicates}")
+        sweep = None if request.sweep is None else read_sweep(store, request.sweep)
+        subsets = _subsets(store, request.subsets)
+        told = [each for path in request.subsets if (each := read_document(sidecar_of(path), SubsetNote).conclusion)]
+        told += [] if sweep is None else [sweep.conclusion]
         return cls(
             store,
             request,
             tables,
-            sweep=None if request.sweep is None else read_sweep(store, request.sweep),
+            sweep=sweep,
             duplicates=duplicates,
             diversity=_measured(store, request.diversity, Diversity),
             judgement=_measured(store, request.judge, Judgement),
             stability=_measured(store, request.stability, StabilityDocument),
             fidelity=_measured(store, request.fidelity, FidelityDocument),
-            subsets=_subsets(store, request.subsets),
+            subsets=subsets,
+            conclusions=tuple(told),
         )
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, Numbers
+from grace_store.values.intervals import Interval, explained_interval, z_for
 
 Length = Literal["step_length", "response_length", "num_steps"]
 LENGTHS: tuple[Length, ...] = ("step_length", "response_length", "num_steps")
@@ -38,6 +39,18 @@ class LengthBias:
     kept_over_all: float
     """Mean length of the samples with the largest values over that of all: 1 is no preference."""
     kept_over_all_after_control: float
+    kept_by_chance: float
+    """How far random subsets of that size are from 1, to either side: by 95 % none of the three lengths is further."""
+    spread_after_control: float
+    """Pearson's of the logarithm with the size of what is left of the value, whatever its sign: above 0, longer ones
+    spread more."""
+    curve_after_control: float
+    """Pearson's of what is left of the value with the squared distance of the logarithm from its mean."""
+
+    @property
+    def varies(self) -> bool:
+        """Whether both the values and this length differ between samples."""
+        return self.pearson == self.pearson
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +74,8 @@ class LengthAudit:
     ratio: float
     variance_explained: float
     """Share of the values' variance that the three lengths explain together (R squared)."""
+    explained_between: Interval
+    """Where that share lies for all samples like these, by 95 %."""
     lengths: Mapping[Length, LengthBias]
     steps: StepLengthBias | None
 
@@ -111,20 +126,28 @@ def audit_lengths(
     logs = {name: _log(each) for name, each in length.items()}
     controlled = _without(value, list(logs.values()))
     kept, kept_after = _largest(value, ratio), _largest(controlled, ratio)
+    ranks, ranks_after = mean_ranks(value), mean_ranks(controlled)
     biases: dict[Length, LengthBias] = {}
     for name in length:
+        ranked = mean_ranks(length[name])
         others = [logs[other] for other in logs if other != name]
+        away = logs[name] - logs[name].mean() if len(value) else logs[name]
         biases[name] = LengthBias(
             pearson=correlation(value, logs[name]),
-            spearman=rank_correlation(value, length[name]),
+            spearman=correlation(ranks, ranked),
             partial=correlation(_without(value, others), _without(logs[name], others)),
-            spearman_after_control=rank_correlation(controlled, length[name]),
-            kept_over_all=_ratio_of_means(length[name], kept),
-            kept_over_all_after_control=_ratio_of_means(length[name], kept_after),
+            spearman_after_control=correlation(ranks_after, ranked),
+            kept_over_all=kept_over_all(length[name], kept),
+            kept_over_all_after_control=kept_over_all(length[name], kept_after),
+            kept_by_chance=kept_by_chance(length[name], kept),
+            spread_after_control=correlation(np.abs(controlled), logs[name]),
+            curve_after_control=correlation(controlled, away**2),
         )
     spread = float(value.var()) if len(value) else 0.0
     explained = 1.0 - float(controlled.var()) / spread if spread > 0 else float("nan")
-    return LengthAudit(len(value), ratio, explained, biases, None if steps is None else _audit_steps(*steps))
+    between = explained_interval(explained, len(value), sum(bias.varies for bias in biases.values()))
+    by_step = None if steps is None else _audit_steps(*steps)
+    return LengthAudit(len(value), ratio, explained, between, biases, by_step)
 
 
 def _audit_steps(step_score: FloatArray, step_tokens: Numbers, num_steps: Numbers) -> StepLengthBias:
@@ -211,7 +234,23 @@ def _largest(values: FloatArray, ratio: float) -> BoolArray:
     return kept
 
 
-def _ratio_of_means(length: FloatArray, kept: BoolArray) -> float:
+def kept_over_all(length: FloatArray, kept: BoolArray) -> float:
+    """Return the mean length of what is kept over that of all; NaN if nothing is kept.
+
+    >>> kept_over_all(np.array([10.0, 30.0]), np.array([False, True]))
+    1.5
+    """
     if not kept.any() or not length.mean():
         return float("nan")
     return float(length[kept].mean() / length.mean())
+
+
+def kept_by_chance(length: FloatArray, kept: BoolArray) -> float:
+    """Return how far from 1 that ratio is for random subsets of as many samples; NaN if nothing is kept.
+
+    By 95 % it is further for none of three lengths.
+    """
+    num, num_kept = len(length), int(np.count_nonzero(kept))
+    if not num_kept or num < 2 or not length.mean():
+        return float("nan")
+    return float(z_for(len(LENGTHS)) * length.std() / length.mean() * np.sqrt((num - num_kept) / (num - 1) / num_kept))
