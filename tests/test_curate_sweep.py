@@ -65,15 +65,25 @@ def test_every_setting_has_the_bits_of_its_own_scoring(store, swept):
         np.testing.assert_array_equal(values[index], expected, err_msg=setting.name)
 
 
-def test_values_are_tidy_and_one_setting_is_read_alone(store, swept):
+def test_values_have_a_column_for_each_setting_and_one_is_read_alone(store, swept):
     table = pq.read_table(swept.folder / "values.parquet")
-    assert table.column_names == ["setting", "row", "value"]
-    assert table.num_rows == len(swept.settings) * swept.num_samples
-    frame = table.to_pandas().merge(pq.read_table(swept.folder / "summary.parquet").to_pandas(), on="setting")
-    by_alpha = frame[(frame.signals == "early") & (frame.target == "answer")].groupby("alpha").value.mean()
-    assert by_alpha.index.tolist() == [0, 0.25, 0.5, 0.7, 0.75, 1]
-    one = pq.read_table(swept.folder / "values.parquet", filters=[("setting", "=", swept.settings[3])])
-    np.testing.assert_array_equal(one["value"].to_numpy(), FolderTables(swept.folder).values(3))
+    assert table.column_names == ["row", *swept.settings]
+    assert table["row"].to_pylist() == swept.tables.samples()["row"].to_pylist()
+    one = pq.read_table(swept.folder / "values.parquet", columns=[swept.settings[3]])
+    np.testing.assert_array_equal(one[0].to_numpy(), FolderTables(swept.folder).values(3))
+
+
+def as_older_releases_wrote(table: pa.Table) -> pa.Table:
+    """A row for each setting and sample."""
+    settings = table.column_names[1:]
+    parts = [pa.table({"setting": [name] * len(table), "row": table["row"], "value": table[name]}) for name in settings]
+    return pa.concat_tables(parts)
+
+
+def test_an_older_sweep_is_read(store, own):
+    expected = own.values()
+    rewrite(own.folder, "values.parquet", as_older_releases_wrote, row_group_size=own.num_samples)
+    np.testing.assert_array_equal(read_sweep(store, own.folder).values(), expected)
 
 
 def test_overlap_is_that_of_sets_and_ranks_correlate_as_pandas_says(swept):
@@ -199,10 +209,10 @@ def test_a_sweep_of_no_samples_is_one_too(tmp_path):
     same(read_sweep(store, tmp_path / "sweep"), held)
 
 
-def rewrite(folder, name, change):
+def rewrite(folder, name, change, **how):
     """Change one of a sweep's tables as another program would, keeping its note."""
     table = pq.read_table(folder / name)
-    pq.write_table(change(table).replace_schema_metadata(table.schema.metadata), folder / name)
+    pq.write_table(change(table).replace_schema_metadata(table.schema.metadata), folder / name, **how)
 
 
 @pytest.fixture
@@ -237,7 +247,7 @@ def test_signals_that_came_later_cost_the_labels_and_nothing_else(tmp_path):
         ("overlap.parquet", lambda table: table.slice(1), "does not hold the 2 settings"),
         ("overlap.parquet", lambda table: table.drop_columns(["jaccard_0.2"]), r"no column jaccard_0\.2"),
         ("samples.parquet", lambda table: table.drop_columns(["row"]), r"samples\.parquet .*no column row"),
-        ("values.parquet", lambda table: table, "not the same samples for every setting"),
+        ("values.parquet", as_older_releases_wrote, "not the same samples for every setting"),
     ],
 )
 def test_a_sweep_that_was_changed_is_refused_with_a_sentence(store, own, name, change, message):
@@ -267,7 +277,7 @@ def test_a_sweep_without_one_of_its_files_is_refused(store, own, name):
 
 def test_values_that_are_damaged_are_refused_when_they_are_read(store, own):
     path = own.folder / "values.parquet"
-    start = pq.read_metadata(path).row_group(0).column(2).data_page_offset
+    start = pq.read_metadata(path).row_group(0).column(1).data_page_offset
     raw = bytearray(path.read_bytes())
     raw[start : start + 20] = bytes(20)
     path.write_bytes(raw)

@@ -1,7 +1,4 @@
-"""The values of a sweep as tidy Parquet: a row for each setting and sample, and a table of the samples.
-
-A row group holds one setting of a run of samples, so one setting is read without the others.
-"""
+"""The values of a sweep as Parquet: a row for each sample and a column for each setting, and a table of the samples."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,9 +15,6 @@ from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.documents import document_metadata, find_document, metadata_document
 from grace_store.base.errors import DataError
 
-VALUES_SCHEMA = pa.schema(
-    [("setting", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64()), ("value", pa.float64())]
-)
 SAMPLES_SCHEMA = pa.schema(
     [("sample_id", pa.string()), ("row", pa.int64()), ("num_steps", pa.int32()), ("num_tokens", pa.int64())]
 )
@@ -45,13 +39,17 @@ OVERLAP = "overlap.parquet"
 SWEEP_NOTE = "sweep.json"
 
 
+def values_schema(settings: Sequence[str]) -> pa.Schema:
+    """Return the columns of the table of values."""
+    return pa.schema([("row", pa.int64()), *((name, pa.float64()) for name in settings)])
+
+
 class SweepWriter:
     """Writes blocks of values; runs of samples are gathered until they fill a row group."""
 
-    def __init__(self, values: pq.ParquetWriter, samples: pq.ParquetWriter, settings: Sequence[str]) -> None:
+    def __init__(self, values: pq.ParquetWriter, samples: pq.ParquetWriter) -> None:
         self._values = values
         self._samples = samples
-        self._settings = settings
         self._waiting: list[tuple[IntArray, FloatArray]] = []
         self._num_waiting = 0
 
@@ -67,17 +65,12 @@ class SweepWriter:
         """Write what is waiting."""
         if not self._num_waiting:
             return
-        rows = pa.array(np.concatenate([row for row, _ in self._waiting]), pa.int64())
-        for index, setting in enumerate(self._settings):
-            values = np.concatenate([values[index] for _, values in self._waiting])
-            columns = [_constant(setting, len(rows)), rows, pa.array(values, pa.float64(), from_pandas=True)]
-            self._values.write_table(pa.table(columns, schema=VALUES_SCHEMA), row_group_size=len(rows))
+        row = np.concatenate([row for row, _ in self._waiting])
+        values = np.concatenate([values for _, values in self._waiting], axis=1)
+        columns = [pa.array(each, pa.float64(), from_pandas=True) for each in values]
+        self._values.write_table(pa.table([row, *columns], schema=self._values.schema), row_group_size=len(row))
         self._waiting.clear()
         self._num_waiting = 0
-
-
-def _constant(text: str, length: int) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(length, np.int32)), pa.array([text], pa.string()))
 
 
 @contextmanager
@@ -87,17 +80,16 @@ def write_sweep(folder: Path, note: SweepNote) -> Iterator[SweepWriter]:
     with (
         pq.ParquetWriter(
             folder / VALUES,
-            VALUES_SCHEMA.with_metadata(metadata),
-            compression="none",  # hardly two values are equal, and rows are packed already
-            use_dictionary=["setting"],
-            column_encoding={"row": "DELTA_BINARY_PACKED", "value": "PLAIN"},
-            write_statistics=["setting"],
+            values_schema(note.settings).with_metadata(metadata),
+            compression="none",  # hardly two values are equal
+            use_dictionary=False,
+            write_statistics=False,
         ) as values,
         pq.ParquetWriter(
             folder / SAMPLES, SAMPLES_SCHEMA.with_metadata(metadata), compression="zstd", use_dictionary=False
         ) as samples,
     ):
-        writer = SweepWriter(values, samples, note.settings)
+        writer = SweepWriter(values, samples)
         yield writer
         writer.flush()
 
@@ -134,18 +126,24 @@ class FolderTables:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         header = read_header(folder / VALUES, SweepNote.maker)
-        self._num_settings = len(metadata_document(header.metadata, SweepNote, str(folder / VALUES)).settings)
+        self._settings = metadata_document(header.metadata, SweepNote, str(folder / VALUES)).settings
         self._metadata = pq.read_metadata(folder / VALUES)
-        if self._metadata.num_row_groups % self._num_settings or self._metadata.num_rows % self._num_settings:
+        self._is_long = header.names == ["setting", "row", "value"]
+        """Older sweeps have a row for each setting and sample; a row group holds one setting of a run of samples."""
+        num_settings = len(self._settings)
+        if self._is_long and (self._metadata.num_row_groups % num_settings or self._metadata.num_rows % num_settings):
             raise not_made_by(folder / VALUES, SweepNote.maker, "it has not the same samples for every setting")
 
     def values(self, index: int) -> FloatArray:
-        groups = list(range(index, self._metadata.num_row_groups, self._num_settings))
+        name, first, stride = self._settings[index], 0, 1
+        if self._is_long:
+            name, first, stride = "value", index, len(self._settings)
+        groups = list(range(first, self._metadata.num_row_groups, stride))
         if not groups:
             return np.zeros(0)
         try:
             with pq.ParquetFile(self._folder / VALUES, metadata=self._metadata) as file:
-                column = file.read_row_groups(groups, columns=["value"], use_threads=False)["value"]
+                column = file.read_row_groups(groups, columns=[name], use_threads=False)[name]
             return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
         except (pa.ArrowException, OSError, KeyError) as error:
             raise DataError(f"{self._folder / VALUES} is damaged ({arrow_words(error)}). Sweep again.") from None

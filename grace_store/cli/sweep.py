@@ -45,8 +45,8 @@ from grace_store.cli.progress import ProgressDisplay
 def sweep(store: str, folder: Path, grid: Path | None, partial: bool, *, as_json: bool, **settings: Any) -> None:
     """Score a store by many settings at once, and compare them.
 
-    Every combination of the settings is scored in one pass. The folder gets values.parquet (setting, row, value),
-    samples.parquet, summary.parquet, overlap.parquet, and overlap and rank correlation as pictures.
+    Every combination of the settings is scored in one pass. The folder gets values.parquet (row, and a column for each
+    setting), samples.parquet, summary.parquet, overlap.parquet, and overlap and rank correlation as pictures.
     """
     from grace_store.curate.sweep_settings import sweep_of
 

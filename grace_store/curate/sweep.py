@@ -126,9 +126,9 @@ def sweep(
     where is a condition in SQL that samples have to meet, as in ScoreRequest, or what one kept; data says where the
     dataset is now.
 
-    The folder is a new one, or that of an earlier sweep, which is replaced. In it values.parquet has one row for each
-    setting and sample, samples.parquet one for each sample; summary.parquet one for each setting; overlap.parquet and
-    the pictures one for each pair of settings.
+    The folder is a new one, or that of an earlier sweep, which is replaced. In it values.parquet has a row for each
+    sample and a column for each setting, samples.parquet what else is known of the samples, summary.parquet a row for
+    each setting; overlap.parquet and the pictures are of pairs of settings.
     """
     opened = store if isinstance(store, Store) else Store.open(store)
     settings = resolve_settings(opened, spec, listener)
@@ -300,7 +300,7 @@ def _describe(setting: Setting, values: FloatArray, lengths: Sequence[_Covariate
     finite = np.isfinite(values)
     value = values if finite.all() else values[finite]
     deviation = float(value.std()) if len(value) else math.nan
-    q05, median, q95 = np.quantile(value, [0.05, 0.5, 0.95]).tolist() if len(value) else [math.nan] * 3
+    q05, median, q95 = (_quantile(value, share) for share in (0.05, 0.5, 0.95))
     return {
         "setting": setting.name,
         "alpha": math.nan if setting.spec.without_answer else setting.spec.alpha,
@@ -319,6 +319,17 @@ def _describe(setting: Setting, values: FloatArray, lengths: Sequence[_Covariate
         "correlation_with_num_steps": lengths[1].correlation(values, deviation),
         "command": setting.command(note.store, None if note.where is None else note.where.sql),
     }
+
+
+def _quantile(values: FloatArray, share: float) -> float:
+    """Return a quantile as numpy defines it; one at a time, which is three times as fast as its several at once."""
+    if not len(values):
+        return math.nan
+    place = share * (len(values) - 1)
+    below = int(place)
+    parted = np.partition(values, below)
+    above = parted[below + 1 :].min() if place > below else parted[below]
+    return float(parted[below] + (above - parted[below]) * (place - below))
 
 
 def _overlaps(chosen: Sequence[ByteArray]) -> FloatArray:

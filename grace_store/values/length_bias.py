@@ -201,7 +201,7 @@ def mean_ranks(values: FloatArray) -> FloatArray:
     >>> mean_ranks(np.array([3.0, 1.0, 3.0]))
     array([1.5, 0. , 1.5])
     """
-    order = np.argsort(values, kind="stable")
+    order = np.argsort(values)
     ordered = values[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(order) else order
     sizes = np.diff(np.concatenate([starts, [len(order)]]))
