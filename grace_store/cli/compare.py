@@ -30,7 +30,8 @@ def compare(a: Path, b: Path, ratio: str | None, show: int, out: Path | None, *,
     """Show what two subsets share, what entered, what left and why.
 
     A and B are subsets that `select` wrote, or tables of scores. A sample enters if it is in B alone, and leaves if it
-    is in A alone.
+    is in A alone. Of samples that moved in rank it is told which part of their values moved them: alignment with the
+    answer, alignment with history, or length that was taken out.
     """
     from grace_store.artifacts.outputs import check_results
     from grace_store.curate.compare import write_changes
@@ -40,19 +41,28 @@ def compare(a: Path, b: Path, ratio: str | None, show: int, out: Path | None, *,
     if out is not None:
         write_changes(found, out)
     counts = {"num_entered": len(found.entered), "num_left": len(found.left)}
-    counts |= fields_of(found, "num_a", "num_b", "num_both", "jaccard", "notes")
+    counts |= fields_of(found, "conclusion", "num_a", "num_b", "num_both", "both_by_chance", "jaccard", "notes")
     listed = {word: [asdict(change) for change in getattr(found, word)[:show]] for word in ("entered", "left")}
     print_result({"a": str(a), "b": str(b), **counts, **listed}, _print, a, b, found, show, as_json=as_json)
 
 
 def _print(a: Path, b: Path, found: gs.Comparison, show: int) -> None:
-    of_a = counted(found.num_a, "sample")
-    click.echo(f"{a}: {of_a}, {b}: {found.num_b}, both: {found.num_both}, Jaccard {found.jaccard:.3f}")
+    from grace_store.curate.compare import mean_tokens
+
+    of_a, both = counted(found.num_a, "sample"), f"both: {found.num_both} ({found.both_by_chance:.1f} by chance)"
+    click.echo(harmless(found.conclusion))
+    click.echo(f"{a}: {of_a}, {b}: {found.num_b}, {both}, Jaccard {found.jaccard:.3f}")
     for note in found.notes:
         click.echo(f"  {harmless(note)}")
     for word, changes in (("entered", found.entered), ("left", found.left)):
         if changes:
-            console.out.print(_changes(f"{len(changes)} {word}", changes[:show]))
+            title = f"{len(changes)} {word}, with {mean_tokens(changes):.0f} tokens in the mean"
+            console.out.print(_changes(title, changes[:show]))
+    if any(change.moved for change in [*found.entered, *found.left]):
+        click.echo(
+            "  In brackets: how far each part of its value (alignment with the answer, alignment with history, length "
+            "taken out) moved a sample against the others, in standard deviations of the values."
+        )
 
 
 def _changes(title: str, changes: Sequence[gs.Change]) -> Table:
