@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
@@ -66,11 +67,11 @@ def _print(a: Path, b: Path, found: gs.Comparison, show: int) -> None:
 
 
 def _changes(title: str, changes: Sequence[gs.Change]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in ("sample", "K", "value in A", "rank in A", "value in B", "rank in B", "why"):
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    for name in ("sample", "K", "value, rank in A", "value, rank in B", "why"):
         table.add_column(name, justify="left" if name in ("sample", "why") else "right", overflow="fold")
     for change in changes:
-        values = (change.value_a, change.rank_a, change.value_b, change.rank_b)
-        shown = ("" if each is None else f"{each:.4f}" if isinstance(each, float) else str(each) for each in values)
+        sides = ((change.value_a, change.rank_a), (change.value_b, change.rank_b))
+        shown = ("" if value is None else f"{value:.4f} {place:>5}" for value, place in sides)
         table.add_row(escape(harmless(change.sample_id)), str(change.num_steps), *shown, escape(harmless(change.why)))
     return table

@@ -90,6 +90,10 @@ class _Side:
     """Rank from 1 of every row of the table by that value; 0 without one."""
     excluded_flags: tuple[str, ...] = ()
 
+    @property
+    def ranked(self) -> RankedValues:
+        return RankedValues(self.scores, self.value)
+
 
 def compare(a: str | Path, b: str | Path, *, ratio: Ratio | None = None) -> Comparison:
     """Compare two subsets that ``select`` wrote, or the best of two score tables.
@@ -105,7 +109,7 @@ def compare(a: str | Path, b: str | Path, *, ratio: Ratio | None = None) -> Comp
     left = [key for key in (keys[0][j] for j in _by_rank(first)) if key not in in_b]
     entered = [key for key in (keys[1][j] for j in _by_rank(second)) if key not in in_a]
     common = pair.ranked_in_both()
-    moved = movement(*(RankedValues(side.scores, side.value) for side in (first, second)), common)
+    moved = movement(first.ranked, second.ranked, common)
     notes = [] if by_row else ["the tables are of different plans: samples are matched by their ids"]
     by_chance, spread = _by_chance(first, second, len(common[0]))
     return Comparison(
@@ -269,13 +273,19 @@ def _movers(found: Comparison) -> str:
     if moved and found.why_unknown:
         told.append(f"Which part of their values moved {len(moved)} in or out cannot be said: {found.why_unknown}.")
     elif moved:
-        counts = Counter(change.moved_by for change in moved).most_common()
-        each = [f"for {num} {'what others did' if part is None else IN_WORDS[part]}" for part, num in counts]
-        told.append(f"What moved {len(moved)} in or out: {listed(each)}.")
+        ways = [_parts_that_moved(found.entered, "in"), _parts_that_moved(found.left, "out")]
+        told.append(f"What moved {'; '.join(way for way in ways if way)}.")
     if rest := Counter(change.why for change in changes if not change.by_rank):
         others = " (and other reasons)" if len(rest) > 1 else ""
         told.append(f"Reason for {rest.total()}{' others' if moved else ''}: {rest.most_common(1)[0][0]}{others}.")
     return " ".join(told)
+
+
+def _parts_that_moved(changes: Sequence[Change], way: str) -> str:
+    counts = Counter(change.moved_by for change in changes if change.by_rank).most_common()
+    words = {part: "what others did" if part is None else IN_WORDS[part] for part, _ in counts}
+    each = [words[part] if len(counts) == 1 else f"for {num} {words[part]}" for part, num in counts]
+    return f"{sum(num for _, num in counts)} {way}: {listed(each)}" if counts else ""
 
 
 def _lengths(found: Comparison) -> str:

@@ -11,7 +11,7 @@ ADDED_UP = ("mean", "last", "length_weighted")
 
 
 def value_parts(
-    spec: ScoreSpec, num_steps: Numbers, step_tokens: Numbers | None, answer: FloatArray, history: FloatArray
+    spec: ScoreSpec, num_steps: IntArray, step_tokens: Numbers | None, answer: FloatArray, history: FloatArray
 ) -> FloatArray | None:
     """Return (2, n): what the alignments with answer and history add to each value; None if values are no such sum.
 
@@ -35,7 +35,7 @@ def value_parts(
     )
 
 
-def _step_weights(spec: ScoreSpec, num_steps: Numbers, step_tokens: Numbers | None) -> FloatArray | None:
+def _step_weights(spec: ScoreSpec, num_steps: IntArray, step_tokens: Numbers | None) -> FloatArray | None:
     """Return how much each step counts in its sample's value; None where that is not known without the scores."""
     if spec.aggregation not in ADDED_UP or (spec.aggregation == "length_weighted" and step_tokens is None):
         return None
@@ -43,12 +43,15 @@ def _step_weights(spec: ScoreSpec, num_steps: Numbers, step_tokens: Numbers | No
     counts = (place > 0) if spec.without_answer else np.ones(len(place), dtype=np.bool_)
     if spec.aggregation == "last":
         counts &= place == np.repeat(num_steps, num_steps) - 1
-    weight = counts * (1.0 if step_tokens is None or spec.aggregation != "length_weighted" else step_tokens)
+    weight = counts.astype(np.float64)
+    if step_tokens is not None and spec.aggregation == "length_weighted":
+        weight *= step_tokens.astype(np.float64)
     total = np.repeat(sum_by_sample(num_steps, weight), num_steps)
-    return np.divide(weight, total, out=np.full(len(weight), np.nan), where=total > 0)
+    shares: FloatArray = np.divide(weight, total, out=np.full(len(weight), np.nan), where=total > 0)
+    return shares
 
 
-def _place_in_sample(num_steps: Numbers) -> IntArray:
+def _place_in_sample(num_steps: IntArray) -> IntArray:
     """Return the number of every step in its sample, from 0."""
     starts = np.repeat(offsets_of(num_steps)[:-1], num_steps)
     return np.arange(len(starts)) - starts
