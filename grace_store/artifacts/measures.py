@@ -1,5 +1,6 @@
 """Measures as documents: what ``grace-store diversity`` and ``fidelity`` find and write with ``--out``."""
 
+import math
 from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
@@ -42,6 +43,8 @@ class SubsetDiversity(Frozen):
     """How many samples the Vendi score is taken over: all, or some drawn at random."""
     nearest_distance: Number
     """Mean of 1 - cos to the nearest other of the subset."""
+    share_alike: Number = math.nan
+    """Share of the samples that have a near-duplicate in the subset: another at a cosine of 0.95 or more."""
     random: RandomSubsets | None = None
     """None for the pool itself."""
 
@@ -102,6 +105,8 @@ class Diversity(PointsNote):
     clusters: tuple[ClusterShare, ...]
     """Numbered as they are; the first cluster is the first here."""
     curve: TradeCurve | None = None
+    conclusion: str = ""
+    """What it means, in a sentence or two; empty in a document of an earlier release."""
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
@@ -164,5 +169,7 @@ class FidelityDocument(Document):
     by_chance: Number
     """What two random choices of that size would share."""
     spaces: dict[str, SpaceFidelity]
+    conclusion: str = ""
+    """What it means, in a sentence or two; empty in a document of an earlier release."""
     samples: tuple[FidelitySample, ...] | None = None
     """Every number behind it."""
