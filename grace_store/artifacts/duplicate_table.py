@@ -100,26 +100,22 @@ class DuplicateTable:
         """How many samples could go, in a sentence or two."""
         num_dropped, of = int((~self.keep).sum()), counted(len(self), "sample")
         if not num_dropped:
-            return f"None of the {of} could go: no two have the same text, or a cosine of {self.threshold:g} or more."
-        share = percent(num_dropped / len(self))
-        groups = (
-            "a group of samples that are" if self.num_groups == 1 else f"{self.num_groups} groups of samples that are"
-        )
-        told = f"{num_dropped} of {of} ({share}) could go: they repeat others, in {groups} alike from {self.threshold:g} up."
-        text = "text" if self.note.exact_by == "text" else "record"
-        exact = int(self.exact.sum())
-        copies = f"{exact} have the same {text} as another" if exact else f"no two have the same {text}"
-        return f"{told} Of all samples, {copies}.{self._too_much(num_dropped)}"
+            return f"None of {of} could go: no two have the same text, or a cosine of {self.threshold:g} or more."
+        groups = f"{'is' if self.num_groups == 1 else 'are'} {counted(self.num_groups, 'group')} of samples"
+        share = f"{num_dropped} of {of} ({percent(num_dropped / len(self))}) could go"
+        told = f"{share}: there {groups} that are alike (cosine {self.threshold:g} or more), and one of each"
+        text, exact = "text" if self.note.exact_by == "text" else "record", int(self.exact.sum())
+        copies = f"{exact} have the same {text} as another" if exact else f"No two have the same {text}"
+        return f"{told} is kept. {copies}.{self._if_too_many(num_dropped)}"
 
-    def _too_much(self, num_dropped: int) -> str:
+    def _if_too_many(self, num_dropped: int) -> str:
         """Say what a stricter threshold would do, if more than half of the samples would go."""
-        stricter = [
-            each for each in self.counts() if each.threshold > self.threshold and 2 * each.num_dropped <= len(self)
-        ]
-        if 2 * num_dropped <= len(self) or not stricter:
+        most = len(self) // 2
+        stricter = [each for each in self.counts() if each.threshold > self.threshold and each.num_dropped <= most]
+        if num_dropped <= most or not stricter:
             return ""
         first = stricter[0]
-        return f" That is more than half, perhaps too much: from {first.threshold:g} up, {first.num_dropped} would go."
+        return f" That is more than half, perhaps too many: from {first.threshold:g} up, {first.num_dropped} would go."
 
     @property
     def table(self) -> pa.Table:
