@@ -1,6 +1,5 @@
 """Measures as documents: what ``grace-store diversity`` and ``fidelity`` find and write with ``--out``."""
 
-import math
 from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
@@ -43,8 +42,9 @@ class SubsetDiversity(Frozen):
     """How many samples the Vendi score is taken over: all, or some drawn at random."""
     nearest_distance: Number
     """Mean of 1 - cos to the nearest other of the subset."""
-    share_alike: Number = math.nan
-    """Share of the samples that have a near-duplicate in the subset: another at a cosine of 0.95 or more."""
+    share_alike: float | None = None
+    """Share of the samples that have a near-duplicate in the subset: another at a cosine of 0.95 or more. None below
+    two samples, and in a document of an earlier release."""
     random: RandomSubsets | None = None
     """None for the pool itself."""
 

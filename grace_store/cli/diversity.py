@@ -78,7 +78,10 @@ def _print(found: gs.Diversity, show: int, written: list[Path]) -> None:
     for each in (found.pool, *found.subsets):
         numbers = (each.mean_value, each.share_touched, each.entropy, each.vendi, each.nearest_distance)
         table.add_row(
-            escape(harmless(each.name)), str(each.num_samples), *map(shown_measure, numbers), _percent(each.share_alike)
+            escape(harmless(each.name)),
+            str(each.num_samples),
+            *map(shown_measure, numbers),
+            "" if each.share_alike is None else percent(each.share_alike),
         )
     by_size = {each.num_samples: each.random for each in found.subsets if each.random is not None}
     for num_samples, random in by_size.items():
@@ -102,10 +105,6 @@ def _print(found: gs.Diversity, show: int, written: list[Path]) -> None:
         console.print("partial: the store is not finished.")
     for path in written:
         console.print(f"{path} written", markup=False)
-
-
-def _percent(share: float) -> str:
-    return "" if share != share else percent(share)
 
 
 def _represented(found: gs.Diversity, subset: int, show: int) -> str:

@@ -209,7 +209,7 @@ class _Measure:
             vendi=vendi,
             vendi_num_samples=min(len(alive), MAX_VENDI),
             nearest_distance=mean_distance(nearest),
-            share_alike=float((nearest >= np.float32(DEFAULT_THRESHOLD)).mean()) if len(nearest) else math.nan,
+            share_alike=float((nearest >= np.float32(DEFAULT_THRESHOLD)).mean()) if len(nearest) else None,
             random=None if len(places) == len(self.pool) else self._random_of(len(alive)),
         )
 

@@ -220,11 +220,8 @@ def _nearest(found: Sequence[Neighbour]) -> str:
     num_same = sum(each.cosine >= DEFAULT_THRESHOLD for each in found)
     if not num_same:
         return f"No trace is nearly the same ({DEFAULT_THRESHOLD} or more): the nearest is {first}."
-    others = f", and {counted(num_same - 1, 'other')} of the {len(found)} shown" if num_same > 1 else ""
-    verb = "are" if num_same > 1 else "is"
-    return (
-        f"The nearest trace, {first}{others}, {verb} nearly the same: `grace-store duplicates` lists all such samples."
-    )
+    are = "is" if num_same == 1 else f"and {counted(num_same - 1, 'other')} of the {len(found)} shown are"
+    return f"The nearest trace, {first}, {are} nearly the same: `grace-store duplicates` finds all such samples."
 
 
 def _least(found: Sequence[Neighbour]) -> str:
@@ -232,8 +229,10 @@ def _least(found: Sequence[Neighbour]) -> str:
     num_against = sum(each.cosine < 0 for each in found)
     if not num_against:
         return f"No trace pulls the other way: the least aligned is {first}."
+    if num_against == 1:
+        return f"One trace pulls the other way: {first}."
     many = f"All {len(found)}" if num_against == len(found) else f"{num_against} of the {len(found)}"
-    return f"{many} shown pull the other way, {first} the most." if len(found) > 1 else f"{first} pulls the other way."
+    return f"{many} shown pull the other way, {first} the most."
 
 
 def _questions(found: Neighbours) -> str:
@@ -248,9 +247,8 @@ def _values(found: Neighbours) -> str:
     values = [each.value for each in found.neighbours if each.value is not None]
     if not values:
         return ""
-    theirs = (
-        f"values between {min(values):.4f} and {max(values):.4f}" if len(values) > 1 else f"a value of {values[0]:.4f}"
-    )
+    low, high = f"{min(values):.4f}", f"{max(values):.4f}"
+    theirs = f"Values of those shown: {low} to {high}" if len(values) > 1 else f"Its value is {low}"
     mine = found.asked.value if found.asked is not None else None
-    own = "" if mine is None else f"; its own is {mine:.4f}"
-    return f"{'They have' if len(found.neighbours) > 1 else 'It has'} {theirs}{own}."
+    own = "" if mine is None else f"; that of {found.sample_id} is {mine:.4f}"
+    return f"{theirs}{own}."

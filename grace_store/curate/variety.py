@@ -80,7 +80,7 @@ def shown_measure(number: float) -> str:
 
 
 def _alike(subset: SubsetDiversity, where: str) -> str:
-    if subset.share_alike != subset.share_alike:
+    if subset.share_alike is None:
         return ""
     if not subset.share_alike:
         return f"No two samples in {where} are near-duplicates."
