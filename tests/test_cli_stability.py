@@ -16,7 +16,9 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
     arguments = ["stability", store, "--signal", "base", "--ratio", "0.4", "--draws", "5", "--alpha", "1"]
     shown = CliRunner().invoke(main, arguments)
     assert shown.exit_code == 0, shown.output
+    assert shown.stdout.startswith("Too few samples to say how much of the subset survives: 6 chosen of 13 samples")
     assert "signal later" in shown.stdout
     assert "from vectors as int4" in shown.stdout
     machine = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)
     assert machine["storages"]["float32"]["jaccard"] == 1.0
+    assert machine["conclusion"] == shown.stdout.splitlines()[0]

@@ -1,6 +1,7 @@
 """Are subsets more or less varied than random ones of their size? Said in a sentence or two."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from grace_store.artifacts.measures import Diversity, SubsetDiversity
 from grace_store.base.text import counted, listed, percent
@@ -34,7 +35,7 @@ def _of_pool(found: Diversity) -> str:
 
 def _of_subset(subset: SubsetDiversity) -> str:
     if subset.random is None:
-        return f"The subset {subset.name} is the whole pool. {_alike(subset, 'it')}".strip()
+        return f"{_named(subset)} is the whole pool. {_alike(subset, 'it')}".strip()
     random = subset.random
     measured = {
         "clusters touched": (subset.share_touched, random.share_touched),
@@ -44,10 +45,15 @@ def _of_subset(subset: SubsetDiversity) -> str:
     }
     known = {name: each for name, each in measured.items() if each[0] == each[0] and each[1].mean == each[1].mean}
     if not known:
-        return f"The subset {subset.name} is too small to be compared with random subsets."
+        return f"{_named(subset)} is too small to be compared with random subsets."
     below = {name: each for name, each in known.items() if each[0] < each[1].low}
     above = {name: each for name, each in known.items() if each[0] > each[1].high}
-    return f"The subset {subset.name} {_against_random(below, above)} {_alike(subset, 'it')}".strip()
+    return f"{_named(subset)} {_against_random(below, above)} {_alike(subset, 'it')}".strip()
+
+
+def _named(subset: SubsetDiversity) -> str:
+    name = Path(subset.name).name
+    return name[:1].upper() + name[1:] if name.startswith("subset ") else f"The subset {name}"
 
 
 def _against_random(below: Mapping[str, Beside], above: Mapping[str, Beside]) -> str:
