@@ -64,10 +64,10 @@ def first_few(texts: Sequence[str], most: int) -> str:
     return ", ".join(texts[:most]) + (f" and {len(texts) - most:,} more" if len(texts) > most else "")
 
 
-def listed(texts: Sequence[str]) -> str:
+def enumerated(texts: Sequence[str]) -> str:
     """Return texts as a list in a sentence.
 
-    >>> listed(["a", "b", "c"]), listed(["a"])
+    >>> enumerated(["a", "b", "c"]), enumerated(["a"])
     ('a, b and c', 'a')
     """
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)

@@ -13,7 +13,7 @@ from grace_store.artifacts.score_table import ScoreTable
 from grace_store.artifacts.subset_file import WrittenSubset, read_subset
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.files import write_lines
-from grace_store.base.text import counted, listed
+from grace_store.base.text import counted, enumerated
 from grace_store.curate.movement import Movement, Part, RankedValues, movement, mover
 from grace_store.curate.select import RankRequest, rank_samples
 from grace_store.values.agreement import jaccard
@@ -285,7 +285,7 @@ def _parts_that_moved(changes: Sequence[Change], way: str) -> str:
     counts = Counter(change.moved_by for change in changes if change.by_rank).most_common()
     words = {part: "what others did" if part is None else IN_WORDS[part] for part, _ in counts}
     each = [words[part] if len(counts) == 1 else f"for {num} {words[part]}" for part, num in counts]
-    return f"{sum(num for _, num in counts)} {way}: {listed(each)}" if counts else ""
+    return f"{sum(num for _, num in counts)} {way}: {enumerated(each)}" if counts else ""
 
 
 def _lengths(found: Comparison) -> str:

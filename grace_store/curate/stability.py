@@ -12,7 +12,7 @@ from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import SettingError, UnknownName
 from grace_store.base.settings import Storage
-from grace_store.base.text import counted, listed, percent
+from grace_store.base.text import counted, enumerated, percent
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.read.parallel import map_ordered
 from grace_store.read.vectors import VectorReader
@@ -225,7 +225,7 @@ def _survives(by: Mapping[str, Survival], by_chance: float) -> str:
     )
     stay = f"{percent(worst.share_kept)} of the {worst.num_chosen} chosen stay when {ordered[0]} ({numbers})"
     others = [f"{percent(by[name].share_kept)} when {name} ({by[name].jaccard:.3f})" for name in ordered[1:]]
-    more = f", {listed(others)}" if others else ""
+    more = f", {enumerated(others)}" if others else ""
     if worst.low <= by_chance:
         return f"The subset does not survive: {stay}{more}."
     share = next(words for least, words in SHARES.items() if worst.share_kept >= least)

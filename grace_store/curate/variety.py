@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from grace_store.artifacts.measures import Diversity, SubsetDiversity
-from grace_store.base.text import counted, listed, percent
+from grace_store.base.text import counted, enumerated, percent
 from grace_store.likeness.coverage import RandomInterval
 
 MOST_TOLD = 3
@@ -73,7 +73,7 @@ def _beside(outside: Mapping[str, Beside]) -> str:
         told.append(
             f"{name} {shown_measure(value)} (random {shown_measure(random.low)} to {shown_measure(random.high)})"
         )
-    return listed([*told, *list(outside)[NUMBERS_TOLD:]])
+    return enumerated([*told, *list(outside)[NUMBERS_TOLD:]])
 
 
 def shown_measure(number: float) -> str:
