@@ -62,7 +62,7 @@ def _print(a: Path, b: Path, found: gs.Comparison, show: int) -> None:
     if any(change.moved for change in [*found.entered, *found.left]):
         click.echo(
             "  In brackets: how far each part of its value (alignment with the answer, alignment with history, length "
-            "taken out) moved a sample against the others, in standard deviations of the values."
+            "taken out) moved a sample against the others, in spreads (robust standard deviations) of the values."
         )
 
 

@@ -38,10 +38,10 @@ class Change:
     by_rank: bool
     """Whether the reason is that its rank is better on one side."""
     moved_by: Part | None = None
-    """The part of its value that moved it in rank; None if none of its own did, or nothing is known of parts."""
+    """The part of its value that moved it in rank; None if others did more than it, or parts are not known."""
     moved: dict[Part, float] | None = None
-    """How far each part moved it, in standard deviations of the values; None if it has no rank in both, or nothing is
-    known of parts."""
+    """How far each part moved it against the others, in spreads of the values; None if it has no rank in both, or parts
+    are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,9 @@ class _Pair:
         ranks = (a[1], b[1]) if a[1] and b[1] else None
         parts = moved.of(in_a) if ranks and in_a is not None else {}
         by_rank = ranks is not None and (ranks[1] < ranks[0] if entered else ranks[0] < ranks[1])
-        part = mover(parts, rose=entered) if parts and by_rank else None
+        part = None
+        if ranks and by_rank and parts and in_a is not None and _moved_itself(ranks, moved.rank_unmoved(in_a)):
+            part = mover(parts, rose=entered)
         why = _moved_in_rank(ranks, parts, part) if ranks and by_rank else _why(other, there)
         return Change(sample_id, row, num_steps, *a, *b, why, num_tokens, by_rank, part, parts or None)
 
@@ -203,6 +205,15 @@ def _value_and_rank(side: _Side, place: int | None) -> tuple[float | None, int |
     if place is None or not side.rank[place]:
         return None, None
     return float(side.value[place]), int(side.rank[place])
+
+
+def _moved_itself(ranks: tuple[int, int], unmoved: int) -> bool:
+    """Return whether a sample's own movement made at least half of its way from one rank to the other.
+
+    >>> _moved_itself((42, 24), unmoved=39), _moved_itself((12, 15), unmoved=15)
+    (True, False)
+    """
+    return 2 * abs(unmoved - ranks[1]) >= abs(ranks[0] - ranks[1])
 
 
 def _moved_in_rank(ranks: tuple[int, int], parts: Mapping[Part, float], part: Part | None) -> str:
