@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.artifacts.judgement import Judgement
-from grace_store.artifacts.measures import Diversity, FidelityDocument
+from grace_store.artifacts.measures import Diversity, FidelityDocument, StabilityDocument
 from grace_store.artifacts.notes import DuplicatesNote, ScoresNote, SubsetNote, SweepNote
 from grace_store.base.documents import FIRST_VERSION, VERSION, Document
 from grace_store.base.metadata import Commit, Completion, Plan, Signal
@@ -22,7 +22,7 @@ from grace_store.values.methods import METHODS
 from grace_store.values.methods.method_spec import MethodSpec
 
 NOTES: tuple[type[Document], ...] = (
-    ScoresNote, SweepNote, SubsetNote, DuplicatesNote, Diversity, FidelityDocument,
+    ScoresNote, SweepNote, SubsetNote, DuplicatesNote, Diversity, StabilityDocument, FidelityDocument,
     Judgement, Recipe, WarmupSubset, CheckpointState, WarmupDone,
 )  # fmt: skip
 """Every kind of document beside results. A new kind is a model where it is written, and its name here."""

@@ -13,6 +13,7 @@ from grace_store.artifacts.measures import (
     RandomSubsets,
     SampleAlignments,
     SpaceFidelity,
+    StabilityDocument,
     SubsetDiversity,
     TradeCurve,
     TradePoint,
@@ -213,6 +214,19 @@ WHOLE_DIVERSITY = DIVERSITY.model_copy(
     }
 )
 AGREEMENT = Agreement(correlation=0.5, low=0.25, high=math.nan, num_pairs=10)
+SURVIVAL = Survival(jaccard=0.5, low=0.25, high=0.75, num_samples=10, num_chosen=2)
+STABILITY = StabilityDocument(
+    store="s.zarr",
+    plan_sha256="0" * 64,
+    conclusion="Most of it survives.",
+    signal="base",
+    ratio="0.2",
+    num_samples=10,
+    num_chosen=2,
+    by_chance=0.1,
+    signals={},
+    storages={"int8": SURVIVAL},
+)
 FIDELITY = FidelityDocument(
     store="s.zarr",
     plan_sha256="0" * 64,
@@ -226,7 +240,7 @@ FIDELITY = FidelityDocument(
             answer_alignment=AGREEMENT,
             history_alignment=AGREEMENT,
             value=AGREEMENT,
-            chosen=Survival(jaccard=0.5, low=0.25, high=0.75, num_samples=10, num_chosen=2),
+            chosen=SURVIVAL,
         )
     },
 )
@@ -317,6 +331,15 @@ EXAMPLES: dict[str, Document] = {
     "duplicates with all fields": WHOLE_DUPLICATES,
     "diversity": DIVERSITY,
     "diversity with all fields": WHOLE_DIVERSITY,
+    "stability": STABILITY,
+    "stability with all fields": STABILITY.model_copy(
+        update={
+            "signals": {"other": SURVIVAL},
+            "steps": SURVIVAL,
+            "skipped": ("whole",),
+            "where": WhereNote(sql="num_steps > 2", num_samples=20, num_kept=10),
+        }
+    ),
     "fidelity": FIDELITY,
     "fidelity with all fields": FIDELITY.model_copy(
         update={

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from grace_store.artifacts.measures import StabilityDocument
+from grace_store.base.documents import read_document
 from grace_store.cli import main
 from tests.scored_stores import known_store
 
@@ -19,6 +21,12 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
     assert shown.stdout.startswith("Too few samples to say how much of the subset survives: 6 chosen of 13 samples")
     assert "signal later" in shown.stdout
     assert "from vectors as int4" in shown.stdout
-    machine = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)
+    out = tmp_path / "stability.json"
+    machine = json.loads(CliRunner().invoke(main, [*arguments, "--out", str(out), "--json"]).stdout)
     assert machine["storages"]["float32"]["jaccard"] == 1.0
-    assert machine["conclusion"] == shown.stdout.splitlines()[0]
+    written = read_document(out, StabilityDocument)
+    assert {name: each.jaccard for name, each in written.signals.items()} == {
+        name: each["jaccard"] for name, each in machine["signals"].items()
+    }
+    assert (written.signal, written.num_chosen) == ("base", machine["num_chosen"])
+    assert machine["conclusion"] == written.conclusion == shown.stdout.splitlines()[0]

@@ -42,3 +42,8 @@ def test_the_curve_goes_from_value_to_coverage(planted):
     assert said.random.mean_value == pytest.approx(found.value.mean(), abs=1e-6)
     picture = ElementTree.fromstring(curve_svg(said, "note"))
     assert len(list(picture.iter("{http://www.w3.org/2000/svg}circle"))) == 2 * (9 + 2)
+    written = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")]
+    for name in ("clusters", "facility", "mmr"):
+        assert written.count(name) == 3, "in the legend, and at its line in each panel"
+    for name in ("by value alone", "random"):
+        assert written.count(name) == 2

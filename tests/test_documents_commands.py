@@ -55,6 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_well("sweep", store.location, "--out", folder / "sweep", "--alpha", "0.3,0.7")
     run_well("duplicates", store.location, "--out", folder / "duplicates.parquet")
     run_well("diversity", store.location, "--scores", folder / "scores.parquet", "--out", folder / "diversity.json")
+    run_well("stability", store.location, "--draws", "2", "--out", folder / "stability.json")
     (folder / "inputs").mkdir()
     model, data = make_inputs(folder / "inputs")
     recipe = ["--ratio", "0.1", "--batch-size", 4, "--heldout", 2, "--min-steps", 2, "--threads", 1]
@@ -184,6 +185,10 @@ CARRIERS = (
     Carrier(
         "diversity.json", *json_file(lambda path: path),
         (("report", "{store}", "--diversity", "{it}", "--out", "{out}/r.html"),),
+    ),
+    Carrier(
+        "stability.json", *json_file(lambda path: path),
+        (("report", "{store}", "--stability", "{it}", "--out", "{out}/r.html"),),
     ),
     Carrier("warmup", read_sealed, write_sealed, (WARM_UP,)),
     Carrier("warmup", *json_file(lambda folder: folder / "done.json"), (WARM_UP,)),

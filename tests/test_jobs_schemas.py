@@ -42,6 +42,7 @@ HEADINGS = {
     "subset": "field of a subset",
     "duplicates": "field of duplicates",
     "diversity": "field of diversity",
+    "stability": "field of stability",
     "fidelity": "field of fidelity",
     "judgement": "field of a judgement",
     "warmup_recipe": "field of a warm-up's recipe",
@@ -203,7 +204,7 @@ def results(tmp_path_factory) -> dict[str, dict[str, Any]]:
 
 
 def test_notes_that_commands_write_are_valid(results):
-    elsewhere = {"fidelity", "judgement", *(kind for kind in SCHEMAS if kind.startswith("warmup"))}
+    elsewhere = {"stability", "fidelity", "judgement", *(kind for kind in SCHEMAS if kind.startswith("warmup"))}
     assert {note["kind"] for note in results.values()} == set(SCHEMAS) - elsewhere
     for name, note in results.items():
         assert note["version"] == VERSION, name

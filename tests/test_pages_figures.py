@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import plotly.graph_objects as go
 import pytest
 
 from grace_store.pages import figures
-from grace_store.pages.figures import MAX_POINTS, PlottedSamples
+from grace_store.pages.figures import MAX_POINTS, NamedInterval, PlottedSamples, TradePlace
 from grace_store.pages.sections import Figure
 
 RNG = np.random.default_rng(5)
@@ -25,6 +26,8 @@ POINTS = PlottedSamples([f"<b>{i}</b>" for i in range(NUM)], VALUE, CHOSEN, np.a
 MATRIX = np.array([[1.0, 0.25, np.nan], [0.25, 1.0, -0.5], [np.nan, -0.5, 1.0]])
 NAMES = ["<script>a", "b & c", "d"]
 RANDOM = np.array([[0.5, 0.4, 0.6], [0.2, 0.1, 0.3], [np.nan] * 3])
+INTERVALS = [NamedInterval(name, 0.5, 0.25, np.nan) for name in NAMES]
+CURVE = [TradePlace(f"<{lost}>", lost, 0.5 + lost) for lost in (0.0, 0.25, np.nan, 1.0)]
 
 EVERY: dict[str, Callable[[], Figure]] = {
     "histogram": lambda: figures.value_histogram(VALUE, CHOSEN, "<i>subset"),
@@ -38,6 +41,9 @@ EVERY: dict[str, Callable[[], Figure]] = {
     "similarity": lambda: figures.similarity_histogram(np.abs(np.tanh(STEP_SCORE)), 0.95),
     "coverage": lambda: figures.coverage_bars(NAMES, MATRIX[0], RANDOM),
     "clusters": lambda: figures.cluster_map(VALUE[:3], LENGTH[:3], STEPS[:3], NAMES),
+    "intervals": lambda: figures.intervals(INTERVALS, "share", (0.5, "<chance>")),
+    "proxy": lambda: figures.proxy_scatter(VALUE, VALUE**2, POINTS.sample_id),
+    "trade": lambda: figures.trade_lines({"<mmr>": CURVE, "b": CURVE}, CURVE[:2], "share"),
 }  # fmt: skip
 
 
@@ -74,6 +80,9 @@ def test_nothing_is_drawn_of_nothing_without_complaint(name: str) -> None:
         "similarity": lambda: figures.similarity_histogram(none, 0.95),
         "coverage": lambda: figures.coverage_bars([], none, np.zeros((0, 3))),
         "clusters": lambda: figures.cluster_map(none, none, zero, []),
+        "intervals": lambda: figures.intervals([], "share", (np.nan, "chance")),
+        "proxy": lambda: figures.proxy_scatter(none, none, []),
+        "trade": lambda: figures.trade_lines({"mmr": []}, [], "share"),
     }
     go.Figure(empty[name]())
 
@@ -102,6 +111,19 @@ def test_the_step_profile_is_the_median_of_each_position() -> None:
         assert lines["median"]["customdata"][k] == len(scores)
         best = [STEP_SCORE[OFFSETS[i] + k] for i in range(NUM) if STEPS[i] > k and CHOSEN[i]]
         assert lines["median of the chosen"]["y"][k] == pytest.approx(np.median(best), rel=1e-4)
+        assert lines["median of the chosen"]["customdata"][k] == len(best)
+    (bars,) = (trace for trace in figure["data"] if trace["type"] == "bar")
+    assert bars["y"] == lines["median"]["customdata"]
+    assert bars["text"] == [str(count) for count in bars["y"]]
+
+
+def test_names_on_a_curve_are_beside_their_lines_and_apart() -> None:
+    figure = figures.trade_lines({"one": CURVE, "two": CURVE}, [TradePlace("random", 1.0, 1.5)], "share")
+    labels = figure["layout"]["annotations"]
+    assert sorted(label["text"] for label in labels) == ["one", "random", "two"]
+    assert {(label["x"], label["y"]) for label in labels} == {(1.0, 1.5)}
+    heights = sorted(label["ay"] for label in labels)
+    assert all(high - low >= figures.LINE_HEIGHT for low, high in itertools.pairwise(heights))
 
 
 def test_a_scatter_of_many_is_thinned_and_its_line_is_not() -> None:

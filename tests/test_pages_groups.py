@@ -29,8 +29,11 @@ def test_kinds_of_traces_are_held_against_values(tmp_path: Path, store: Store) -
     score(store, out=grace)
     score(store, HeuristicSpec(method="longest"), out=longest)
     report(store, out, ReportRequest(scores=(grace, longest), by=("kind", "about.number")))
-    section = next(each for each in read_page(out).document("page")["sections"] if each["key"] == "groups")
-    by_kind, _, by_method, by_number = section["blocks"]
+    page = read_page(out)
+    section = next(each for each in page.document("page")["sections"] if each["key"] == "groups")
+    by_kind, by_method, by_number = (block for block in section["blocks"] if block["kind"] == "table")
+    drawn = [block["figure"] for block in section["blocks"] if block["kind"] == "figure"]
+    assert drawn == ["value-by-field-1", "chosen-by-field-1", "value-by-field-2", "chosen-by-field-2"]
     table = read_scores(grace)
     number = np.array([int(name[-4:]) if name.startswith("trace-") else -1 for name in table.sample_id])
     number[table.sample_id.index("copy-of-7")] = 7
@@ -42,6 +45,13 @@ def test_kinds_of_traces_are_held_against_values(tmp_path: Path, store: Store) -
     assert rows["even"][4] == pytest.approx(brute)
     chosen = np.isin(table.row, select(grace, ratio="0.2").row)
     assert rows["even"][3] == pytest.approx(chosen[even].mean() / chosen.mean())
+    shares = page.document("figure-chosen-by-field-1")["data"][0]
+    place = shares["y"].index(f"even ({even.sum()})")
+    assert shares["x"][place] == pytest.approx(chosen[even].mean(), rel=1e-4)
+    boxes = page.document("figure-value-by-field-2")["data"][0]
+    smallest = table.value[(number >= 0) & (number <= 25)]
+    assert boxes["y"][0] == f"0 to 25 ({len(smallest)})"
+    assert boxes["median"][0] == pytest.approx(np.median(smallest), rel=1e-4)
     assert {row[0]: row[1] for row in by_method["rows"]}["even"] == pytest.approx(brute)
     assert len(by_method["rows"][0]) == 3
     known = number >= 0

@@ -11,19 +11,31 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from grace_store.artifacts.judgement import Judgement
+from grace_store.artifacts.measures import StabilityDocument
+from grace_store.base.documents import read_document, write_document
 from grace_store.base.flags import ABOUT
+from grace_store.curate.diversity import DiversityRequest, diversity
 from grace_store.curate.export import ExportRequest, export
+from grace_store.curate.judge import JudgeRequest, judge
 from grace_store.curate.score import score
 from grace_store.curate.select import select
+from grace_store.curate.stability import StabilityRequest, stability
+from grace_store.curate.trade_curve import TradeSpec
 from grace_store.pages.report import report
 from grace_store.pages.report_inputs import ReportRequest
 from grace_store.store.opened import Store
 from grace_store.values.length_bias import rank_correlation
 from grace_store.values.methods.method_spec import HeuristicSpec
+from tests.example_notes import EXAMPLES
 from tests.reports import HOSTILE_ID, IMAGE, NUM_TRACES, SCRIPT, chromium, make_store
 
 NUM_SHOWN = NUM_TRACES + 4
-SECTIONS = ("overview", "values", "length", "settings", "methods", "similarity", "traces")
+SECTIONS = (
+    "overview", "values", "length", "groups", "settings", "methods", "similarity",
+    "judgement", "stability", "fidelity", "traces",
+)  # fmt: skip
+SAID = "Half of the subset survives <b>other</b> steps."
 SUBSET = "subset <b>bold<script>window.__pwned=5.jsonl"
 
 
@@ -54,9 +66,32 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     subset = folder / SUBSET
     export(select(scores, ratio="0.2"), subset, ExportRequest(as_format="ids"))
     out = folder / "report.html"
-    fields = "kind,about.number,prompt"
-    report(store, out, ReportRequest(scores=(scores, random), subsets=(subset,), fields=fields))
+    request = ReportRequest(
+        scores=(scores, random),
+        subsets=(subset,),
+        by=("kind", "about.number"),
+        fields="kind,about.number,prompt",
+        **measure(store, folder, scores),
+    )
+    report(store, out, request)
     return Made(out, store)
+
+
+def measure(store: Store, folder: Path, scores: Path) -> dict[str, Path]:
+    """Write what other commands measure, and return where."""
+    labels = JudgeRequest(label="about.number", threshold=60, kind="kind", draws=20)
+    traded = DiversityRequest(scores=scores, curve=TradeSpec(weights=(0.0, 0.5, 1.0)), num_random=20)
+    said = {
+        "judge": judge(store, labels),
+        "stability": stability(store, StabilityRequest(draws=5))
+        .to_document(store)
+        .model_copy(update={"conclusion": SAID}),
+        "fidelity": EXAMPLES["fidelity with all fields"].model_copy(update={"plan_sha256": store.plan.digest()}),
+        "diversity": diversity(store, traded),
+    }
+    for name, document in said.items():
+        write_document(folder / f"{name}.json", document)
+    return {name: folder / f"{name}.json" for name in said}
 
 
 @dataclass
@@ -132,7 +167,7 @@ def test_every_part_opens_and_draws_all_its_figures(watched: Watched, made: Made
     for plot in view.locator(".plot").all():
         plot.scroll_into_view_if_needed()
         expect(plot).to_have_attribute("data-drawn", "true", timeout=15_000)
-        assert plot.locator("svg.main-svg").count() >= 1
+        assert plot.locator("svg.main-svg, table.matrix").count() >= 1
 
 
 def test_the_overview_counts_add_up(watched: Watched, made: Made) -> None:
@@ -151,6 +186,44 @@ def test_methods_are_held_against_each_other(watched: Watched, made: Made) -> No
     assert figure["data"][0]["z"][0][1] == pytest.approx(rank_correlation(scores.value, random.value), abs=1e-3)
     row = page.locator("#view-methods tbody tr", has_text="random")
     assert row.locator("td").all_inner_texts()[5:7] == ["0", "0"]  # forward and backward passes
+
+
+def test_audits_open_with_what_they_conclude(watched: Watched, made: Made) -> None:
+    page = watched.open(made.url("judgement"))
+    folder = made.path.parent
+    judged = read_document(folder / "judge.json", Judgement)
+    assert page.locator("#view-judgement .blocks > *").first.inner_text() == judged.conclusion
+    rows = page.locator("#view-judgement table").first.locator("tbody tr")
+    assert rows.count() == len(judged.judged[0].measures)
+    watched.open(made.url("stability"))
+    assert page.locator("#view-stability .blocks > *").first.inner_text() == SAID
+    found = read_document(folder / "stability.json", StabilityDocument)
+    assert found.steps is not None
+    again = page.locator("#view-stability tbody tr", has_text="steps drawn again")
+    assert again.locator("td").nth(1).inner_text() == f"{found.steps.jaccard:.3f}"
+    watched.open(made.url("fidelity"))
+    assert page.locator("#view-fidelity tbody tr").first.locator("td").nth(2).inner_text() == "0.500"
+
+
+def test_lines_and_points_of_the_curve_are_named_where_they_are(watched: Watched, made: Made) -> None:
+    page = watched.open(made.url("similarity"))
+    plot = page.locator('[data-figure="figure-diversity-curve-share-touched"]')
+    plot.scroll_into_view_if_needed()
+    expect(plot).to_have_attribute("data-drawn", "true")
+    names = {text.strip() for text in plot.locator(".annotation-text").all_text_contents()}
+    assert names == {"clusters", "facility", "mmr", "by value alone", "random"}
+
+
+def test_traces_behind_each_step_are_counted_and_told(watched: Watched, made: Made) -> None:
+    page = watched.open(made.url("values"))
+    plot = page.locator('[data-figure="figure-step-profile"]')
+    plot.scroll_into_view_if_needed()
+    expect(plot).to_have_attribute("data-drawn", "true")
+    num_steps = score(made.store).num_steps
+    counts = [int((num_steps >= k).sum()) for k in range(1, num_steps.max() + 1)]
+    assert [int(text) for text in plot.locator(".bartext").all_text_contents()] == counts
+    plot.evaluate("place => Plotly.Fx.hover(place, [{curveNumber: 4, pointNumber: 2}])")
+    expect(plot.locator(".hoverlayer .hovertext").first).to_contain_text(f"{counts[2]} traces have it")
 
 
 # ---------------------------------------------------------------- the trace browser
@@ -509,13 +582,96 @@ def test_it_prints_every_part_without_its_controls(watched: Watched, made: Made)
     expect(page.locator("#theme-button")).to_be_hidden()
 
 
-def test_a_narrow_screen_shows_the_list_or_the_trace(browser: Browser, made: Made) -> None:
-    context = browser.new_context(viewport={"width": 375, "height": 700})
+ON_PAPER = """() => { window.addEventListener('beforeprint', () => { window.onPaper = {
+  ink: getComputedStyle(document.body).color,
+  plots: [...document.querySelectorAll('.plot')].map((place) => {
+    const drawn = place.querySelector('svg.main-svg, table.matrix')?.getBoundingClientRect();
+    return [place.dataset.figure, drawn?.width ?? 0, drawn?.height ?? 0, place.layout?.font.color ?? null]; }) }; });
+}"""
+
+
+def test_a_pdf_has_every_plot_in_light_colours_as_wide_as_the_paper(browser: Browser, made: Made) -> None:
+    """Also those of parts that were never on the screen; afterwards the screen is as it was."""
+    context = browser.new_context(viewport={"width": 1280, "height": 860}, color_scheme="dark")
     page = context.new_page()
+    page.goto(made.url("values"))
+    plot = page.locator(".plot").first
+    expect(plot).to_have_attribute("data-drawn", "true")
+    before = plot.evaluate("place => [place._fullLayout.width, place.layout.font.color]")
+    page.evaluate(ON_PAPER)
+    assert page.pdf(format="A4", print_background=True).startswith(b"%PDF")
+    paper = page.evaluate("window.onPaper")
+    assert len(paper["plots"]) == page.locator(".plot").count() > 20
+    for name, width, height, ink in paper["plots"]:
+        assert 0 < width <= 688, name
+        assert height > 40, name
+        assert ink in (None, "#5a616b"), name
+    assert paper["ink"] == "rgb(29, 33, 38)"
+    assert plot.evaluate("place => [place._fullLayout.width, place.layout.font.color]") == before
+    context.close()
+
+
+WORDS = """() => [...document.querySelectorAll('.view:not([hidden]) .plot[data-drawn]')].flatMap((place) => {
+  const frame = place.querySelector('svg.main-svg')?.getBoundingClientRect();
+  if (!frame) return [];
+  const kinds = ['.xtitle', '.ytitle', '.y2title', '.xtick text', '.ytick text', '.y2tick text', '.legendtext',
+    '.annotation-text', '.bartext'];
+  const boxes = [...place.querySelectorAll(kinds.join())].filter((each) => each.textContent.trim())
+    .map((each) => [each.textContent, each.getBoundingClientRect()]);
+  const wrong = [];
+  for (const [i, [words, box]] of boxes.entries()) {
+    if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1
+      || box.bottom > frame.bottom + 1) wrong.push([place.dataset.figure, words, 'is cut off']);
+    for (const [others, other] of boxes.slice(i + 1))
+      if (Math.min(box.right, other.right) - Math.max(box.left, other.left) > 1.5
+        && Math.min(box.bottom, other.bottom) - Math.max(box.top, other.top) > 1.5)
+        wrong.push([place.dataset.figure, words, others]);
+  }
+  return wrong;
+})"""
+
+
+def check_words(page: Page, made: Made, width: int) -> None:
+    """In every part all words of plots are whole and apart, and the part is as wide as the screen."""
     for section in SECTIONS:
         page.goto(made.url(section))
         page.evaluate("document.querySelectorAll('.view:not([hidden]) .plot').forEach(drawPlot)")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 375, section
+        assert page.locator(".view:not([hidden]) .plot").count() == page.locator("[data-drawn]:visible").count()
+        assert page.evaluate(WORDS) == [], section
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, section
+
+
+def test_words_in_plots_are_whole_and_apart(watched: Watched, made: Made) -> None:
+    check_words(watched.page, made, 1280)
+
+
+CLIPPED = """place => [...place.querySelectorAll('td')].filter((cell) => cell.scrollWidth > cell.clientWidth + 1)
+  .length"""
+
+
+def check_map(page: Page, made: Made) -> None:
+    """A map's numbers can be read, and its names stay while the numbers are scrolled."""
+    page.goto(made.url("settings"))
+    place = page.locator('[data-figure="figure-setting-rank-correlation"]')
+    expect(place).to_have_attribute("data-drawn", "true")
+    cell = place.locator("tbody td").nth(1)
+    number = json.loads(page.locator("#figure-setting-rank-correlation").text_content() or "")["data"][0]["z"][0][1]
+    assert float(cell.inner_text()) == pytest.approx(number, abs=0.006)
+    assert cell.evaluate("each => parseFloat(getComputedStyle(each).fontSize)") >= 11
+    assert place.evaluate(CLIPPED) == 0
+    place.evaluate("each => each.scrollTo(each.scrollWidth, 0)")
+    name, frame = place.locator("tbody th").first.bounding_box(), place.bounding_box()
+    assert name is not None
+    assert frame is not None
+    assert name["x"] >= frame["x"] - 1
+
+
+def test_a_narrow_screen_shows_the_list_or_the_trace(browser: Browser, made: Made) -> None:
+    context = browser.new_context(viewport={"width": 375, "height": 700}, color_scheme="dark")
+    page = context.new_page()
+    check_words(page, made, 375)
+    check_map(page, made)
+    page.goto(made.url("traces"))
     expect(page.locator("#trace")).to_be_hidden()
     page.locator("#trace-list a").first.click()
     expect(page.locator("#trace")).to_be_visible()

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from grace_store.base.documents import write_document
 from grace_store.base.errors import DataError, MissingExtra, ResumeMismatch, SettingError
 from grace_store.cli import main
 from grace_store.curate.duplicates import DuplicatesRequest, duplicates
 from grace_store.curate.export import ExportRequest, export
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.select import select
+from grace_store.curate.stability import StabilityRequest, stability
 from grace_store.curate.sweep import sweep
 from grace_store.curate.targets import Targets
 from grace_store.pages import report as report_module
@@ -169,6 +171,12 @@ def test_another_stores_tables_are_refused(tmp_path: Path, store: Store, known: 
     duplicates(known, DuplicatesRequest(signal="first")).write(tmp_path / "duplicates.parquet")
     with pytest.raises(ResumeMismatch, match="another plan"):
         report(store, out, ReportRequest(duplicates=tmp_path / "duplicates.parquet"))
+    measured = tmp_path / "stability.json"
+    write_document(measured, stability(known, StabilityRequest(signal="first", draws=2)).to_document(known))
+    with pytest.raises(ResumeMismatch, match=r"measure of stability .* another plan"):
+        report(store, out, ReportRequest(stability=measured))
+    with pytest.raises(DataError, match="is not a measure of fidelity"):
+        report(store, out, ReportRequest(fidelity=measured))
     export(select(scores, ratio="0.5"), subset, ExportRequest(as_format="ids", store=known.location))
     with pytest.raises(ResumeMismatch, match="another plan"):
         report(store, out, ReportRequest(subsets=(subset,)))

@@ -85,13 +85,13 @@ def test_what_another_run_did_while_this_one_waited_for_the_lock_is_not_done_aga
     assert status(view.store).num_done == NUM_USABLE
 
 
-NUM_PARTS = 4
-"""The crash points are shared out over so many tests, which may run side by side."""
+CRASH_STRIDE = 3
+"""Every third operation is a crash point, from two starts that may run side by side; torture kills anywhere."""
 
 
-@pytest.mark.parametrize("part", range(NUM_PARTS))
+@pytest.mark.parametrize("first", [1, 2])
 def test_killed_anywhere_then_resumed_is_byte_identical(
-    tmp_path: Path, mortal: type[MortalBackend], monkeypatch: pytest.MonkeyPatch, part: int
+    tmp_path: Path, mortal: type[MortalBackend], monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
     # Nothing here depends on the disk's cache, and thousands of syncs take minutes.
     monkeypatch.setattr(os, "fsync", lambda fd: None)
@@ -103,7 +103,7 @@ def test_killed_anywhere_then_resumed_is_byte_identical(
     assert num_operations > 100, num_operations
     calls = tmp_path / "calls"
     monkeypatch.setenv(CALLS_FILE, str(calls))
-    for crash_at in range(1 + part, num_operations + 1, NUM_PARTS):
+    for crash_at in range(first, num_operations + 1, CRASH_STRIDE):
         job = make_job(tmp_path, f"crash-{crash_at}.zarr", **settings)
         mortal.revive(crash_at)
         with pytest.raises(Crash):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from grace_store.artifacts.measures import FidelityDocument, StabilityDocument
 from grace_store.artifacts.notes import NamedSignal, ScoredSignal, ScoresNote, SignalNote, StoreNote, TargetsNote
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.errors import NotAStore, ResumeMismatch
@@ -35,7 +36,11 @@ def scores_note(signals: CommittedSignals, spec: MethodSpec, weights: SignalWeig
     return ScoresNote(spec=spec, signals=scored, hygiene=hygiene, **store_note(signals), **more)
 
 
-def check_plan_of(note: StoreNote | TargetsNote, store: Store, what: str | None = None) -> None:
+Planned = StoreNote | TargetsNote | StabilityDocument | FidelityDocument
+"""What says which plan it was made from."""
+
+
+def check_plan_of(note: Planned, store: Store, what: str | None = None) -> None:
     """Raise ResumeMismatch unless a file was made from the store's present plan; what says its kind and name."""
     if note.plan_sha256 != store.plan.digest():
         what = what or (note.words.partition(" ")[2] if isinstance(note, StoreNote) else "file")

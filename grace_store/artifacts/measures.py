@@ -1,10 +1,10 @@
-"""Measures as documents: what ``grace-store diversity`` and ``fidelity`` find and write with ``--out``."""
+"""Measures as documents: what ``grace-store diversity``, ``stability`` and ``fidelity`` write with ``--out``."""
 
 from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from grace_store.artifacts.notes import PointsNote
+from grace_store.artifacts.notes import PointsNote, WhereNote
 from grace_store.base.documents import Count, Document, Number
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import Frozen
@@ -126,6 +126,35 @@ class Diversity(PointsNote):
         ordered = sorted(self.clusters, key=excess)
         over = [each for each in reversed(ordered) if each.representation[subset] > 1]
         return over[:count], [each for each in ordered if each.representation[subset] < 1][:count]
+
+
+class StabilityDocument(Document):
+    """What of one choice survives other signals, less precision and other steps."""
+
+    words: ClassVar[str] = "a measure of stability"
+    maker: ClassVar[str] = "stability"
+
+    kind: Literal["stability"] = "stability"
+    store: str
+    plan_sha256: str
+    conclusion: str
+    """A sentence or two for people."""
+    signal: str
+    ratio: str
+    num_samples: Count
+    num_chosen: Count
+    by_chance: Number
+    """What two random choices of that size would share."""
+    signals: dict[str, Survival]
+    """The same settings with another signal."""
+    storages: dict[str, Survival]
+    """The same choice from vectors stored with less precision."""
+    steps: Survival | None = None
+    """Each sample's steps drawn again from its own."""
+    skipped: tuple[str, ...] = ()
+    """Other signals that have no steps."""
+    where: WhereNote | None = None
+    """What the samples had to pass, if there was a filter."""
 
 
 class SpaceFidelity(Frozen):

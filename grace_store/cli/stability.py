@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,11 +12,12 @@ import grace_store as gs
 from grace_store.base.text import counted, percent
 from grace_store.cli import shared
 from grace_store.cli.console import print_result, where_line
-from grace_store.cli.options import COUNT, NATURAL, TEXT, command, option
+from grace_store.cli.options import COUNT, NATURAL, OUT_FILE, TEXT, command, option
 
 
 @command(
     "grace-store stability traces.zarr --ratio 0.2",
+    "grace-store stability traces.zarr --out stability.json",
     "grace-store stability traces.zarr --signal checkpoint-100 --against seed-2 --against checkpoint-25",
 )
 @shared.store
@@ -29,23 +31,30 @@ from grace_store.cli.options import COUNT, NATURAL, TEXT, command, option
 @shared.moved_data
 @shared.partial
 @shared.threads
-def stability(store: str, against: tuple[str, ...], *, as_json: bool, **settings: Any) -> None:
+@option("--out", OUT_FILE, "JSON file for the result, as `report --stability` takes it. [default: not written]")
+def stability(store: str, against: tuple[str, ...], out: Path | None, *, as_json: bool, **settings: Any) -> None:
     """Measure how much of a subset survives small changes.
 
     The subset is chosen again by other signals in STORE (another checkpoint, warm-up seed or warm-up size), from
     vectors stored with less precision, and with each trace's steps drawn at random with replacement. Beside the share
     that stays stands the Jaccard index, samples in both subsets over samples in either: 1 is the same subset.
     """
+    from grace_store.artifacts.outputs import check_results
+    from grace_store.base.documents import write_document
+
+    check_results(store, [out])
     spec, threads = shared.take_score_spec(settings), settings.pop("threads")
     settings["data"] = settings["data"] or None
     request = gs.StabilityRequest(spec=spec, against=against or None, **settings)
     found = gs.stability(store, request, threads=threads)
+    if out is not None:
+        write_document(out, found.to_document(store))
     told = {"store": store, "conclusion": found.conclusion}
     result = {**told, **asdict(found), "where": None if found.where is None else found.where.model_dump()}
-    print_result(result, _print, store, found, as_json=as_json)
+    print_result(result, _print, store, found, out, as_json=as_json)
 
 
-def _print(store: str, found: gs.Stability) -> None:
+def _print(store: str, found: gs.Stability, out: Path | None) -> None:
     click.echo(found.conclusion)
     of = counted(found.num_samples, "sample")
     click.echo(f"{store}: the best {found.num_chosen} of {of} by signal {found.signal}")
@@ -68,3 +77,5 @@ def _print(store: str, found: gs.Stability) -> None:
             "  There is no other signal with steps to compare with. To add one: `warmup --seed 1 --out other`, then "
             "`extract --adapter other`."
         )
+    if out is not None:
+        click.echo(f"  written: {out}")

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from grace_store.artifacts.filtered_scores import keep_samples, where_note
+from grace_store.artifacts.measures import StabilityDocument
 from grace_store.artifacts.notes import WhereNote
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import FloatArray, IntArray
@@ -71,6 +72,13 @@ class Stability:
         if not by:
             return f"Nothing but precision could be tried. {precision}".strip()
         return _too_few(self, list(by.values())) or f"{_survives(by, self.by_chance)} {precision}".strip()
+
+    def to_document(self, store: StoreLike) -> StabilityDocument:
+        """Return what was found of a store as a file holds it."""
+        opened = store if isinstance(store, Store) else Store.open(store)
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        found |= {"skipped": tuple(self.skipped), "conclusion": self.conclusion}
+        return StabilityDocument(store=opened.location, plan_sha256=opened.plan.digest(), **found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

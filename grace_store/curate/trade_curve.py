@@ -1,5 +1,7 @@
 """What diversity costs: value lost against coverage gained, for every method over its weights, at one budget."""
 
+from dataclasses import replace
+
 import numpy as np
 from pydantic import field_validator
 
@@ -50,16 +52,22 @@ def curve_svg(curve: TradeCurve, note: str = "") -> str:
     lost = Axis("value lost (0: by value alone, 1: at random)")
     panels = []
     for name, label in (("share_touched", "share of clusters touched"), ("entropy", "evenness over clusters")):
-        series = [Series(each, [_drawn(p, name) for p in curve.points if p.method == each]) for each in methods]
-        marks = [_drawn(curve.best, name), _drawn(curve.random, name)]
+        series = [Series(each, _line(curve, each, name)) for each in methods]
+        marks = [replace(_drawn(each, name), name=each.method) for each in (curve.best, curve.random)]
         panels.append(Panel(lost, Axis(label), series, marks, if_empty="nothing to trade"))
     return draw_panels(panels, f"What diversity costs, for {counted(curve.num_samples, 'sample')}", note)
+
+
+def _line(curve: TradeCurve, method: str, name: str) -> list[Point]:
+    """Return a method's points, the last one named: labels at the lines need no legend to be looked up."""
+    points = [_drawn(point, name) for point in curve.points if point.method == method]
+    return [*points[:-1], replace(points[-1], name=method)]
 
 
 def _drawn(point: TradePoint, name: str) -> Point:
     what = f"{point.method} {point.weight:g}" if point.weight == point.weight else point.method
     y = float(getattr(point, name))
-    return Point(point.value_lost, y, f"{what}: mean value {point.mean_value:.4f}, {y:.3f}", point.method)
+    return Point(point.value_lost, y, f"{what}: mean value {point.mean_value:.4f}, {y:.3f}")
 
 
 def trade_curve(

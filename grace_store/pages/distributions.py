@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 DEFAULT_GRID: dict[str, Any] = {"alpha": (0.1, 0.3, 0.5, 0.7, 0.9, 1.0), "history": ("uniform", "window:3", "ema:0.8")}
 """What is swept if no sweep is given."""
 MAX_BOXES = 60
+FEW_TRACES = 20
+"""A median of fewer says little."""
 LENGTH_WORDS = {"step_length": "tokens in a step", "response_length": "tokens in the response", "num_steps": "steps K"}
 
 
@@ -56,9 +58,19 @@ def values_section(table: ScoreTable, points: PlottedSamples, chosen_name: str) 
         caption = "Each point is a trace, its alignments averaged over its steps. Click one to read it."
         section.figure("answer-against-history", "Answer against history", picture, caption + _thinned(len(finite)))
         picture = figures.step_profile(table.flat("step_score"), table.offsets, points.chosen)
-        caption = f"Step scores by position, over {int(table.num_steps.sum()):,} steps."
-        section.figure("step-profile", "Step profile", picture, caption, wide=True)
+        section.figure("step-profile", "Step profile", picture, _about_profile(table), wide=True)
     return section
+
+
+def _about_profile(table: ScoreTable) -> str:
+    """Say what the profile is of, and from where on too few traces stand behind it."""
+    words = f"Step scores by position, over {int(table.num_steps.sum()):,} steps. The bars below count the traces that "
+    words += "have a step there."
+    reached = [int((table.num_steps >= k).sum()) for k in range(1, figures.MAX_POSITIONS + 1)]
+    thin = next((k for k, count in enumerate(reached, 1) if 0 < count < FEW_TRACES), None)
+    return (
+        words if thin is None else f"{words} From step {thin} on they are fewer than {FEW_TRACES}: read little into it."
+    )
 
 
 def _flags(section: Section, table: ScoreTable) -> None:
@@ -160,9 +172,9 @@ def settings_section(inputs: ReportInputs, table: ScoreTable) -> Section:
         spec = SweepSpec.parse(ratio=ratio, grid=[_same_settings(table) | {"signal": stepwise_signals(store)}])
         signals = sweep(store, spec, partial=True, where=inputs.kept)
         _boxes(section, "value-by-signal", "Values by signal", signals, "signal")
-        picture = figures.matrix_map(signals.jaccard[0], _signal_names(signals), "Jaccard")
-        caption = "The same settings with each signal alone."
-        section.figure("signal-overlap", f"Overlap of signals, best {ratio}", picture, caption)
+        names, caption = _signal_names(signals), "The same settings with each signal alone."
+        picture = figures.matrix_map(signals.jaccard[0], names, "Jaccard")
+        section.matrix("signal-overlap", f"Overlap of signals, best {ratio}", picture, names, caption)
     return section
 
 
@@ -188,10 +200,10 @@ def _overlap(section: Section, sweep: Sweep) -> None:
     for index, ratio in enumerate(sweep.ratios):
         picture = figures.matrix_map(sweep.jaccard[index], labels, "Jaccard")
         caption = "Samples that two settings both choose, over those that either chooses."
-        section.figure(f"setting-overlap-{ratio}", f"Overlap of the best {ratio}", picture, caption)
+        section.matrix(f"setting-overlap-{ratio}", f"Overlap of the best {ratio}", picture, labels, caption)
     picture = figures.matrix_map(sweep.rank_correlation, labels, "Spearman", lowest=-1.0)
     caption = f"Over {sweep.num_ranked:,} of {sweep.num_samples:,} samples."
-    section.figure("setting-rank-correlation", "Rank correlation", picture, caption)
+    section.matrix("setting-rank-correlation", "Rank correlation", picture, labels, caption)
 
 
 def _boxes(section: Section, name: str, title: str, sweep: Sweep, what: str) -> None:

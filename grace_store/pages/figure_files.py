@@ -60,6 +60,6 @@ def for_paper(figure: Figure) -> Figure:
         "font": {"family": "Helvetica, Arial, sans-serif", "size": 14, "color": "#222"},
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
     }
-    for axis in ("xaxis", "yaxis"):
+    for axis in [name for name in layout if name.startswith(("xaxis", "yaxis"))]:
         layout[axis] = line | layout[axis]
     return paper

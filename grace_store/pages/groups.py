@@ -1,6 +1,7 @@
 """What a known property of the records has to do with their values: which kinds of traces rise, and which fall."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,13 +11,17 @@ from grace_store.artifacts.filtered_scores import groups_of
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import BoolArray, FloatArray
 from grace_store.base.text import one_line
-from grace_store.pages.figures import BOXES, value_boxes
+from grace_store.pages.figures import BOXES, NamedInterval, intervals, value_boxes
 from grace_store.pages.sections import Cell, Section
 from grace_store.read.kept_samples import group_name
 from grace_store.store.opened import Store
 from grace_store.values.length_bias import mean_ranks, rank_correlation
 
 MAX_FIELD_GROUPS = 24
+NUM_NUMBER_GROUPS = 5
+"""Groups that a field of many numbers is drawn in."""
+SPREAD = 1.96
+"""Standard deviations to either side that hold 95 % of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,42 @@ def _numeric(section: Section, field: str, numbers: FloatArray, compared: Compar
         both = np.isfinite(value) & np.isfinite(numbers)
         rows.append([method.name, int(both.sum()), rank_correlation(value[both], numbers[both])])
     section.table(f"Value and {one_line(field)}", ["table", "samples", "Spearman"], rows)
+    _draw(section, field, _fifths(numbers), compared, " Groups of about the same size, by the number.")
+
+
+def _fifths(numbers: FloatArray) -> dict[str, BoolArray]:
+    """Return groups of about the same size, from the smallest numbers to the largest, by what they go from and to."""
+    known = numbers[np.isfinite(numbers)]
+    edges = np.unique(np.quantile(known, np.linspace(0, 1, NUM_NUMBER_GROUPS + 1)[1:-1], method="lower"))
+    place = np.searchsorted(edges, numbers)
+    members = [np.isfinite(numbers) & (place == i) for i in range(len(edges) + 1)]
+    return {f"{numbers[each].min():g} to {numbers[each].max():g}": each for each in members if each.any()}
+
+
+def _draw(section: Section, field: str, members: Mapping[str, BoolArray], compared: Compared, more: str) -> None:
+    """Draw the values of each group, and the share of it that is chosen."""
+    value, chosen, shown = compared.main.table.value, compared.chosen, one_line(field)
+    sizes = [f"{name} ({int(member.sum()):,})" for name, member in members.items()]
+    number = len(section.figures) // 2 + 1
+    picture = value_boxes(sizes, [value[member] for member in members.values()], "")
+    section.figure(f"value-by-field-{number}", f"Values by {shown}", picture, f"{BOXES}{more}")
+    shares = [chosen_share(name, chosen[member]) for name, member in zip(sizes, members.values(), strict=True)]
+    picture = intervals(shares, "share that is chosen", (float(chosen.mean()), "all samples"), tickformat=".0%")
+    caption = "In brackets: how many samples a group has. Lines: 95 % intervals, wider for smaller groups."
+    section.figure(f"chosen-by-field-{number}", f"Share chosen by {shown}", picture, caption)
+
+
+def chosen_share(name: str, chosen: BoolArray) -> NamedInterval:
+    """Return the share of a group that is chosen, with Wilson's interval, which holds for small groups too.
+
+    >>> found = chosen_share("a", np.array([True] + [False] * 9))
+    >>> found.value, round(found.low, 3), round(found.high, 3)
+    (0.1, 0.018, 0.404)
+    """
+    num, share = len(chosen), float(chosen.mean())
+    middle = (share + SPREAD**2 / (2 * num)) / (1 + SPREAD**2 / num)
+    reach = SPREAD * math.sqrt(share * (1 - share) / num + (SPREAD / (2 * num)) ** 2) / (1 + SPREAD**2 / num)
+    return NamedInterval(name, share, max(0.0, middle - reach), min(1.0, middle + reach))
 
 
 def _grouped(section: Section, field: str, label: npt.NDArray[np.object_], compared: Compared) -> None:
@@ -97,9 +138,7 @@ def _grouped(section: Section, field: str, label: npt.NDArray[np.object_], compa
         "Over the pool's share: 1 is as often chosen as the others. Chance above the rest: that a sample of the group "
         f"has a larger value than one outside it; 0.5 is no difference.{more}",
     )
-    picture = value_boxes(largest, [value[member] for member in members.values()], one_line(field))
-    name, title = f"value-by-field-{len(section.figures) + 1}", f"Values by {one_line(field)}"
-    section.figure(name, title, picture, f"{BOXES}{more}", wide=True)
+    _draw(section, field, members, compared, more)
     if len(compared.methods) > 1:
         values = [compared.values(method) for method in compared.methods]
         section.table(

@@ -93,8 +93,9 @@ def methods_section(store: Store, methods: Sequence[NamedTable], status: Status,
         return section
     names = [method.name for method in methods]
     caption = "Samples that two methods both choose, over those that either chooses."
-    section.figure("method-overlap", f"Overlap of the best {ratio}", matrix_map(overlap, names, "Jaccard"), caption)
+    picture = matrix_map(overlap, names, "Jaccard")
+    section.matrix("method-overlap", f"Overlap of the best {ratio}", picture, names, caption)
     picture = matrix_map(rank_correlations(methods), names, "Spearman", lowest=-1.0)
     caption = "Over the samples that both methods have a value for."
-    section.figure("method-rank-correlation", "Rank correlation", picture, caption)
+    section.matrix("method-rank-correlation", "Rank correlation", picture, names, caption)
     return section

@@ -2,6 +2,7 @@
 
 import html
 import re
+import textwrap
 import unicodedata
 
 MAX_CHARS = 20_000
@@ -48,3 +49,13 @@ def plot_label(text: str, limit: int = MAX_LABEL_CHARS) -> str:
     """
     line = " ".join(visible(text).split())
     return html.escape(line if len(line) <= limit else f"{line[: limit - 1]}…", quote=False)
+
+
+def wrapped_label(text: str, width: int = 20, max_lines: int = 3) -> str:
+    """Return text for a plot in a few short lines, so that a narrow screen has room for what it names.
+
+    >>> wrapped_label("a name that is longer than one line")
+    'a name that is<br>longer than one line'
+    """
+    lines = textwrap.wrap(" ".join(visible(text).split()), width, max_lines=max_lines, placeholder=" …")
+    return "<br>".join(html.escape(line, quote=False) for line in lines)

@@ -19,6 +19,7 @@ from grace_store.base.flags import ABOUT
 from grace_store.base.text import counted
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.select import select
+from grace_store.pages.audits import audit_sections
 from grace_store.pages.distributions import length_section, settings_section, values_section
 from grace_store.pages.figure_files import write_figures
 from grace_store.pages.figures import PlottedSamples
@@ -88,8 +89,9 @@ def load_plotly_js() -> str:
 
 def _sources(request: ReportRequest) -> list[Source]:
     named = [(path, "the scores") for path in request.scores] + [(path, "a subset") for path in request.subsets]
-    others = {name: getattr(request, name) for name in ("duplicates", "diversity", "sweep")}
-    return named + [(path, f"the {name}") for name, path in others.items() if path is not None]
+    kinds = ("duplicates", "diversity", "sweep", "judge", "stability", "fidelity")
+    others = {name: getattr(request, name) for name in kinds}
+    return named + [(path, f"what {name} wrote") for name, path in others.items() if path is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class _Page:
         sections.append(methods_section(store, methods, state, request.ratio))
         listener(Note("Looking for neighbours."))
         similar = similarity_section(given, table, shown.place, listener)
-        sections.append(similar.section)
+        sections += [similar.section, *audit_sections(given)]
         listed = ScoreTable(table.table.take(shown.place), table.note, table.path)
         traces = gather_traces(given, listed, _bits(subsets)[shown.place], similar, listener)
         title = Path(store.location.rstrip("/")).name

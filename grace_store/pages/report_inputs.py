@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicates
+from grace_store.artifacts.judgement import Judgement
 from grace_store.artifacts.made_from import check_plan_of
-from grace_store.artifacts.measures import Diversity
+from grace_store.artifacts.measures import Diversity, FidelityDocument, StabilityDocument
 from grace_store.artifacts.score_table import ScoreTable, read_scores
 from grace_store.artifacts.subset_file import selected_rows
 from grace_store.base.arrays import IntArray
@@ -18,6 +19,7 @@ from grace_store.curate.sweep import Sweep, read_sweep
 from grace_store.read.kept_samples import Kept
 from grace_store.store.opened import Store
 
+PlannedT = TypeVar("PlannedT", Diversity, Judgement, StabilityDocument, FidelityDocument)
 MAX_SUBSETS = 30
 """A trace's subsets are bits of one number in the page."""
 
@@ -34,6 +36,12 @@ class ReportRequest:
     """What ``grace-store duplicates`` wrote."""
     diversity: Path | None = None
     """What ``grace-store diversity`` wrote."""
+    judge: Path | None = None
+    """What ``grace-store judge --out`` wrote."""
+    stability: Path | None = None
+    """What ``grace-store stability --out`` wrote."""
+    fidelity: Path | None = None
+    """What ``grace-store fidelity --out`` wrote."""
     subsets: Sequence[Path] = ()
     by: Sequence[str] = ()
     """Fields of the records whose groups are compared; several that commas join are combined."""
@@ -61,6 +69,9 @@ class ReportInputs:
     sweep: Sweep | None
     duplicates: DuplicateTable | None
     diversity: Diversity | None
+    judgement: Judgement | None
+    stability: StabilityDocument | None
+    fidelity: FidelityDocument | None
     subsets: dict[str, IntArray]
     """The dataset rows of each subset, by its file's name."""
     kept: Kept | None = None
@@ -77,11 +88,27 @@ class ReportInputs:
         duplicates = None if request.duplicates is None else read_duplicates(request.duplicates)
         if duplicates is not None:
             check_plan_of(duplicates.note, store, f"table of duplicates {request.duplicates}")
-        diversity = None if request.diversity is None else read_document(request.diversity, Diversity)
-        if diversity is not None:
-            check_plan_of(diversity, store, f"measure of diversity {request.diversity}")
-        sweep = None if request.sweep is None else read_sweep(store, request.sweep)
-        return cls(store, request, tables, sweep, duplicates, diversity, _subsets(store, request.subsets))
+        return cls(
+            store,
+            request,
+            tables,
+            sweep=None if request.sweep is None else read_sweep(store, request.sweep),
+            duplicates=duplicates,
+            diversity=_measured(store, request.diversity, Diversity),
+            judgement=_measured(store, request.judge, Judgement),
+            stability=_measured(store, request.stability, StabilityDocument),
+            fidelity=_measured(store, request.fidelity, FidelityDocument),
+            subsets=_subsets(store, request.subsets),
+        )
+
+
+def _measured(store: Store, path: Path | None, kind: type[PlannedT]) -> PlannedT | None:
+    """Read a document of a kind, if one is given, and make sure that it is about this store."""
+    if path is None:
+        return None
+    found = read_document(path, kind)
+    check_plan_of(found, store, f"{kind.words.partition(' ')[2]} {path}")
+    return found
 
 
 def _subsets(store: Store, paths: Sequence[Path]) -> dict[str, IntArray]:

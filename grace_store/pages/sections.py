@@ -11,6 +11,8 @@ Cells = Sequence[Cell]
 
 FIGURE_HEIGHT = 380
 """Pixels, unless a figure says otherwise."""
+MAX_HALF_MATRIX, MAX_TABLE_MATRIX = 10, 40
+"""Rows of a map up to which half the width is enough, and up to which it is a table with numbers."""
 
 
 @dataclass(slots=True)
@@ -51,6 +53,13 @@ class Section:
         """Add a table of rows that name their columns, all of them the same; without rows nothing is added."""
         if rows:
             self.table(title, list(rows[0]), [list(row.values()) for row in rows], caption)
+
+    def matrix(self, name: str, title: str, figure: Figure, labels: Sequence[str], caption: str = "") -> None:
+        """Add a map of numbers, which a page shows as a table with its numbers unless there are too many rows."""
+        is_wide = len(labels) > MAX_HALF_MATRIX
+        self.figure(name, title, figure, caption, wide=is_wide)
+        if len(labels) <= MAX_TABLE_MATRIX:
+            self.blocks[-1] |= {"kind": "matrix", "labels": list(labels)}
 
     def figure(self, name: str, title: str, figure: Figure, caption: str = "", *, wide: bool = False) -> None:
         """Add a figure under a name, which is also the name of its files."""

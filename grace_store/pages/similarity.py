@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from grace_store.artifacts.duplicate_table import DuplicateTable
-from grace_store.artifacts.measures import Diversity, RandomSubsets, SubsetDiversity
+from grace_store.artifacts.measures import Diversity, RandomSubsets, SubsetDiversity, TradeCurve, TradePoint
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import IntArray
 from grace_store.base.events import Listener
@@ -156,6 +156,8 @@ def _coverage(section: Section, given: ReportInputs, table: ScoreTable) -> None:
 
 
 def _show_coverage(section: Section, found: Diversity) -> None:
+    if conclusion := getattr(found, "conclusion", ""):
+        section.text(conclusion, kind="conclusion")
     section.records(
         "Coverage",
         [_coverage_row(each) for each in (found.pool, *found.subsets)],
@@ -181,6 +183,24 @@ def _show_coverage(section: Section, found: Diversity) -> None:
         "A dot is a cluster, its size the number of its samples. Above the line the subset has more than its share."
     )
     section.figure("cluster-values", f"Clusters and {names[0]}", picture, caption)
+    if found.curve is not None:
+        _show_curve(section, found.curve)
+
+
+def _show_curve(section: Section, curve: TradeCurve) -> None:
+    """Draw what coverage costs, each line and point with its name."""
+    methods = list(dict.fromkeys(point.method for point in curve.points))
+    caption = "A line is a method of diverse selection; along it, its weight goes from 0 (value alone) to its end."
+    for name, what in (("share_touched", "share of clusters touched"), ("entropy", "evenness over clusters")):
+        lines = {each: [_place(p, name) for p in curve.points if p.method == each] for each in methods}
+        picture = figures.trade_lines(lines, [_place(curve.best, name), _place(curve.random, name)], what)
+        title = f"What diversity costs: {what}"
+        section.figure(f"diversity-curve-{name.replace('_', '-')}", title, picture, caption)
+
+
+def _place(point: TradePoint, name: str) -> figures.TradePlace:
+    words = f"{point.method}, weight {point.weight:g}" if point.weight == point.weight else point.method
+    return figures.TradePlace(words, point.value_lost, float(getattr(point, name)))
 
 
 def _coverage_row(each: SubsetDiversity) -> dict[str, Cell]:

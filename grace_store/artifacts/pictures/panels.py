@@ -5,7 +5,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
-from grace_store.artifacts.pictures.svg import LINE, MUTED, Drawing, Key, element, svg_document, text, text_width, tip
+from grace_store.artifacts.pictures.svg import (
+    FONT,
+    LINE,
+    MUTED,
+    Drawing,
+    Key,
+    element,
+    svg_document,
+    text,
+    text_width,
+    tip,
+)
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#888888", "#000000")
 """Okabe and Ito's, which the colour-blind tell apart too; grey instead of yellow, which is hard to see on white."""
@@ -28,7 +39,7 @@ class Point:
     y: float
     tip: str = ""
     name: str = ""
-    """Written beside a mark."""
+    """Written beside a mark, or beside a point of a series."""
     x_range: Range | None = None
     y_range: Range | None = None
 
@@ -151,7 +162,9 @@ class _Plot:
         for each in self.series:
             parts += self._series(each)
         for mark in self.marks:
-            parts += self._mark(mark)
+            # Hollow, so that what is below stays visible; its tip shows where it is empty, too.
+            parts.append(self._dot(mark, r=6, fill="none", stroke="#000", stroke_width=1.5, pointer_events="all"))
+        parts += self._names()
         if not self.marks and not any(each.points for each in self.series):
             middle = (self.x.start + self.x.stop) / 2, (self.y.start + self.y.stop) / 2
             parts.append(text(*middle, self.panel.if_empty, text_anchor="middle", fill=MUTED))
@@ -216,13 +229,18 @@ class _Plot:
     def _dot(self, point: Point, **look: str | float) -> str:
         return element("circle", *tip(point.tip), cx=self.x(point.x), cy=self.y(point.y), **look)
 
-    def _mark(self, point: Point) -> Iterator[str]:
-        # Hollow, so that what is below stays visible; its tip shows where it is empty, too.
-        yield self._dot(point, r=6, fill="none", stroke="#000", stroke_width=1.5, pointer_events="all")
-        x, y = self.x(point.x), self.y(point.y) + 4
-        x, anchor = (x - 11, "end") if x > (self.x.start + self.x.stop) / 2 else (x + 11, "start")
-        # White around the letters keeps them legible on lines.
-        yield text(x, y, point.name, text_anchor=anchor, stroke="#fff", stroke_width=3, paint_order="stroke")
+    def _names(self) -> Iterator[str]:
+        """Write names beside their points, each below the last one on its side that it would cover."""
+        named = [(mark, "#000") for mark in self.marks if mark.name]
+        named += [(point, self.colours[each.name]) for each in self.series for point in each.points if point.name]
+        lowest = {"end": -math.inf, "start": -math.inf}
+        for point, colour in sorted(named, key=lambda each: self.y(each[0].y)):
+            x = self.x(point.x)
+            x, anchor = (x - 11, "end") if x > (self.x.start + self.x.stop) / 2 else (x + 11, "start")
+            lowest[anchor] = max(self.y(point.y) + 4, lowest[anchor] + FONT + 2)
+            # White around the letters keeps them legible on lines.
+            look = {"stroke": "#fff", "paint_order": "stroke", "fill": colour}
+            yield text(x, lowest[anchor], point.name, text_anchor=anchor, stroke_width=3, **look)
 
 
 def _finite(points: Sequence[Point]) -> list[Point]:

@@ -35,6 +35,14 @@ function signed(number, digits = 3) {
   return Number(text) === 0 ? text : (number > 0 ? "+" : "−") + text;
 }
 
+/** Return a number between -1 and 1 in the few characters that a cell has room for: 1, .25, −.03, 0. */
+function shortNumber(number) {
+  if (number === null) return "–";
+  const text = Math.abs(number).toFixed(2);
+  if (Number(text) === 0) return "0";
+  return (number < 0 ? "−" : "") + (text === "1.00" ? "1" : text.slice(1));
+}
+
 const grouped = (number) => number.toLocaleString("en-US");
 
 /** Return the background for a number between -scale and scale: blue above 0, orange below, stronger further off. */

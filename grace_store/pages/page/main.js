@@ -14,6 +14,7 @@ function showView(key) {
       link.scrollIntoView({ block: "nearest", inline: "nearest" });
     } else link.removeAttribute("aria-current");
   }
+  fitPlots();
 }
 
 /** Go to a fragment and show it at once, not when the browser gets round to saying that it changed. */

@@ -1,6 +1,8 @@
 // Figures, drawn when they are first on the screen, in the colours of the page.
 
 const drawnPlots = new Set();
+/** Those that plotly drew: the others are tables. */
+const plotlyPlots = () => [...drawnPlots].filter((place) => !place.drawTable);
 
 /** Run plotly, which the page carries as plain text: it takes longer to start than all the rest of the page. */
 function startPlotly() {
@@ -22,30 +24,53 @@ function plotStyle() {
   };
 }
 
-/** Return a trace whose numbers, if it shows any, are in the page's ink. */
-function inked(trace) {
-  if (!trace.texttemplate) return trace;
-  const color = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
-  return { ...trace, textfont: { ...trace.textfont, color } };
+/** Pixels below which a plot has the titles of its axes in several lines, and fewer ticks. */
+const NARROW = 480;
+
+function narrowed(axis) {
+  const words = (axis.title?.text || "").split(" ");
+  const lines = [""];
+  for (const word of words) {
+    const line = `${lines.at(-1)} ${word}`.trim();
+    if (line.length > 22 && lines.at(-1)) lines.push(word);
+    else lines[lines.length - 1] = line;
+  }
+  const ticks = axis.tickvals || axis.dtick || axis.type === "category" ? {} : { nticks: 5 };
+  return { ...ticks, ...axis, title: { ...axis.title, text: lines.join("<br>") } };
 }
+
+/** Return the words in a plot on the colour of the card, so that no line runs through them. */
+function onCard(layout) {
+  const bgcolor = getComputedStyle(document.documentElement).getPropertyValue("--card").trim();
+  return (layout.annotations || []).map((words) => ({ ...words, bgcolor }));
+}
+
+const axesOf = (layout) => Object.keys(layout).filter((name) => /^[xy]axis/.test(name));
 
 function drawPlot(place) {
   if (drawnPlots.has(place)) return;
   drawnPlots.add(place);
+  if (place.drawTable) {
+    place.drawTable();
+    place.dataset.drawn = "true";
+    return;
+  }
   startPlotly();
   const figure = readDocument(place.dataset.figure);
   const { axis, ...style } = plotStyle();
   const layout = {
     ...figure.layout,
     ...style,
-    margin: { l: 56, r: 12, t: 8, b: 48 },
+    margin: { l: 56, r: 12, t: 8, b: 48, ...figure.layout.margin },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, bgcolor: "rgba(0,0,0,0)" },
     hovermode: "closest",
     dragmode: false,
   };
-  for (const name of ["xaxis", "yaxis"]) layout[name] = { ...axis, ...figure.layout[name] };
+  const isNarrow = place.clientWidth < NARROW;
+  for (const name of axesOf(figure.layout)) layout[name] = { ...axis, ...(isNarrow ? narrowed(figure.layout[name]) : figure.layout[name]) };
+  layout.annotations = onCard(layout);
   const config = { responsive: true, displaylogo: false, displayModeBar: false, scrollZoom: false };
-  Plotly.newPlot(place, figure.data.map(inked), layout, config).then(() => {
+  Plotly.newPlot(place, figure.data, layout, config).then(() => {
     place.dataset.drawn = "true";
     place.on("plotly_click", (event) => {
       const trace = event.points[0].customdata;
@@ -54,15 +79,27 @@ function drawPlot(place) {
   });
 }
 
+/** Return what makes a plot as wide as its place, which may have changed while another part was shown. */
+function widthOf(place) {
+  if (!place.checkVisibility() || Math.abs(place._fullLayout.width - place.clientWidth) < 2) return {};
+  delete place.layout.width;
+  return { autosize: true };
+}
+
 function restylePlots() {
   const { axis, ...style } = plotStyle();
-  const changes = { ...style };
-  for (const name of ["xaxis", "yaxis"])
-    for (const [key, value] of Object.entries(axis)) changes[`${name}.${key}`] = value;
-  for (const place of drawnPlots) {
-    const numbered = place.data.findIndex((trace) => trace.texttemplate);
-    const ink = numbered < 0 ? {} : { "textfont.color": inked(place.data[numbered]).textfont.color };
-    Plotly.update(place, ink, changes, numbered < 0 ? undefined : [numbered]);
+  for (const place of plotlyPlots()) {
+    const changes = { ...style, annotations: onCard(place.layout), ...widthOf(place) };
+    for (const name of axesOf(place.layout))
+      for (const [key, value] of Object.entries(axis)) changes[`${name}.${key}`] = value;
+    Plotly.relayout(place, changes);
+  }
+}
+
+function fitPlots() {
+  for (const place of plotlyPlots()) {
+    const width = widthOf(place);
+    if (width.autosize) Plotly.relayout(place, width);
   }
 }
 
@@ -71,4 +108,17 @@ const plotWatcher = new IntersectionObserver(
   { rootMargin: "300px" },
 );
 
-window.addEventListener("beforeprint", () => document.querySelectorAll(".plot").forEach(drawPlot));
+/** Lay the page out for paper or for the screen. On paper all parts are shown, so all plots are drawn. */
+function setPrinting(isPrinting) {
+  const root = document.documentElement;
+  if (root.hasAttribute("data-print") === isPrinting) return;
+  root.toggleAttribute("data-print", isPrinting);
+  if (root.dataset.theme === "dark") restylePlots(); // paper is light
+  else fitPlots();
+  if (isPrinting) document.querySelectorAll(".plot").forEach(drawPlot);
+}
+
+window.addEventListener("beforeprint", () => setPrinting(true));
+window.addEventListener("afterprint", () => setPrinting(false));
+const onPaper = window.matchMedia("print");
+onPaper.addEventListener("change", () => setPrinting(onPaper.matches));

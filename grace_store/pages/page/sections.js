@@ -2,12 +2,14 @@
 
 const BLOCKS = {
   text: (block) => element("p", { class: "prose" }, prose(block.text)),
+  conclusion: (block) => element("p", { class: "conclusion" }, prose(block.text)),
   note: (block) => element("p", { class: "note", role: "note" }, prose(block.text)),
   counts: countsBlock,
   stats: statsBlock,
   facts: factsBlock,
   table: tableBlock,
   figure: figureBlock,
+  matrix: matrixBlock,
 };
 
 /** Return a sentence with what stands between backticks as code. */
@@ -52,13 +54,26 @@ function cellText(value, hasDecimals) {
   return hasDecimals ? value.toFixed(3).replace("-", "−") : grouped(value);
 }
 
+/** Return the classes of a cell: numbers stand to the right, an interval on one line, a sentence has room. */
+function cellClass(text, isNumeric) {
+  if (isNumeric) return "right";
+  if (/^[−\d.]+ (to|\()/.test(text)) return "together";
+  return text.length > 36 ? "long" : null;
+}
+
+const TALL = 20; // rows from which on a table scrolls in itself
+const MANY = 8; // columns from which on a table is small on paper
+
 function tableBlock(block) {
   const numeric = block.columns.map((_, i) => block.rows.some((row) => typeof row[i] === "number"));
   const decimals = block.columns.map((_, i) => block.rows.some((row) => typeof row[i] === "number" && !Number.isInteger(row[i])));
   const largest = block.bar === null ? 1 : Math.max(...block.rows.map((row) => row[block.bar]), 1);
-  const head = block.columns.map((name, i) => element("th", { scope: "col", class: numeric[i] ? "right" : null }, name));
+  const head = block.columns.map((name, i) => element("th", { scope: "col", class: cellClass(name, numeric[i]) }, name));
   const rows = block.rows.map((row) => {
-    const cells = row.map((value, i) => element("td", { class: numeric[i] ? "right" : null, dir: "auto" }, cellText(value, decimals[i])));
+    const cells = row.map((value, i) => {
+      const text = cellText(value, decimals[i]);
+      return element("td", { class: cellClass(text, numeric[i]), dir: "auto" }, text);
+    });
     if (block.bar !== null) {
       const width = `${(100 * row[block.bar]) / largest}%`;
       cells.push(element("td", { class: "bars", "aria-hidden": "true" }, element("span", { class: "bar", style: { width } })));
@@ -66,12 +81,12 @@ function tableBlock(block) {
     return element("tr", {}, cells);
   });
   if (block.bar !== null) head.push(element("td", { "aria-hidden": "true" }));
-  const table = element("table", { class: "data" }, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows));
+  const table = element("table", { class: block.columns.length > MANY ? "data many" : "data" }, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows));
   return element(
     "div",
     { class: block.columns.length <= 3 ? "card small" : "card" },
     element("h2", {}, block.title),
-    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": block.title }, table),
+    element("div", { class: block.rows.length > TALL ? "scroll tall" : "scroll", tabindex: "0", role: "region", "aria-label": block.title }, table),
     block.caption ? element("p", { class: "caption" }, prose(block.caption)) : null,
   );
 }
@@ -80,6 +95,38 @@ function figureBlock(block) {
   const words = block.caption ? `${block.title}. ${block.caption}` : block.title;
   const place = element("div", { class: "plot", role: "img", "aria-label": words, "data-figure": `figure-${block.figure}`, style: { "min-height": `${block.height}px` } });
   plotWatcher.observe(place);
+  return figureCard(block, place);
+}
+
+/** Return a table of numbers between -1 and 1: it can be read at any width, and its names stay while it is scrolled. */
+function matrixTable(names, at, { full = (i) => names[i], words = (number) => number.toFixed(3) } = {}) {
+  const indices = [...names.keys()];
+  const cell = (i, j) => {
+    const number = at(i, j);
+    const title = `${full(i)} and ${full(j)}: ${number === null ? "unknown" : words(number)}`;
+    return element("td", { title, style: { "--shade": shade(number, 1, 0.55) } }, shortNumber(number));
+  };
+  const head = indices.map((i) => element("th", { scope: "col", "aria-label": full(i) }, element("span", {}, names[i])));
+  const rows = indices.map((i) =>
+    element("tr", {}, element("th", { scope: "row", "aria-label": full(i) }, names[i]), indices.map((j) => cell(i, j))),
+  );
+  return element("table", { class: "matrix" }, element("thead", {}, element("tr", {}, element("td", {}), head)), element("tbody", {}, rows));
+}
+
+/** Return a map of numbers, whose table is filled in when it is first on the screen. */
+function matrixBlock(block) {
+  const place = element("div", { class: "plot scroll", tabindex: "0", role: "region", "aria-label": block.title, "data-figure": `figure-${block.figure}` });
+  place.style.minHeight = `${28 * block.labels.length + 60}px`;
+  place.drawTable = () => {
+    const [cells] = readDocument(place.dataset.figure).data;
+    place.append(matrixTable(block.labels, (i, j) => cells.z[i][j]));
+    place.style.minHeight = "";
+  };
+  plotWatcher.observe(place);
+  return figureCard(block, place);
+}
+
+function figureCard(block, place) {
   return element(
     "figure",
     { class: block.wide ? "card" : "card half" },

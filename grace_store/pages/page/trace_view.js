@@ -116,14 +116,6 @@ function legend(i, scale) {
   return element("div", { class: "legend" }, element("h3", {}, "Steps"), ramp, element("label", {}, "Colour by ", select));
 }
 
-/** Return a cosine in the few characters that a cell has room for: 1, .25, −.03, 0. */
-function shortCosine(cosine) {
-  if (cosine === null) return "–";
-  const text = Math.abs(cosine).toFixed(2);
-  if (Number(text) === 0) return "0";
-  return (cosine < 0 ? "−" : "") + (text === "1.00" ? "1" : text.slice(1));
-}
-
 function gramCard(trace) {
   const card = element("div", { class: "card" }, element("h2", {}, "Cosines of the segments"));
   if (!trace.cosines) {
@@ -131,25 +123,11 @@ function gramCard(trace) {
     return card;
   }
   const size = trace.cosines.length;
-  const name = (k) => (k === size - 1 ? "ans" : String(k + 1));
   const full = (k) => (k === size - 1 ? "answer" : `step ${k + 1}`);
   const at = (row, column) => (column <= row ? trace.cosines[row][column] : trace.cosines[column][row]);
-  const range = [...Array(size).keys()];
-  const head = element("tr", {}, element("td", {}), range.map((k) => element("th", { scope: "col", "aria-label": full(k) }, name(k))));
-  head.firstChild.style.background = "none";
-  const rows = range.map((row) =>
-    element(
-      "tr",
-      {},
-      element("th", { scope: "row", "aria-label": full(row) }, name(row)),
-      range.map((column) => {
-        const cosine = at(row, column);
-        const words = `${full(row)} and ${full(column)}: ${signed(cosine)}`;
-        return element("td", { title: words, style: { "--shade": shade(cosine, 1, 0.55) } }, shortCosine(cosine));
-      }),
-    ),
-  );
-  const table = element("table", { class: size > 14 ? "gram tiny" : "gram" }, element("tbody", {}, head, rows));
+  const names = trace.cosines.map((_, k) => (k === size - 1 ? "ans" : String(k + 1)));
+  const table = matrixTable(names, at, { full, words: signed });
+  table.classList.add("gram");
   card.append(
     element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Cosines of the segments" }, table),
     element("p", { class: "caption" }, `Of signal ${readDocument("page").traces.signal}: blue points the same way, orange the other way.`),

@@ -1,0 +1,192 @@
+"""The page's parts on trust: what `judge`, `stability` and `fidelity` found, if they were run. Computes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from grace_store.artifacts.judgement import JudgedItems, Judgement
+from grace_store.artifacts.measures import FidelityDocument, StabilityDocument
+from grace_store.artifacts.notes import WhereNote
+from grace_store.base.text import counted, one_line
+from grace_store.curate.verdict import headline, shown_area
+from grace_store.pages.figures import NamedInterval, intervals, proxy_scatter
+from grace_store.pages.sections import Cell, Section
+from grace_store.values.agreement import Agreement, Survival
+from grace_store.values.roc import CHANCE
+
+if TYPE_CHECKING:
+    from grace_store.pages.report_inputs import ReportInputs
+
+INTERVALS = "Dots with the intervals that hold 95 % of the draws."
+WHOLE = "representation"
+"""The set of all parameters below the head."""
+COMPARED = {"answer_alignment": "answer alignment", "history_alignment": "history alignment", "value": "value"}
+
+
+def audit_sections(given: ReportInputs) -> list[Section]:
+    """Return a part for each audit that is given."""
+    sections = []
+    if given.judgement is not None:
+        sections.append(judgement_section(given.judgement))
+    if given.stability is not None:
+        sections.append(stability_section(given.stability))
+    if given.fidelity is not None:
+        sections.append(fidelity_section(given.fidelity))
+    return sections
+
+
+def _opened(section: Section, document: object, where: WhereNote | None = None) -> Section:
+    """Open a part with what its document concludes, and with what its samples had to pass."""
+    if conclusion := getattr(document, "conclusion", ""):
+        section.text(conclusion, kind="conclusion")
+    if where is not None:
+        kept = f"{where.num_kept:,} of {where.num_samples:,} samples"
+        section.text(f"Only samples where {one_line(where.sql)}: {kept}.", kind="note")
+    return section
+
+
+# ---------------------------------------------------------------- judgement
+
+
+def judgement_section(found: Judgement) -> Section:
+    """Return how well each measure tells what labels call right from what they call wrong."""
+    section = Section("judgement", "Judgement", f"Do scores agree with the labels in {one_line(found.labels.field)}?")
+    _opened(section, found, found.where)
+    for items in found.judged:
+        _judged(section, items)
+    if found.skipped:
+        section.text(f"Left out, with one vector a sample and no steps: {', '.join(found.skipped)}.")
+    return section
+
+
+def _judged(section: Section, items: JudgedItems) -> None:
+    areas = {each.name: headline(items, each) for each in items.measures}
+    is_fixed = any(headline(items, each) is not each.across for each in items.measures)
+    fixed = ", with position and length held fixed" if is_fixed else ""
+    shown = [NamedInterval(name, each.area, each.low, each.high) for name, each in areas.items() if each.is_known]
+    of = f"{items.num_right:,} right and {items.num_wrong:,} wrong {items.of}"
+    section.figure(
+        f"judged-{items.of}",
+        f"Right {items.of} above wrong ones",
+        intervals(shown, "share of pairs in order", (CHANCE, "chance")),
+        f"{of} of {counted(items.num_questions, 'question')}: share of pairs in which the right one scores better"
+        f"{fixed}. {INTERVALS}",
+        wide=True,
+    )
+    section.records(f"Areas under the ROC, {items.of}", _area_rows(items), _about_areas(items))
+    kinds = list(items.measures[0].kinds) if items.measures else []
+    if kinds:
+        columns = [f"{one_line(kind)} ({items.measures[0].kinds[kind].num_wrong})" for kind in kinds]
+        rows = [[each.name, *(shown_area(each.kinds[kind]) for kind in kinds)] for each in items.measures]
+        section.table(f"By kind of error, {items.of}", ["measure", *columns], rows, "Position and length held fixed.")
+
+
+def _area_rows(items: JudgedItems) -> list[dict[str, Cell]]:
+    rows: list[dict[str, Cell]] = []
+    for each in items.measures:
+        row: dict[str, Cell] = {
+            "measure": each.name,
+            "better is": each.better,
+            "all pairs": shown_area(each.across),
+            "same question": shown_area(each.within),
+            "held fixed": shown_area(each.across_fixed),
+            "both": shown_area(each.within_fixed),
+        }
+        if items.chance_of_first_errors is not None:
+            first = each.first_errors
+            row["F1"] = None if first is None else f"{first.f1:.2f} ({first.low:.2f} to {first.high:.2f})"
+        rows.append(row)
+    return rows
+
+
+def _about_areas(items: JudgedItems) -> str:
+    about = (
+        "Share of pairs, one right and one wrong, in which the right one scores better; 0.50 is chance. Same question: "
+        "only pairs of one question. Held fixed: only pairs of the same position (of traces: number of steps) and "
+        "similar length. A dash: too few pairs."
+    )
+    if items.chance_of_first_errors is None:
+        return about
+    return f"{about} F1: finding the first wrong step; {items.chance_of_first_errors:.2f} is chance."
+
+
+# ---------------------------------------------------------------- stability
+
+
+def stability_section(found: StabilityDocument) -> Section:
+    """Return how much of the choice survives each change."""
+    section = Section("stability", "Stability", "How much of the subset would another run choose again?")
+    _opened(section, found, found.where)
+    rows = [(f"signal {name}", each) for name, each in found.signals.items()]
+    rows += [(f"vectors as {name}", each) for name, each in found.storages.items()]
+    rows += [("steps drawn again", found.steps)] if found.steps is not None else []
+    section.figure(
+        "stability",
+        "What survives",
+        intervals([_survived(name, each) for name, each in rows], "Jaccard index", (found.by_chance, "chance")),
+        f"The best {found.num_chosen:,} of {found.num_samples:,} samples by signal {found.signal}, against the best "
+        f"after each change: 1 is the same subset, {found.by_chance:.3f} what two random ones share. {INTERVALS}",
+        wide=True,
+    )
+    section.records("Shared after each change", [_survival_row(name, each) for name, each in rows])
+    if found.skipped:
+        section.text(f"Left out, with one vector a sample and no steps: {', '.join(found.skipped)}.")
+    return section
+
+
+def _survived(name: str, each: Survival) -> NamedInterval:
+    return NamedInterval(name, each.jaccard, each.low, each.high)
+
+
+def _survival_row(name: str, each: Survival) -> dict[str, Cell]:
+    return {"change": name, "Jaccard": each.jaccard, "95 %": _span(each), "samples": each.num_samples}
+
+
+def _span(each: Survival | Agreement) -> str | None:
+    return f"{each.low:.3f} to {each.high:.3f}" if each.low == each.low else None
+
+
+# ---------------------------------------------------------------- fidelity
+
+
+def fidelity_section(found: FidelityDocument) -> Section:
+    """Return how far the proxy's scores agree with those of whole gradients."""
+    section = Section("fidelity", "Fidelity", "Does the proxy follow the gradient?")
+    _opened(section, found)
+    rows: list[dict[str, Cell]] = []
+    for space, each in sorted(found.spaces.items(), key=lambda item: item[0] != WHOLE):
+        agreed: dict[str, Agreement] = {words: getattr(each, name) for name, words in COMPARED.items()}
+        rows += [_agreement_row(space, words, agreement) for words, agreement in agreed.items()]
+        drawn = [NamedInterval(words, one.correlation, one.low, one.high) for words, one in agreed.items()]
+        section.figure(
+            f"fidelity-{len(section.figures) + 1}",
+            f"Proxy and gradients: {space}",
+            intervals(drawn, "rank correlation", (0.0, "no relation")),
+            f"{found.num_samples:,} samples, {found.num_steps:,} steps. {INTERVALS} The two choices of the best "
+            f"{found.ratio} share {each.chosen.jaccard:.3f} (Jaccard index; two random ones {found.by_chance:.3f}).",
+        )
+    _values(section, found)
+    section.records("Rank correlations", rows)
+    return section
+
+
+def _agreement_row(space: str, words: str, each: Agreement) -> dict[str, Cell]:
+    return {
+        "parameters": space,
+        "of": words,
+        "rank correlation": each.correlation,
+        "95 %": _span(each),
+        "pairs": each.num_pairs,
+    }
+
+
+def _values(section: Section, found: FidelityDocument) -> None:
+    """Draw the values of all samples by the proxy against those by all parameters, if the document has them."""
+    samples = [each for each in found.samples or () if {"proxy", WHOLE} <= set(each.scores)]
+    if not samples:
+        return
+    proxy, true = (np.array([each.scores[name].value for each in samples]) for name in ("proxy", WHOLE))
+    picture = proxy_scatter(proxy, true, [each.sample_id for each in samples])
+    section.figure("fidelity-values", "Values of samples", picture, "Each point is a trace; dashed: both are equal.")
