@@ -194,6 +194,7 @@ WHOLE_DIVERSITY = DIVERSITY.model_copy(
                 update={
                     "name": "best 0.2",
                     "num_samples": 2,
+                    "share_alike": 0.5,
                     "random": RandomSubsets(
                         share_touched=INTERVAL,
                         expected_share_touched=0.5,
@@ -210,6 +211,7 @@ WHOLE_DIVERSITY = DIVERSITY.model_copy(
             ),
         ),
         "curve": TradeCurve(ratio="0.2", num_samples=2, best=POINT, random=POINT, points=(POINT,)),
+        "conclusion": "The subset best 0.2 is less varied than random subsets of its size.",
     }
 )
 AGREEMENT = Agreement(correlation=0.5, low=0.25, high=math.nan, num_pairs=10)
@@ -341,7 +343,10 @@ EXAMPLES: dict[str, Document] = {
     ),
     "fidelity": FIDELITY,
     "fidelity with all fields": FIDELITY.model_copy(
-        update={"samples": (FidelitySample(sample_id="s0", scores={"proxy": ALIGNMENTS}),)}
+        update={
+            "samples": (FidelitySample(sample_id="s0", scores={"proxy": ALIGNMENTS}),),
+            "conclusion": "Too few samples to say.",
+        }
     ),
     "judgement": JUDGEMENT,
     "judgement with all fields": WHOLE_JUDGEMENT,

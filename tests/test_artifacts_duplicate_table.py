@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -40,6 +41,20 @@ def test_groups_only_come_apart_as_the_threshold_rises(found):
     assert dropped == sorted(dropped, reverse=True)
     assert dropped[0] == 25
     assert dropped[-1] == 5
+
+
+def test_how_many_could_go_is_told_with_the_tables_numbers(store, found):
+    for count in found.counts():
+        told = found.regrouped(count.threshold).conclusion
+        share = f"{count.num_dropped} of 90 samples ({100 * count.num_dropped / 90:.0f} %) could go"
+        groups = f"{count.num_groups} group{'s' if count.num_groups > 1 else ''} of samples that are alike"
+        assert told.startswith(f"{share}: there {'are' if count.num_groups > 1 else 'is'} {groups}"), told
+        assert told.endswith("one of each is kept. No two have the same record.")
+    some = duplicates(store, DuplicatesRequest(subset=np.arange(10, 60)))
+    assert some.conclusion == "None of 50 samples could go: no two have the same text, or a cosine of 0.95 or more."
+    most = duplicates(store, DuplicatesRequest(subset=np.array([0, 20, 60, 80, 81])), threads=1)
+    assert most.conclusion.startswith("3 of 5 samples (60 %) could go: there are 2 groups")
+    assert most.conclusion.endswith("That is more than half, perhaps too many: from 0.98 up, 2 would go.")
 
 
 def test_a_file_that_is_no_table_of_duplicates_is_refused(store, found, tmp_path):

@@ -174,9 +174,11 @@ def test_a_measure_of_diversity_is_read_and_made_again(store):
         curve=TradeSpec(),
     )
     again = diversity(store, request, threads=1)
-    expected, made = said(found, "compared"), said(again, "compared")
+    expected, made = said(found, "compared", "conclusion"), said(again, "compared", "conclusion")
     for each in (*expected["subsets"], *made["subsets"]):
         each.pop("name")
+    assert all(0 <= each.pop("share_alike") <= 1 for each in (made["pool"], *made["subsets"]))  # newer than these
+    assert (found.conclusion, again.conclusion[:11]) == ("", "The subset ")
     assert close(made, expected)
 
 

@@ -62,6 +62,8 @@ def test_select_measure_and_draw(planted, tmp_path):
     assert "What diversity costs, for 48 samples" in run(*arguments).stdout
     said = json.loads(run(*arguments, "--json").stdout)
     assert said == json.loads((tmp_path / "d.json").read_text())
+    assert run(*arguments).stdout.splitlines()[0] == said["conclusion"]
+    assert said["conclusion"].startswith("The subset best 0.2 is less varied than random subsets of its size: ")
     assert [point["weight"] for point in said["curve"]["points"]] == [0.5]
     assert said["descriptor"] == "answer"
     ElementTree.parse(tmp_path / "c.svg")

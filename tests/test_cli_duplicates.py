@@ -41,6 +41,10 @@ def test_the_commands_as_users_type_them(store, tmp_path):
         "90 samples, 26 of them in 11 groups from 0.95 up; 15 dropped, the earliest of each group kept."
         in result.output
     )
+    assert result.stdout.startswith(
+        "15 of 90 samples (17 %) could go: there are 11 groups of samples that are alike (cosine 0.95 or more), and "
+        "one of each is kept. No two have the same record.\n"
+    )
     assert "every sample was compared with every other" in result.output
     assert "0.9       21         46       25" in result.output
     assert "whole records are compared" in result.stderr
@@ -48,11 +52,18 @@ def test_the_commands_as_users_type_them(store, tmp_path):
     said = json.loads(again.stdout)
     assert (said["num_groups"], said["num_dropped"], said["spec"]["threshold"]) == (21, 25, 0.9)
     assert read_duplicates(tmp_path / "e.parquet").num_groups == 21
+    assert said["conclusion"].startswith("25 of 90 samples (28 %) could go: there are 21 groups")
     near = json.loads(run("neighbours", store.location, "s0", "--count", 1, "--json").stdout)
     assert near["neighbours"][0]["sample_id"] == "s60"
+    assert near["conclusion"].startswith("The nearest trace, s60 (0.9700), is nearly the same: ")
     shown = run("neighbours", store.location, "#0", "--count", 2, "--least").stdout.splitlines()
-    assert shown[0] == "Least aligned with s0, by steps of base:"
-    assert len(shown) == 3
+    assert shown[1] == "Least aligned with s0, by steps of base:"
+    assert [line.split()[-3] for line in shown[3:5]] == [
+        "s0",
+        shown[0].partition(" shown pull the other way, ")[2].split()[0],
+    ]
+    assert "texts not shown" in shown[6]
+    assert len(shown) == 7
 
 
 @pytest.mark.parametrize(
@@ -71,7 +82,6 @@ def test_the_commands_as_users_type_them(store, tmp_path):
         ("neighbours {store}", "Give a SAMPLE or --vectors"),
         ("neighbours {store} s0 --vectors {out}", "Give a SAMPLE or --vectors"),
         ("neighbours {store} nobody", "has no sample 'nobody'"),
-        ("neighbours {store} s0 --scores {scores}", "scores are for the descriptor weighted"),
         ("neighbours {store} s0 --seed 1", "a seed is for the random projection"),
     ],
 )

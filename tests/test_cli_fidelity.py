@@ -29,6 +29,7 @@ def test_the_command_prints_a_table_and_writes_what_is_behind_it(store: Store, t
     assert raw["samples"][0]["scores"]["proxy"]["history_alignment"][0] is None
     assert figure.read_text().count("<circle") == 8 + 2 * raw["num_steps"] - 8
     machine = CliRunner().invoke(main, [*arguments, "--json"])
+    assert shown.stdout.splitlines()[0] == raw["conclusion"] == json.loads(machine.stdout)["conclusion"] != ""
     assert json.loads(machine.stdout)["spaces"]["representation"]["value"]["num_pairs"] == 8
 
 

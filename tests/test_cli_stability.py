@@ -18,6 +18,7 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
     arguments = ["stability", store, "--signal", "base", "--ratio", "0.4", "--draws", "5", "--alpha", "1"]
     shown = CliRunner().invoke(main, arguments)
     assert shown.exit_code == 0, shown.output
+    assert shown.stdout.startswith("Too few samples to say how much of the subset survives: 6 chosen of 13 samples")
     assert "signal later" in shown.stdout
     assert "from vectors as int4" in shown.stdout
     out = tmp_path / "stability.json"
@@ -28,3 +29,4 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
         name: each["jaccard"] for name, each in machine["signals"].items()
     }
     assert (written.signal, written.num_chosen) == ("base", machine["num_chosen"])
+    assert machine["conclusion"] == written.conclusion == shown.stdout.splitlines()[0]

@@ -13,7 +13,9 @@ from grace_store.curate.export import ExportRequest, export
 from grace_store.curate.score import score
 from grace_store.curate.select import RankRequest, select
 from grace_store.curate.trade_curve import TradeSpec
+from grace_store.read.descriptors import DescriptorSpec, describe_samples
 from grace_store.values.diversity_spec import METHODS
+from grace_store.values.methods.method_spec import HeuristicSpec
 from tests.clustered_scores import ANSWER, scored_clusters, spec
 from tests.planted_stores import planted_store
 from tests.scored_stores import known_store
@@ -48,6 +50,14 @@ def test_measures_tell_a_narrow_subset_from_a_wide_one(planted, tmp_path):
     assert plain.random.share_touched.mean == pytest.approx(plain.random.expected_share_touched, abs=0.02)
     assert plain.mean_value == pytest.approx(np.sort(found.value)[-48:].mean(), abs=1e-6)
     assert best.name == "best 0.1"
+    told = said.conclusion.split("The subset ")[1:]
+    assert told[0].startswith(
+        f"plain.txt is less varied than random subsets of its size: clusters touched {plain.share_touched:.3f} (random "
+        f"{plain.random.share_touched.low:.3f} to {plain.random.share_touched.high:.3f}), evenness {plain.entropy:.3f} "
+    )
+    # Of four measures one may lie outside by chance.
+    assert told[1].startswith("wide.txt is about as varied as random subsets of its size, but more by distance to the")
+    assert told[2].startswith("best 0.1 is less varied")
 
 
 def test_clusters_add_up_and_have_their_values(planted):
@@ -112,3 +122,30 @@ def test_what_cannot_be_measured_says_why(planted, tmp_path):
     other = known_store(tmp_path).store
     with pytest.raises(ResumeMismatch, match="made from another plan than the one now in"):
         diversity(other, DiversityRequest(scores=folder / "scores.parquet"))
+
+
+def test_a_random_subset_is_as_varied_as_random_ones_and_copies_are_counted(planted, tmp_path):
+    folder, found = planted
+    drawn = score(found.store, HeuristicSpec(method="random", seed=3))
+    request = DiversityRequest(scores=drawn, descriptor=ANSWER, num_clusters=12)
+    said = diversity(found.store, request)
+    assert said.conclusion.startswith("The subset best 0.2 is about as varied as random subsets of its size")
+    assert said.conclusion.endswith(
+        f"{100 * said.subsets[0].share_alike:.0f} % of the samples in it have a near-duplicate there."
+    )
+    vectors = describe_samples(found.store, DescriptorSpec(descriptor=ANSWER)).vector[drawn.ranked()[:48]]
+    cosine = vectors @ vectors.T - 2 * np.eye(48)
+    assert said.subsets[0].share_alike == np.mean(cosine.max(axis=1) >= np.float32(0.95))
+    far = select(folder / "scores.parquet", RankRequest(diversity=spec("mmr", weight=1.0)))
+    wide = diversity(found.store, DiversityRequest(subsets=[far], descriptor=ANSWER))
+    random = wide.subsets[0].random.share_touched
+    assert wide.conclusion.startswith(
+        f"Subset 1 is more varied than random subsets of its size: clusters touched "
+        f"{wide.subsets[0].share_touched:.3f} (random {random.low:.3f} to {random.high:.3f})"
+    )
+    apart = planted_store(tmp_path, per_cluster=4, noise=1.0)
+    alone = diversity(apart.store, DiversityRequest(descriptor=ANSWER))
+    assert alone.conclusion.startswith("No subset is compared: the 48 samples of the pool lie in ")
+    assert alone.conclusion.endswith("No two samples in them are near-duplicates.")
+    whole = diversity(apart.store, DiversityRequest(scores=score(apart.store), ratio=["1"], descriptor=ANSWER))
+    assert whole.conclusion.startswith("The subset best 1 is the whole pool.")

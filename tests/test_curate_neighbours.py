@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -10,8 +12,12 @@ from grace_store.base.events import Warned
 from grace_store.curate.neighbours import NeighboursRequest, neighbours, read_vectors
 from grace_store.curate.score import score
 from grace_store.read.descriptors import DescriptorSpec, describe_samples
+from grace_store.run.extract import extract
 from grace_store.store.opened import Store
+from grace_store.values.score_spec import ScoreSpec
+from tests.commands import run
 from tests.duplicated_stores import duplicated_samples, duplicated_store
+from tests.jobs import make_job
 from tests.vector_stores import vector_store
 
 
@@ -95,3 +101,59 @@ def test_samples_without_neighbours_are_refused_with_the_reason(tmp_path, sample
     found = neighbours(store, "s1", NeighboursRequest(count=99, partial=True), listener=told.append)
     assert len(found.neighbours) == 14 + 9
     assert told == [Warned("Only 23 other samples can be compared with.")]
+
+
+# ---------------------------------------------------------------- texts, values, conclusions
+
+
+def test_neighbours_have_the_values_of_a_table_or_those_by_default(store, samples):
+    table = score(store, ScoreSpec(target="trace"))
+    by_table = neighbours(store, "s7", NeighboursRequest(count=3, scores=table))
+    by_default = neighbours(store, "s7", NeighboursRequest(count=3))
+    assert [each.sample_id for each in by_table.neighbours] == [each.sample_id for each in by_default.neighbours]
+    for found, values in ((by_table, table), (by_default, score(store))):
+        shown = [found.asked, *found.neighbours]
+        assert [each.value for each in shown] == values.values_of(np.array([each.row for each in shown])).tolist()
+        theirs = [each.value for each in found.neighbours]
+        span = f"Values of those shown: {min(theirs):.4f} to {max(theirs):.4f}; that of s7 is {found.asked.value:.4f}."
+        assert found.conclusion.endswith(span)
+    assert by_default.missing_text
+    assert by_default.asked.prompt is None
+
+
+@pytest.mark.parametrize(
+    ("sample", "least", "words"),
+    [
+        ("s7", False, "The nearest trace, s67 (0.9700), is nearly the same: `grace-store duplicates` finds all such"),
+        ("s20", False, "The nearest trace, s80 (1.0000), and 4 others of the 6 shown are nearly the same:"),
+        ("s10", False, "No trace is nearly the same (0.95 or more): the nearest is s70 (0.91"),
+        ("s7", True, "All 6 shown pull the other way, "),
+    ],
+)
+def test_the_conclusion_is_what_was_planted(store, sample, least, words):
+    found = neighbours(store, sample, NeighboursRequest(count=6, least=least))
+    assert found.conclusion.startswith(words)
+    assert f"{found.neighbours[0].sample_id} ({found.neighbours[0].cosine:.4f})" in found.conclusion
+
+
+def test_texts_are_shown_harmless_and_short(tmp_path):
+    questions = ["What of\x1b[2J \n" + "seven " * 40, "What of\x1b[2J \n" + "seven " * 40, "And of eight?"]
+    lines = [
+        {"id": f"t{i}", "prompt": question, "steps": ["Take it.", "Add one."], "answer": f"{i}\x07"}
+        for i, question in enumerate(questions)
+    ]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    extract(make_job(tmp_path, data=(str(tmp_path / "data.jsonl"),)))
+    found = neighbours(tmp_path / "store.zarr", "t0", NeighboursRequest(count=2))
+    assert found.missing_text is None
+    assert found.asked.prompt == questions[0]
+    assert {each.sample_id: each.prompt for each in found.neighbours} == {"t1": questions[1], "t2": questions[2]}
+    assert "1 of the 2 answers the same question." in found.conclusion
+    shown = run("neighbours", tmp_path / "store.zarr", "t0", "--count", 2).stdout
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "What of\\x1b[2J seven seven" in shown
+    assert "And of eight? -> " in shown
+    assert max(map(len, shown.splitlines()[1:])) < 120
+    (tmp_path / "data.jsonl").unlink()
+    assert "(texts not shown: " in run("neighbours", tmp_path / "store.zarr", "t0").stdout

@@ -15,7 +15,7 @@ from grace_store.base.arrays import BoolArray, Float32Array, FloatArray, IntArra
 from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import whole_file
-from grace_store.base.text import counted
+from grace_store.base.text import counted, percent
 from grace_store.likeness.duplicate_groups import (
     SHOWN_THRESHOLDS,
     Keep,
@@ -94,6 +94,28 @@ class DuplicateTable:
     def dropped(self) -> list[str]:
         """The ids of the samples that are not kept, in the order of the records."""
         return [self.sample_id[place] for place in np.flatnonzero(~self.keep).tolist()]
+
+    @property
+    def conclusion(self) -> str:
+        """How many samples could go, in a sentence or two."""
+        num_dropped, of = int((~self.keep).sum()), counted(len(self), "sample")
+        if not num_dropped:
+            return f"None of {of} could go: no two have the same text, or a cosine of {self.threshold:g} or more."
+        groups = f"{'is' if self.num_groups == 1 else 'are'} {counted(self.num_groups, 'group')} of samples"
+        share = f"{num_dropped} of {of} ({percent(num_dropped / len(self))}) could go"
+        told = f"{share}: there {groups} that are alike (cosine {self.threshold:g} or more), and one of each"
+        text, exact = "text" if self.note.exact_by == "text" else "record", int(self.exact.sum())
+        copies = f"{exact} have the same {text} as another" if exact else f"No two have the same {text}"
+        return f"{told} is kept. {copies}.{self._if_too_many(num_dropped)}"
+
+    def _if_too_many(self, num_dropped: int) -> str:
+        """Say what a stricter threshold would do, if more than half of the samples would go."""
+        most = len(self) // 2
+        stricter = [each for each in self.counts() if each.threshold > self.threshold and each.num_dropped <= most]
+        if num_dropped <= most or not stricter:
+            return ""
+        first = stricter[0]
+        return f" That is more than half, perhaps too many: from {first.threshold:g} up, {first.num_dropped} would go."
 
     @property
     def table(self) -> pa.Table:

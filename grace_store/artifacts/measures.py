@@ -42,6 +42,9 @@ class SubsetDiversity(Frozen):
     """How many samples the Vendi score is taken over: all, or some drawn at random."""
     nearest_distance: Number
     """Mean of 1 - cos to the nearest other of the subset."""
+    share_alike: float | None = None
+    """Share of the samples that have a near-duplicate in the subset: another at a cosine of 0.95 or more. None below
+    two samples, and in a document of an earlier release."""
     random: RandomSubsets | None = None
     """None for the pool itself."""
 
@@ -102,6 +105,8 @@ class Diversity(PointsNote):
     clusters: tuple[ClusterShare, ...]
     """Numbered as they are; the first cluster is the first here."""
     curve: TradeCurve | None = None
+    conclusion: str = ""
+    """What it means, in a sentence or two; empty in a document of an earlier release."""
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
@@ -193,5 +198,7 @@ class FidelityDocument(Document):
     by_chance: Number
     """What two random choices of that size would share."""
     spaces: dict[str, SpaceFidelity]
+    conclusion: str = ""
+    """What it means, in a sentence or two; empty in a document of an earlier release."""
     samples: tuple[FidelitySample, ...] | None = None
     """Every number behind it."""

@@ -93,6 +93,15 @@ def first_few(texts: Sequence[str], most: int) -> str:
     return ", ".join(texts[:most]) + (f" and {len(texts) - most:,} more" if len(texts) > most else "")
 
 
+def enumerated(texts: Sequence[str]) -> str:
+    """Return texts as a list in a sentence.
+
+    >>> enumerated(["a", "b", "c"]), enumerated(["a"])
+    ('a, b and c', 'a')
+    """
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
 def ranges(numbers: Sequence[int]) -> str:
     """Return ascending numbers with runs drawn together, the first few of them.
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 import grace_store as gs
 from grace_store.base.errors import SettingError
-from grace_store.base.text import counted
+from grace_store.base.text import counted, percent
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_result, where_line
 from grace_store.cli.console import out as console
@@ -67,24 +67,32 @@ def diversity(
 
 
 def _print(found: gs.Diversity, show: int, written: list[Path]) -> None:
+    from grace_store.curate.variety import shown_measure
+
+    console.print(harmless(found.conclusion), markup=False, soft_wrap=True)
     title = f"{counted(found.pool.num_samples, 'sample')} in {counted(len(found.clusters), 'cluster')}"
     table = Table(title=title, title_justify="left", box=SIMPLE, padding=0)
     table.add_column("subset", overflow="fold")
-    for name in ("samples", "value", "touched", "evenness", "Vendi", "nearest"):
+    for name in ("samples", "value", "touched", "evenness", "Vendi", "nearest", "alike"):
         table.add_column(name, justify="right")
     for each in (found.pool, *found.subsets):
         numbers = (each.mean_value, each.share_touched, each.entropy, each.vendi, each.nearest_distance)
-        table.add_row(escape(harmless(each.name)), str(each.num_samples), *(_number(number) for number in numbers))
+        table.add_row(
+            escape(harmless(each.name)),
+            str(each.num_samples),
+            *map(shown_measure, numbers),
+            "" if each.share_alike is None else percent(each.share_alike),
+        )
     by_size = {each.num_samples: each.random for each in found.subsets if each.random is not None}
     for num_samples, random in by_size.items():
         intervals = (random.share_touched, random.entropy, random.vendi, random.nearest_distance)
-        cells = ("" if x.mean != x.mean else f"{_number(x.low)}-{_number(x.high)}" for x in intervals)
+        cells = ("" if x.mean != x.mean else f"{shown_measure(x.low)}-{shown_measure(x.high)}" for x in intervals)
         table.add_row("at random", str(num_samples), "", *cells, style="dim")
     console.print(table)
     console.print(
         "value: the mean. touched: share of clusters with a sample. evenness: entropy over clusters, 1 if even. "
-        "Vendi: effective number of samples. nearest: mean 1 - cos to the nearest. at random: where nine in ten random "
-        "subsets lie."
+        "Vendi: effective number of samples. nearest: mean 1 - cos to the nearest. alike: samples with a "
+        "near-duplicate in it. at random: where nine in ten random subsets lie."
     )
     most = max(each.vendi_num_samples for each in (found.pool, *found.subsets))
     if most < max(each.num_samples - each.num_without_direction for each in (found.pool, *found.subsets)):
@@ -97,10 +105,6 @@ def _print(found: gs.Diversity, show: int, written: list[Path]) -> None:
         console.print("partial: the store is not finished.")
     for path in written:
         console.print(f"{path} written", markup=False)
-
-
-def _number(number: float) -> str:
-    return "" if number != number else f"{number:.1f}" if abs(number) >= 10 else f"{number:.3f}"
 
 
 def _represented(found: gs.Diversity, subset: int, show: int) -> str:
@@ -117,6 +121,8 @@ def _represented(found: gs.Diversity, subset: int, show: int) -> str:
 
 
 def _print_curve(found: gs.Diversity) -> None:
+    from grace_store.curate.variety import shown_measure
+
     curve = found.curve
     if curve is None:
         return
@@ -127,7 +133,7 @@ def _print_curve(found: gs.Diversity) -> None:
     for point in (curve.best, *curve.points, curve.random):
         numbers = (point.mean_value, point.value_lost, point.share_touched, point.entropy)
         weight = "" if point.weight != point.weight else f"{point.weight:g}"
-        table.add_row(point.method, weight, *(_number(number) for number in numbers))
+        table.add_row(point.method, weight, *map(shown_measure, numbers))
     console.print(table)
     console.print("value lost: share of what choosing by value gains over choosing at random.")
     if all(point.entropy != point.entropy for point in curve.points):

@@ -78,6 +78,7 @@ def duplicates(
 def _result(found: gs.DuplicateTable, out: Path) -> dict[str, Any]:
     return {
         "out": str(out),
+        "conclusion": found.conclusion,
         "num_samples": len(found),
         "num_exact": int(found.exact.sum()),
         "num_groups": found.num_groups,
@@ -91,6 +92,7 @@ def _result(found: gs.DuplicateTable, out: Path) -> dict[str, Any]:
 
 def _print(found: gs.DuplicateTable, out: Path) -> None:
     kept = KEPT[found.note.spec.keep]
+    click.echo(found.conclusion)
     click.echo(
         f"{out}: {counted(len(found), 'sample')}, {int((found.group >= 0).sum())} of them in "
         f"{counted(found.num_groups, 'group')} from {found.threshold:g} up; {int((~found.keep).sum())} dropped, the "

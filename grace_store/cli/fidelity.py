@@ -58,6 +58,9 @@ def fidelity(store: str, out: Path | None, figure: Path | None, *, as_json: bool
 
 
 def _print(store: str, found: gs.FidelityDocument, written: list[Path]) -> None:
+    from grace_store.curate.fidelity import shown_agreement
+
+    click.echo(found.conclusion)
     amount = f"{counted(found.num_samples, 'sample')}, {counted(found.num_steps, 'step')}"
     click.echo(f"{store}: the proxy of signal {found.signal} against gradients, {amount}")
     width = max(len("over parameters"), *map(len, found.spaces)) + 2
@@ -65,7 +68,7 @@ def _print(store: str, found: gs.FidelityDocument, written: list[Path]) -> None:
     click.echo(f"  {'over parameters':<{width}}" + "".join(f"{name:>24}" for name in columns))
     for name, space in found.spaces.items():
         pairs = (space.answer_alignment, space.history_alignment, space.value)
-        cells = [f"{each.correlation:.2f} ({each.low:.2f} to {each.high:.2f})" for each in pairs]
+        cells = [shown_agreement(each) for each in pairs]
         cells.append(f"{space.chosen.jaccard:.2f} ({space.chosen.low:.2f} to {space.chosen.high:.2f})")
         click.echo(f"  {name:<{width}}" + "".join(f"{cell:>24}" for cell in cells))
     click.echo(

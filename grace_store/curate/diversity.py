@@ -28,6 +28,7 @@ from grace_store.base.text import counted
 from grace_store.curate.pool import Pool, open_pool
 from grace_store.curate.select import Ranking, Subset, rank_samples
 from grace_store.curate.trade_curve import TradeSpec, curve_svg, trade_curve
+from grace_store.curate.variety import conclude_diversity
 from grace_store.likeness.clusters import Clusters, cluster_vectors
 from grace_store.likeness.coverage import (
     RandomInterval,
@@ -36,8 +37,9 @@ from grace_store.likeness.coverage import (
     random_counts,
     share_touched,
 )
+from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
 from grace_store.likeness.points import descriptor_named
-from grace_store.likeness.spread import MAX_VENDI, drawn, nearest_distance, vendi_score
+from grace_store.likeness.spread import MAX_VENDI, drawn, mean_distance, nearest_cosines, nearest_distance, vendi_score
 from grace_store.read.descriptors import DescriptorSpec
 from grace_store.read.kept_samples import Kept
 from grace_store.store.opened import Store, StoreLike
@@ -120,7 +122,7 @@ def diversity(
     if curve is not None and ranking is not None:
         listener(Note(f"Drawing a curve of {counted(len(curve.specs()), 'choice')}."))
         drawn_curve = trade_curve(pool, clusters, ranking, shares[0], curve, threads=threads)
-    return Diversity(
+    measured = Diversity(
         **pool.described.made_by
         | {
             "scores": None if with_values is None else with_values.note,
@@ -139,6 +141,7 @@ def diversity(
             "curve": drawn_curve,
         }
     )
+    return measured.model_copy(update={"conclusion": conclude_diversity(measured)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +196,8 @@ class _Measure:
         counts = np.bincount(self.clusters.label[alive], minlength=self.clusters.num_clusters)
         rng = np.random.default_rng([self.seed, len(alive)])
         finite = value[np.isfinite(value)]
+        vendi = self._vendi(alive, rng)
+        nearest = nearest_cosines(self.pool.vector if len(alive) == len(self.pool) else self.pool.vector[alive], rng)
         return SubsetDiversity(
             name=name,
             num_samples=len(places),
@@ -201,11 +206,10 @@ class _Measure:
             num_touched=int(np.count_nonzero(counts)),
             share_touched=share_touched(counts),
             entropy=occupancy_entropy(counts),
-            vendi=self._vendi(alive, rng),
+            vendi=vendi,
             vendi_num_samples=min(len(alive), MAX_VENDI),
-            nearest_distance=nearest_distance(
-                self.pool.vector if len(alive) == len(self.pool) else self.pool.vector[alive], rng
-            ),
+            nearest_distance=mean_distance(nearest),
+            share_alike=float((nearest >= np.float32(DEFAULT_THRESHOLD)).mean()) if len(nearest) else None,
             random=None if len(places) == len(self.pool) else self._random_of(len(alive)),
         )
 

@@ -28,7 +28,16 @@ from grace_store.read.samples import samples_at
 from grace_store.run.model_door import PROXY, model_door
 from grace_store.run.open_signal import check_same
 from grace_store.store.opened import SignalView, Store, StoreLike
-from grace_store.values.agreement import Agreement, agreement, jaccard_by_chance, survival
+from grace_store.values.agreement import (
+    WIDE,
+    Agreement,
+    Survival,
+    agreement,
+    jaccard_by_chance,
+    num_wanted,
+    reach,
+    survival,
+)
 from grace_store.values.methods.grace import RaggedScores, score_grams
 from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import Ratio, budget, rank
@@ -37,6 +46,15 @@ from grace_store.values.score_spec import ScoreSpec
 MIN_SAMPLES = 8
 NOTE_SECONDS = 10.0
 PANEL_SIDE = 260
+TOO_WIDE = 0.25
+"""A correlation whose interval reaches further to either side says nothing of how well an order is kept."""
+KEPT_ORDER = {
+    0.7: "the order of whole gradients",
+    0.3: "much of the order of whole gradients, not all of it",
+    0.0: "little of the order of whole gradients",
+    -np.inf: "nothing of the order of whole gradients",
+}
+"""How the order that is kept is told, by what its correlation is surely above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +136,7 @@ def fidelity(store: StoreLike, request: FidelityRequest | None = None, *, listen
         by_chance=jaccard_by_chance(len(proxy), budget(ratio, len(proxy))),
         spaces={space: _compare(scores["proxy"], scores[space], request) for space in true},
     )
+    document = document.model_copy(update={"conclusion": conclude_fidelity(document)})
     return Fidelity(document, [each.sample_id for each in samples], scores)
 
 
@@ -190,6 +209,44 @@ def _compare(proxy: RaggedScores, true: RaggedScores, request: FidelityRequest) 
         value=agreement(proxy.value, true.value, each, **drawn),
         chosen=survival(proxy.value, true.value, request.ratio, **drawn),
     )
+
+
+def conclude_fidelity(found: FidelityDocument) -> str:
+    """Return whether the proxy keeps the order of whole gradients and their subset, or that samples are too few."""
+    name, space = next(iter(found.spaces.items()))
+    value = space.value
+    over = f"over {counted(found.num_samples, 'sample')}"
+    if not np.isfinite(value.correlation):
+        return f"Nothing can be said of orders: {over}, values do not differ."
+    reached = reach(value.low, value.high)
+    if reached > TOO_WIDE or (value.low <= 0 and reached > WIDE):
+        enough = num_wanted(found.num_samples, reached, WIDE)
+        return (
+            f"Too few samples to say whether the proxy keeps the order of whole gradients: {over}, values have a rank "
+            f"correlation of {shown_agreement(value)}. About {enough} would narrow that to {WIDE:.1f} to either side."
+        )
+    share = next(words for least, words in KEPT_ORDER.items() if value.low > least)
+    order = f"The proxy keeps {share}: {over}, values have a rank correlation of {shown_agreement(value)}"
+    others = [f"{shown_agreement(each.value)} over {other}" for other, each in found.spaces.items() if other != name]
+    more = f" ({', '.join(others)})" if others else ""
+    return f"{order}{more}. {_of_subset(space.chosen, found)}"
+
+
+def _of_subset(chosen: Survival, found: FidelityDocument) -> str:
+    shown = f"{chosen.jaccard:.2f} ({chosen.low:.2f} to {chosen.high:.2f})"
+    chance = f"random choices would share {found.by_chance:.2f}"
+    if chosen.low > found.by_chance:
+        return f"It chooses much like gradients would: of the best {found.ratio}, both share {shown}, and {chance}."
+    return f"That its subset is theirs is not shown: of the best {found.ratio}, both share {shown}, and {chance}."
+
+
+def shown_agreement(each: Agreement) -> str:
+    """Return a correlation with its interval, as tables and sentences have it.
+
+    >>> shown_agreement(Agreement(0.8, 0.7, 0.9, 64))
+    '0.80 (0.70 to 0.90)'
+    """
+    return f"{each.correlation:.2f} ({each.low:.2f} to {each.high:.2f})"
 
 
 def write_fidelity(found: Fidelity, out: Path | None = None, figure: Path | None = None) -> None:

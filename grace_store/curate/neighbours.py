@@ -1,7 +1,8 @@
 """The samples of a store nearest to one of them, or to a trace that is not in it; or those least aligned with it."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,18 +14,33 @@ from grace_store.base.arrays import Float32Array
 from grace_store.base.errors import DataError, SettingError, Unfinished
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.text import counted
+from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
 from grace_store.likeness.nearest import Nearest
 from grace_store.likeness.points import Descriptor
 from grace_store.read.descriptors import DescriptionReader, DescriptorSpec
+from grace_store.read.samples import StoredSample, samples_at
 from grace_store.store.opened import Store, StoreLike
+from grace_store.values.methods.grace import score_grams
+from grace_store.values.score_spec import ScoreSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
-    """A sample and how it is aligned with the one asked for."""
+class ShownSample:
+    """A sample as people know it."""
 
     sample_id: str
     row: int
+    value: float | None
+    """By the table of scores, or else GRACE's with its defaults; None if there is none."""
+    prompt: str | None
+    """None, as the answer, if the dataset is out of reach."""
+    answer: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour(ShownSample):
+    """A sample and how it is aligned with the one asked for."""
+
     cosine: float
 
 
@@ -38,6 +54,18 @@ class Neighbours:
     descriptor: str
     least: bool
     neighbours: list[Neighbour]
+    asked: ShownSample | None
+    """The one asked for, with its value and text; None likewise."""
+    missing_text: str | None
+    """Why there are no texts, if there are none."""
+
+    @property
+    def conclusion(self) -> str:
+        """What the neighbours say, in a sentence or two."""
+        if not self.neighbours:
+            return "No other sample can be compared with it."
+        told = (_least(self.neighbours) if self.least else _nearest(self.neighbours), _questions(self), _values(self))
+        return " ".join(each for each in told if each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +78,7 @@ class NeighboursRequest:
     signal: str | None = None
     descriptor: Descriptor | None = None
     scores: ScoreTable | None = None
-    """Step scores, for the descriptor weighted."""
+    """Values to show, and step scores for the descriptor weighted; without them, values are GRACE's by its defaults."""
     dimension: int | None = None
     seed: int | None = None
     partial: bool = False
@@ -58,7 +86,7 @@ class NeighboursRequest:
     """Look only among what this keeps: a condition in SQL over fields of the records, id, row and num_steps, and with
     scores num_tokens, value and flags."""
     data: Sequence[str] | None = None
-    """Where the dataset is now, if it moved; only where reads it."""
+    """Where the dataset is now, if it moved: where and texts are read from it."""
 
 
 def neighbours(
@@ -78,8 +106,6 @@ def neighbours(
     count, least, scores = request.count, request.least, request.scores
     if count < 1:
         raise SettingError(f"count {count} is below 1")
-    if scores is not None and request.descriptor != "weighted":
-        raise SettingError("scores are for the descriptor weighted, which weighs steps by them: leave --scores out")
     if request.seed is not None and request.descriptor != "projected":
         raise SettingError("a seed is for the random projection of the descriptor projected: leave --seed out")
     opened = store if isinstance(store, Store) else Store.open(store)
@@ -87,7 +113,8 @@ def neighbours(
         check_plan_of(scores.note, opened, scores.what)
     view = opened.signal(request.signal if scores is None else scores.signal_named(request.signal))
     spec = DescriptorSpec(view.name, request.descriptor, request.dimension, request.seed or 0)
-    reader = DescriptionReader.of(opened, spec, scores=scores, partial=request.partial, threads=threads)
+    weights = scores if request.descriptor == "weighted" else None
+    reader = DescriptionReader.of(opened, spec, scores=weights, partial=request.partial, threads=threads)
     if isinstance(sample, str):
         place = opened.find(sample)
         query, name = _descriptor_of(reader, place), str(opened.column("sample_id", place, place + 1)[0])
@@ -103,13 +130,35 @@ def neighbours(
     there = points >= 0
     if not there.all() or len(points) < count:
         listener(Warned(f"Only {counted(int(there.sum()), 'other sample')} can be compared with."))
-    points = points[there]
-    ids, rows = opened.column("sample_id"), opened.column("sample_row")
+    places = [*([place] if place >= 0 else []), *points[there].tolist()]
+    shown, missing_text = _shown(samples_at(view, places, request.data), scores, has_steps=not view.per_sample)
+    asked = shown.pop(0) if place >= 0 else None
     found = [
-        Neighbour(str(ids[point]), int(rows[point]), float(cosine))
-        for point, cosine in zip(points.tolist(), cosines[there].tolist(), strict=True)
+        Neighbour(**asdict(each), cosine=cosine) for each, cosine in zip(shown, cosines[there].tolist(), strict=True)
     ]
-    return Neighbours(name, view.name, reader.made_by["descriptor"], least, found)
+    return Neighbours(name, view.name, reader.made_by["descriptor"], least, found, asked, missing_text)
+
+
+def _shown(
+    samples: Sequence[StoredSample], scores: ScoreTable | None, *, has_steps: bool
+) -> tuple[list[ShownSample], str | None]:
+    """Return samples with values and texts, and why there are no texts if there are none."""
+    values = np.full(len(samples), np.nan)
+    if scores is not None:
+        values = scores.values_of(np.array([each.row for each in samples], dtype=np.int64))
+    elif has_steps and samples:
+        values = score_grams([each.gram for each in samples], [each.num_tokens for each in samples], ScoreSpec()).value
+    texts: list[tuple[str | None, str | None]] = [(None, None)] * len(samples)
+    missing_text = None
+    try:
+        texts = [(each.prompt, each.segments[-1].strip()) for each in samples]
+    except (DataError, OSError) as error:
+        missing_text = str(error)
+    known = zip(samples, values.tolist(), texts, strict=True)
+    return [
+        ShownSample(each.sample_id, each.row, value if math.isfinite(value) else None, *text)
+        for each, value, text in known
+    ], missing_text
 
 
 def read_vectors(path: str | Path) -> Float32Array:
@@ -161,3 +210,45 @@ def _descriptor_of_trace(reader: DescriptionReader, vectors: Float32Array) -> Fl
     if described.is_zero[0]:
         raise DataError("The vectors make a descriptor of zeros: no sample is nearer to it than any other.")
     return described.vector
+
+
+# ---------------------------------------------------------------- what it means
+
+
+def _nearest(found: Sequence[Neighbour]) -> str:
+    first = f"{found[0].sample_id} ({found[0].cosine:.4f})"
+    num_same = sum(each.cosine >= DEFAULT_THRESHOLD for each in found)
+    if not num_same:
+        return f"No trace is nearly the same ({DEFAULT_THRESHOLD} or more): the nearest is {first}."
+    are = "is" if num_same == 1 else f"and {counted(num_same - 1, 'other')} of the {len(found)} shown are"
+    return f"The nearest trace, {first}, {are} nearly the same: `grace-store duplicates` finds all such samples."
+
+
+def _least(found: Sequence[Neighbour]) -> str:
+    first = f"{found[0].sample_id} ({found[0].cosine:.4f})"
+    num_against = sum(each.cosine < 0 for each in found)
+    if not num_against:
+        return f"No trace pulls the other way: the least aligned is {first}."
+    if num_against == 1:
+        return f"One trace pulls the other way: {first}."
+    many = f"All {len(found)}" if num_against == len(found) else f"{num_against} of the {len(found)}"
+    return f"{many} shown pull the other way, {first} the most."
+
+
+def _questions(found: Neighbours) -> str:
+    if found.asked is None or found.asked.prompt is None:
+        return ""
+    num_same = sum(each.prompt == found.asked.prompt for each in found.neighbours)
+    verb = "answers" if num_same == 1 else "answer"
+    return f"{num_same} of the {len(found.neighbours)} {verb} the same question." if num_same else ""
+
+
+def _values(found: Neighbours) -> str:
+    values = [each.value for each in found.neighbours if each.value is not None]
+    if not values:
+        return ""
+    low, high = f"{min(values):.4f}", f"{max(values):.4f}"
+    theirs = f"Values of those shown: {low} to {high}" if len(values) > 1 else f"Its value is {low}"
+    mine = found.asked.value if found.asked is not None else None
+    own = "" if mine is None else f"; that of {found.sample_id} is {mine:.4f}"
+    return f"{theirs}{own}."

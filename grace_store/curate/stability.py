@@ -1,6 +1,7 @@
 """Audit a choice from stored signals: what of the subset survives another checkpoint, less precision, other steps."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -12,18 +13,32 @@ from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import SettingError, UnknownName
 from grace_store.base.settings import Storage
+from grace_store.base.text import counted, enumerated, percent
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.read.parallel import map_ordered
 from grace_store.read.vectors import VectorReader
 from grace_store.store.opened import SignalView, Store, StoreLike
 from grace_store.store.storages import STORAGES, packed_grams, stored_form
-from grace_store.values.agreement import Survival, jaccard_by_chance, step_survival, survival
+from grace_store.values.agreement import (
+    NARROW,
+    WIDE,
+    Survival,
+    jaccard_by_chance,
+    num_wanted,
+    reach,
+    step_survival,
+    survival,
+)
 from grace_store.values.methods.grace import score_ragged
 from grace_store.values.ranking import Ratio, budget
 from grace_store.values.score_spec import ScoreSpec
 
 MAX_DECODED = 20_000
 """Precision is tried on at most this many samples, in units spread evenly: their vectors have to be read."""
+ENOUGH_CHOSEN = 10
+"""Of fewer, each one that stays or goes changes the share by more than a tenth."""
+SHARES = {0.9: "Nearly all", 0.7: "Most", 0.5: "More than half", 0.0: "Less than half"}
+"""How a share that survives is told, from which on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +62,22 @@ class Stability:
     where: WhereNote | None = None
     """What the samples had to pass, if there was a filter."""
 
+    @property
+    def conclusion(self) -> str:
+        """How much of the subset survives, or that the samples are too few to say."""
+        by = {f"signal {name} chooses": each for name, each in self.signals.items()}
+        if self.steps is not None:
+            by["each trace's steps are drawn anew"] = self.steps
+        precision = _of_precision(self.storages)
+        if not by:
+            return f"Nothing but precision could be tried. {precision}".strip()
+        return _too_few(self, list(by.values())) or f"{_survives(by, self.by_chance)} {precision}".strip()
+
     def to_document(self, store: StoreLike) -> StabilityDocument:
         """Return what was found of a store as a file holds it."""
         opened = store if isinstance(store, Store) else Store.open(store)
         found = {each.name: getattr(self, each.name) for each in fields(self)}
-        found |= {"skipped": tuple(self.skipped), "conclusion": getattr(self, "conclusion", "")}
+        found |= {"skipped": tuple(self.skipped), "conclusion": self.conclusion}
         return StabilityDocument(store=opened.location, plan_sha256=opened.plan.digest(), **found)
 
 
@@ -175,3 +201,48 @@ def _unit_values(
         gram = packed_grams(kept, num_steps + 1)
         values.append(score_ragged(num_steps, gram, tokens, spec).value)
     return view.store.column("sample_row", start, stop).astype(np.int64), np.stack(values)
+
+
+# ---------------------------------------------------------------- what it means
+
+
+def _too_few(found: Stability, tried: Sequence[Survival]) -> str:
+    """Return why nothing can be said yet; empty if something can."""
+    widest = max(tried, key=lambda each: reach(each.low, each.high))
+    reached = reach(widest.low, widest.high)
+    if reached <= WIDE and found.num_chosen >= ENOUGH_CHOSEN:
+        return ""
+    told = "Too few samples to say how much of the subset survives"
+    of = f"{found.num_chosen} chosen of {counted(found.num_samples, 'sample')}"
+    enough = math.ceil(found.num_samples * ENOUGH_CHOSEN / found.num_chosen / 10) * 10
+    if not math.isfinite(reached):
+        return f"{told}: {of} have no interval. About {enough} samples like these would do."
+    enough = max(enough, num_wanted(found.num_samples, reached))
+    return (
+        f"{told}: {of} leave Jaccard indices anywhere between {widest.low:.3f} and {widest.high:.3f}. About {enough} "
+        f"samples like these would narrow that to {NARROW:.2f} to either side."
+    )
+
+
+def _survives(by: Mapping[str, Survival], by_chance: float) -> str:
+    """Say what is left of the subset by the change that leaves least of it, and by the others."""
+    ordered = sorted(by, key=lambda name: by[name].jaccard)
+    worst = by[ordered[0]]
+    numbers = (
+        f"Jaccard {worst.jaccard:.3f}, {worst.low:.3f} to {worst.high:.3f}; two random subsets share {by_chance:.3f}"
+    )
+    stay = f"{percent(worst.share_kept)} of the {worst.num_chosen} chosen stay when {ordered[0]} ({numbers})"
+    others = [f"{percent(by[name].share_kept)} when {name} ({by[name].jaccard:.3f})" for name in ordered[1:]]
+    more = f", {enumerated(others)}" if others else ""
+    if worst.low <= by_chance:
+        return f"The subset does not survive: {stay}{more}."
+    share = next(words for least, words in SHARES.items() if worst.share_kept >= least)
+    return f"{share} of the subset survives: {stay}{more}."
+
+
+def _of_precision(storages: Mapping[str, Survival]) -> str:
+    """Say what the least precise storage would choose."""
+    if not storages or not math.isfinite((worst := list(storages.items())[-1])[1].jaccard):
+        return ""
+    name, each = worst
+    return f"From vectors stored as {name}, {percent(each.share_kept)} would be chosen again ({each.jaccard:.3f})."

@@ -34,15 +34,29 @@ def vendi_score(vectors: Float32Array) -> float:
     return round(math.exp(-(some * np.log(some)).sum()), NUM_DIGITS)
 
 
-def nearest_distance(vectors: Float32Array, rng: np.random.Generator) -> float:
-    """Return the mean of 1 - cos to the nearest other, for at most MAX_QUERIES drawn ones; NaN below two vectors."""
+def nearest_cosines(vectors: Float32Array, rng: np.random.Generator) -> Float32Array:
+    """Return the cosine to the nearest other, for at most MAX_QUERIES drawn ones; none below two vectors."""
     if len(vectors) < 2:
-        return math.nan
+        return np.zeros(0, np.float32)
     asked = drawn(len(vectors), MAX_QUERIES, rng)
     cosine, found = faiss.knn(vectors[asked], vectors, 2, metric=faiss.METRIC_INNER_PRODUCT)
     # Among equals a sample itself may come second, or not at all; then the first is another one, just as near.
-    other = np.where(found[:, 0] == asked, cosine[:, 1], cosine[:, 0])
-    return round(float(np.mean(1.0 - other.clip(-1.0, 1.0), dtype=np.float64)), NUM_DIGITS)
+    nearest: Float32Array = np.where(found[:, 0] == asked, cosine[:, 1], cosine[:, 0]).clip(-1.0, 1.0)
+    return nearest
+
+
+def mean_distance(cosines: Float32Array) -> float:
+    """Return the mean of 1 - cos; NaN without any.
+
+    >>> mean_distance(np.array([1.0, 0.5], dtype=np.float32))
+    0.25
+    """
+    return round(float(np.mean(1.0 - cosines, dtype=np.float64)), NUM_DIGITS) if len(cosines) else math.nan
+
+
+def nearest_distance(vectors: Float32Array, rng: np.random.Generator) -> float:
+    """Return the mean of 1 - cos to the nearest other, for at most MAX_QUERIES drawn ones; NaN below two vectors."""
+    return mean_distance(nearest_cosines(vectors, rng))
 
 
 def drawn(num: int, most: int, rng: np.random.Generator) -> IntArray:

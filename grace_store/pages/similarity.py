@@ -156,7 +156,7 @@ def _coverage(section: Section, given: ReportInputs, table: ScoreTable) -> None:
 
 
 def _show_coverage(section: Section, found: Diversity) -> None:
-    if conclusion := getattr(found, "conclusion", ""):
+    if conclusion := found.conclusion:
         section.text(conclusion, kind="conclusion")
     section.records(
         "Coverage",

@@ -18,6 +18,8 @@ from grace_store.values.length_bias import rank_correlation
 from grace_store.values.ranking import Ratio, budget, rank, top_mask
 
 COVERED = (0.025, 0.975)
+WIDE, NARROW = 0.1, 0.05
+"""How far to either side an interval may reach before it says too little, and one that says enough."""
 
 
 def middle_of(draws: Sequence[float] | FloatArray) -> tuple[float, float]:
@@ -30,6 +32,24 @@ def middle_of(draws: Sequence[float] | FloatArray) -> tuple[float, float]:
         return np.nan, np.nan
     low, high = np.quantile(np.asarray(draws, dtype=np.float64), COVERED).tolist()
     return low, high
+
+
+def reach(low: float, high: float) -> float:
+    """Return how far an interval reaches to either side, in the mean; infinite for one that is not known.
+
+    >>> reach(0.25, 0.5)
+    0.125
+    """
+    return (high - low) / 2 if math.isfinite(high - low) else math.inf
+
+
+def num_wanted(num_samples: int, reached: float, wanted: float = NARROW) -> int:
+    """Return about how many samples would narrow an interval to a reach, rounded up to tens.
+
+    >>> num_wanted(64, 0.1)
+    260
+    """
+    return math.ceil(num_samples * max(reached / wanted, 1.0) ** 2 / 10) * 10
 
 
 def jaccard(num_both: int, num_one: int, num_other: int) -> float:
@@ -91,6 +111,11 @@ class Survival:
     num_samples: int
     """Samples that have a value in both."""
     num_chosen: int
+
+    @property
+    def share_kept(self) -> float:
+        """The share of the first subset that is in the second, which is as large."""
+        return 2 * self.jaccard / (1 + self.jaccard)
 
 
 def survival(value: FloatArray, other: FloatArray, ratio: Ratio, *, draws: int = 200, seed: int = 0) -> Survival:
