@@ -1,4 +1,4 @@
-"""The known ways in which a demo trace is bad. Takes a right problem and returns a solution that says where it is bad."""
+"""The known ways in which a demo trace is bad. Takes a problem and returns a solution that knows its bad steps."""
 
 from __future__ import annotations
 

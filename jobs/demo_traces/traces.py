@@ -1,7 +1,7 @@
 """Make the demo dataset: ``python -m jobs.demo_traces.traces`` writes traces.jsonl and images/ into the package.
 
-Each record says in ``kind`` what it is about, in ``quality`` in which known way it is bad, in ``bad_steps`` where, and in
-``copy_of`` which other record it repeats: so flags, duplicates and signals can be held against the truth. The last four
+Each record says in ``kind`` what it is about, in ``quality`` in which known way it is bad, in ``bad_steps`` where, and
+in ``copy_of`` which other record it repeats: flags, duplicates and signals can be held against that. The last four
 lines cannot be used, each for a reason of its own.
 """
 
