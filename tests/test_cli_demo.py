@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,8 @@ def test_the_demo_runs_every_command_and_says_where_the_files_are(shown: tuple[P
 
 def test_the_demo_ends_with_a_conclusion_and_the_next_commands(shown: tuple[Path, Result]) -> None:
     told = shown[1].stdout[shown[1].stdout.index("What was found, and what was not") :].replace("\n", " ")
-    # Flags of texts need no model, so these numbers are those of the traces that ship.
-    assert "Flags found 16 of 32 flawed traces, and 0 of 32 clean ones." in told
-    assert "All of looping, open_think, restating, running_on." in told
-    assert "None of filler, rambling, repetitive, wrong_step." in told
+    # A random model's vectors may all point one way, which is a flag, too.
+    assert re.search(r"Flags found \d+ of 32 flawed traces, and \d+ of 32 clean ones\. All of [^.]*looping", told)
     assert "of 4 copies" in told
     assert "GRACE's values" in told
     assert "with --exclude-flagged" in told
@@ -79,12 +78,14 @@ def test_the_demo_for_machines_is_one_json_document(
     values = [entry["value"] for entry in found["ranking"]]
     assert len(values) == NUM_TRACES
     assert values == sorted(values, reverse=True)
-    assert found["conclusion"].startswith("Flags found 16 of 32")
+    assert found["conclusion"].startswith("Flags found ")
     kinds = {each["kind"]: each for each in found["findings"]["kinds"]}
     assert sum(each["num_traces"] for each in kinds.values()) == NUM_TRACES
     assert sum(each["num_chosen"] for each in kinds.values()) == 13
     assert not [name for name, each in kinds.items() if each["num_chosen_unflagged"] > each["num_traces"]]
-    assert kinds["looping"]["num_chosen_unflagged"] == 0
+    for found_by_text in ("looping", "open_think", "restating", "running_on"):
+        assert kinds[found_by_text]["num_flagged"] == kinds[found_by_text]["num_traces"]
+        assert kinds[found_by_text]["num_chosen_unflagged"] == 0
     assert not {"report", "duplicates"} & set(found)
     assert found["findings"]["num_copies_found"] is None
     assert "pip install 'grace-store[report]'" in result.stderr

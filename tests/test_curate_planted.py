@@ -13,7 +13,13 @@ def area(middle: float, reach: float = 0.05) -> Area:
 
 
 def kind(name: str, num_flagged: int, num_chosen: int, num_left: int, **seen: dict[str, Area]) -> PlantedKind:
-    counts = {"num_traces": 4, "num_flagged": num_flagged, "num_chosen": num_chosen, "num_chosen_unflagged": num_left}
+    counts = {
+        "num_traces": 4,
+        "num_steps": 9 if seen else 4,
+        "num_flagged": num_flagged,
+        "num_chosen": num_chosen,
+        "num_chosen_unflagged": num_left,
+    }
     return PlantedKind(kind=name, is_flaw=name != "clean", **counts, **({"seen_by": {}, "mistaken_by": {}} | seen))
 
 
@@ -37,8 +43,8 @@ def test_found_and_missed_are_told_apart() -> None:
     assert copies == "The search for duplicates found 2 of 3 copies, and 1 group of traces that nobody copied."
     assert values.startswith("GRACE's values do not tell flawed traces from clean ones here: a clean trace")
     assert signals == (
-        "Flawed steps that a stored signal sees: filler by loss 0.90 (0.85 to 0.95). Not seen by any: looping, "
-        "cut_off. GRACE takes these for good steps: looping."
+        "Steps that a stored signal sees: filler by loss 0.90 (0.85 to 0.95). Steps that no stored signal sees: "
+        "looping. Steps that GRACE takes for good ones: looping. Too few flawed steps to say: cut_off."
     )
     assert subsets == (
         "Chosen by value, 4 of 6 traces are flawed; with --exclude-flagged, 2 of 5. Those left are of kinds that flags "
@@ -57,4 +63,5 @@ def test_values_are_called_what_they_are(value: float, told: str) -> None:
 def test_what_was_not_looked_for_or_not_seen_is_not_claimed() -> None:
     conclusion = findings(area(0.5), CUT_OFF, num_copies_found=None).conclusion
     assert "copies" not in conclusion
-    assert "No stored signal sees any flaw." in conclusion
+    assert "Too few flawed steps to say: cut_off." in conclusion
+    assert "sees" not in conclusion

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
@@ -142,15 +142,17 @@ def _made_up(found: "PlantedFindings") -> Table:
 
 def _seen(found: "PlantedFindings") -> Table:
     """Return which signals see each kind of flaw."""
-    from grace_store.curate.verdict import shown_area
-
     title = "\nWhat signals see of flawed steps: share of pairs in which a right step scores better, 0.50 is chance"
     table = Table(title=title, title_justify="left")
-    for name in ("kind", "seen by", "taken for good by"):
+    for name in ("kind", "steps", "seen by", "taken for good by"):
         table.add_column(name)
     for each in found.flaws:
-        cells = (each.seen_by, each.mistaken_by)
-        table.add_row(
-            each.kind, *("\n".join(f"{name} {shown_area(cell[name])}" for name in cell) or "-" for cell in cells)
-        )
+        cells = map(_areas, (each.seen_by, each.mistaken_by)) if each.has_enough_steps else ("too few steps", "")
+        table.add_row(each.kind, str(each.num_steps), *cells)
     return table
+
+
+def _areas(areas: Mapping[str, Any]) -> str:
+    from grace_store.curate.verdict import shown_area
+
+    return "\n".join(f"{name} {shown_area(area)}" for name, area in areas.items()) or "none"

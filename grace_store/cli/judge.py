@@ -114,10 +114,13 @@ def _print_areas(items: Any) -> None:
 
 
 def _print_kinds(measures: Sequence[Any]) -> None:
-    from grace_store.curate.verdict import shown_area
+    from grace_store.curate.verdict import FEWEST_PAIRS, shown_area
 
-    kinds = list(measures[0].kinds)
+    if not measures[0].kinds:
+        return
+    kinds = [kind for kind, area in measures[0].kinds.items() if area.num_pairs >= FEWEST_PAIRS]
     if not kinds:
+        click.echo("\n  No kind of error has enough pairs with the same position and length.")
         return
     click.echo("\n  By kind of error, position and length held fixed:")
     counts = [f"{harmless(kind)} ({measures[0].kinds[kind].num_wrong})" for kind in kinds]

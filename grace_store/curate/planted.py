@@ -14,6 +14,7 @@ from grace_store.base.documents import read_document
 from grace_store.base.flags import HYGIENE_FLAGS
 from grace_store.base.settings import Frozen
 from grace_store.base.text import counted
+from grace_store.curate.judge import FEWEST_LABELS
 from grace_store.curate.verdict import FEWEST_PAIRS, GRACE, SURE, shown_area
 from grace_store.read.records import read_fields
 from grace_store.values.roc import CHANCE, Area
@@ -48,11 +49,16 @@ class PlantedKind(Frozen):
     """In the subset."""
     num_chosen_unflagged: int
     """In the subset without flagged traces."""
+    num_steps: int
+    """Steps with the flaw; it may be in the answer instead."""
     seen_by: dict[str, Area]
-    """Measures of a signal that score the flawed steps below right ones, the surest first. Of a flaw that is in no step
-    but in the answer, traces are compared."""
+    """Measures of a signal that score these steps below right ones, the largest area first."""
     mistaken_by: dict[str, Area]
     """Measures that score them above right ones."""
+
+    @property
+    def has_enough_steps(self) -> bool:
+        return self.num_steps >= FEWEST_LABELS
 
 
 class PlantedFindings(Frozen):
@@ -116,6 +122,7 @@ def _kind(name: str, counts: Sequence[int], seen: "_Seen", *, is_flaw: bool) -> 
         num_flagged=counts[1],
         num_chosen=counts[2],
         num_chosen_unflagged=counts[3],
+        num_steps=seen.num_steps(name),
         seen_by=seen.by(name, lambda area: area.low > CHANCE),
         mistaken_by=seen.by(name, lambda area: area.high < CHANCE),
     )
@@ -123,23 +130,24 @@ def _kind(name: str, counts: Sequence[int], seen: "_Seen", *, is_flaw: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Which measures of signals see a kind of flaw."""
+    """Which measures of signals see the steps of a kind of flaw."""
 
     judgement: Judgement
 
+    def num_steps(self, kind: str) -> int:
+        return max((area.num_wrong for area in self._areas(kind).values()), default=0)
+
     def by(self, kind: str, is_sure: Callable[[Area], bool]) -> dict[str, Area]:
-        areas = self._areas(kind)
+        areas = {name: area for name, area in self._areas(kind).items() if area.num_pairs >= FEWEST_PAIRS}
+        if self.num_steps(kind) < FEWEST_LABELS:
+            return {}
         # The best of several is looked for: each has to be that much surer.
         found = {name: area for name, area in areas.items() if is_sure(area) and area.p_value * len(areas) <= SURE}
         return dict(sorted(found.items(), key=lambda item: -abs(item[1].area - CHANCE)))
 
     def _areas(self, kind: str) -> dict[str, Area]:
-        for items in self.judgement.judged:
-            of_signals = [each for each in items.measures if each.signal is not None and kind in each.kinds]
-            if of_signals and of_signals[0].kinds[kind].num_wrong:
-                known = {self._name(each): each.kinds[kind] for each in of_signals}
-                return {name: area for name, area in known.items() if area.num_pairs >= FEWEST_PAIRS}
-        return {}
+        measures = next(items.measures for items in self.judgement.judged if items.of == "steps")
+        return {self._name(each): each.kinds[kind] for each in measures if each.signal and kind in each.kinds}
 
     def _name(self, measure: JudgedMeasure) -> str:
         return measure.measure if len(self.judgement.signals) == 1 else measure.name
@@ -200,16 +208,17 @@ def _of_values(found: PlantedFindings) -> str:
 
 
 def _of_signals(found: PlantedFindings) -> str:
-    best = [
-        f"{each.kind} by {name} {shown_area(area)}"
-        for each in found.flaws
-        for name, area in list(each.seen_by.items())[:1]
-    ]
-    mistaken = [each.kind for each in found.flaws if GRACE in each.mistaken_by]
-    unseen = [each.kind for each in found.flaws if not each.seen_by]
-    told = f"Flawed steps that a stored signal sees: {', '.join(best)}." if best else "No stored signal sees any flaw."
-    told += f" Not seen by any: {', '.join(unseen)}." if best and unseen else ""
-    return told + (f" GRACE takes these for good steps: {', '.join(mistaken)}." if mistaken else "")
+    firsts = [(each.kind, name, each.seen_by[name]) for each in found.flaws for name in list(each.seen_by)[:1]]
+    best = [f"{kind} by {name} {shown_area(area)}" for kind, name, area in firsts]
+    parts = {
+        "Steps that a stored signal sees": best,
+        "Steps that no stored signal sees": [
+            each.kind for each in found.flaws if each.has_enough_steps and not each.seen_by
+        ],
+        "Steps that GRACE takes for good ones": [each.kind for each in found.flaws if GRACE in each.mistaken_by],
+        "Too few flawed steps to say": [each.kind for each in found.flaws if not each.has_enough_steps],
+    }
+    return " ".join(f"{what}: {', '.join(named)}." for what, named in parts.items() if named)
 
 
 def _of_subsets(found: PlantedFindings) -> str:
