@@ -50,7 +50,6 @@ def demo(ctx: click.Context, folder: Path, model: Path | None, ratio: str, *, as
     traces are 64 worked problems of twelve kinds, half of them flawed in ten known ways, four of them copies. What was
     found of the flaws, and what was not, is said at the end. The model is a real one and runs on the CPU.
     """
-    from grace_store.curate.planted import PlantedRequest, find_planted
     from grace_store.curate.ranked_records import ranked_records
     from grace_store.example import demo_model
 
@@ -63,8 +62,7 @@ def demo(ctx: click.Context, folder: Path, model: Path | None, ratio: str, *, as
             _run(ctx, arguments)
     for name, extra in lacking.items():
         log.print(f"Left out: {name}. Run `pip install 'grace-store[{extra}]'` to have it.", markup=False)
-    known = {name: made.get(name) for name in ("duplicates", "judgement", "scores", "subset", "unflagged")}
-    found = find_planted(PlantedRequest(**known))
+    found = _find(made)
     ranking = ranked_records(made["scores"], {"quality": "quality", "question": "instruction"})
     if as_json:
         told = {"conclusion": found.conclusion, "findings": found.model_dump(mode="json"), "ranking": ranking}
@@ -73,10 +71,8 @@ def demo(ctx: click.Context, folder: Path, model: Path | None, ratio: str, *, as
     _print(found)
     for name, place in made.items():
         out.print(f"{name.capitalize():<10} {place}", markup=False, soft_wrap=True)
-    out.print(
-        f"\nLook closer: grace-store inspect {made['store']} {ranking[0]['sample_id']}", markup=False, soft_wrap=True
-    )
-    out.print(OWN_DATA, markup=False, soft_wrap=True)
+    best = f"grace-store inspect {made['store']} {ranking[0]['sample_id']}"
+    out.print(f"\nLook closer: {best}\n{OWN_DATA}", markup=False, soft_wrap=True)
 
 
 def _lacking() -> dict[str, str]:
@@ -105,6 +101,17 @@ def _commands(made: dict[str, Path], model: Path, ratio: str) -> list[list[Any]]
         shown = ["--scores", scores, "--subset", unflagged, *alike, "--by", "quality"]
         commands.append(["report", store, *shown, "--out", made["report"]])
     return commands
+
+
+def _find(made: dict[str, Path]) -> "PlantedFindings":
+    """Return what the commands found of the flaws."""
+    from grace_store.curate.planted import PlantedRequest, find_planted
+
+    scores, judgement, subset, unflagged = (made[name] for name in ("scores", "judgement", "subset", "unflagged"))
+    alike = made.get("duplicates")
+    return find_planted(
+        PlantedRequest(scores=scores, judgement=judgement, subset=subset, unflagged=unflagged, duplicates=alike)
+    )
 
 
 def _run(ctx: click.Context, arguments: Sequence[Any]) -> None:
