@@ -5,7 +5,7 @@
 Makes solutions.json, the file that the page is about, from the part gsm8k of ProcessBench: its solutions of up to 600
 characters, in a layout of their own. Then it runs every command below a line `<!-- output -->` in DIR, in the order of
 the page. `<!-- output: 9 3 -->` keeps the first 9 and the last 3 lines of what is printed, and `...` stands for the
-rest; long lines are cut in the same way. A store that is there is not extracted again, and what the page shows of its
+rest. A store that is there is not extracted again, and what the page shows of its
 extraction stays: a second call is quick. Remove DIR to begin anew.
 """
 
@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ MODEL = "SmolLM2-135M-Instruct.gguf"
 """What the page calls the model."""
 MAX_CHARS = 600
 MAX_WIDTH = 116
+MAX_LINE = 250
 BLOCK = re.compile(
     r"(<!-- output(?:: (\d+) (\d+))? -->\n\n)    \$ ((?:[^\n]*\\\n)*[^\n]*)\n((?:    [^\n]*\n|\n(?=    ))*)"
 )
@@ -50,8 +52,15 @@ def shortened(lines: list[str], first: int, last: int) -> list[str]:
     >>> shortened(["a", "b", "c", "d"], 1, 1)
     ['a', '...', 'd']
     """
-    lines = [line if len(line) <= MAX_WIDTH else f"{line[: MAX_WIDTH - 3]}..." for line in lines]
     return lines if len(lines) <= first + last + 1 else [*lines[:first], "...", *lines[len(lines) - last :]]
+
+
+def wrapped(line: str) -> list[str]:
+    """Return a line as a terminal would wrap it; of a very long one, the beginning."""
+    if len(line) <= MAX_WIDTH:
+        return [line]
+    told = line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 3]}..."
+    return textwrap.wrap(told, MAX_WIDTH, subsequent_indent=" " * (len(line) - len(line.lstrip())))
 
 
 def write_solutions(processbench: Path, path: Path) -> int:
@@ -78,7 +87,7 @@ def _block(found: re.Match[str], run: Run) -> str:
         return found[0]
     lines = [line.rstrip() for line in printed.rstrip().splitlines()]
     kept = lines if first is None else shortened(lines, int(first), int(last))
-    shown = "".join(f"    {line}\n" if line else "\n" for line in kept)
+    shown = "".join(f"    {part}\n" if part else "\n" for line in kept for part in wrapped(line))
     return f"{mark}    $ {command}\n{shown}"
 
 
@@ -98,7 +107,7 @@ def _run_in(folder: Path) -> Run:
         done = subprocess.run(
             words, shell=True, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
-        return done.stdout
+        return done.stdout.replace(f"{folder.resolve()}/", "")
 
     return run
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from grace_store.artifacts.duplicate_table import read_duplicates
 from grace_store.artifacts.judgement import JudgedMeasure, Judgement
 from grace_store.artifacts.made_from import open_store_of
@@ -93,13 +95,12 @@ def find_planted(request: PlantedRequest) -> PlantedFindings:
     store = open_store_of(scores, None)
     fields = read_fields(store, [request.kind, request.copy_of], positions=store.positions_of(scores.row))
     kind = [str(each) for each in fields[request.kind]]
-    flagged = scores.is_flagged(HYGIENE_FLAGS)
+    flagged = np.flatnonzero(scores.is_flagged(HYGIENE_FLAGS))
     chosen, unflagged = (read_subset(path).chosen for path in (request.subset, request.unflagged))
-    counts = [Counter(kind[place] for place in places) for places in (range(len(kind)), flagged.nonzero()[0], chosen)]
-    counts.append(Counter(kind[place] for place in unflagged))
+    counts = [Counter(kind[place] for place in places) for places in (range(len(kind)), flagged, chosen, unflagged)]
+    kinds = sorted(counts[0], key=lambda name: (name != request.clean, -counts[1][name] / counts[0][name], name))
     judgement = read_document(request.judgement, Judgement)
     seen = _Seen(judgement)
-    kinds = sorted(counts[0], key=lambda name: (name != request.clean, -counts[1][name] / counts[0][name], name))
     originals = dict(zip(scores.sample_id, fields[request.copy_of], strict=True))
     copies = {sample: str(first) for sample, first in originals.items() if first is not None}
     num_found, num_others = _copies_found(request.duplicates, copies)
