@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 from grace_store import example as demo_models
 from grace_store.base.errors import MissingExtra
 from grace_store.cli import demo, main
+from grace_store.cli.demo import MADE
 from grace_store.example import FOLDER
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model
@@ -31,36 +33,63 @@ def run_json(*words: object) -> Any:
     return json.loads(run(*words, "--json").stdout)
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Room for the longest of the demo's conversations.
-    return tiny_text_model("qwen3", tmp_path / "model", max_position_embeddings=4096)
+    return tiny_text_model("qwen3", tmp_path_factory.mktemp("model"), max_position_embeddings=4096)
 
 
-def test_the_demo_shows_best_and_worst_and_where_the_files_are(tmp_path: Path, model: Path) -> None:
-    result = run("demo", "--out", tmp_path / "out", "--model", model)
-    assert "The best and the worst 5 of 64 traces" in result.stdout
-    assert "Mean value by quality" in result.stdout
-    for command in ("plan", "extract", "score", "select", "report"):
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory, model: Path) -> tuple[Path, Result]:
+    """Run the demo, and return where its files are and what it printed."""
+    folder = tmp_path_factory.mktemp("demo") / "out"
+    return folder, run("demo", "--out", folder, "--model", model)
+
+
+def test_the_demo_runs_every_command_and_says_where_the_files_are(shown: tuple[Path, Result]) -> None:
+    folder, result = shown
+    for command in ("plan", "extract", "score", "duplicates", "judge", "select", "report"):
         assert f"$ grace-store {command}" in result.stderr
-    for name in ("demo.zarr", "scores.parquet", "subset.jsonl", "report.html"):
-        assert str(tmp_path / "out" / name) in result.stdout.replace("\n", "")
-        assert (tmp_path / "out" / name).exists()
-    assert len((tmp_path / "out" / "subset.jsonl").read_text().splitlines()) == 13  # ceil(0.2 * 64)
+    for name in MADE.values():
+        assert str(folder / name) in result.stdout.replace("\n", "")
+        assert (folder / name).exists()
+    assert len((folder / "subset.jsonl").read_text().splitlines()) == 13  # ceil(0.2 * 64)
+
+
+def test_the_demo_ends_with_a_conclusion_and_the_next_commands(shown: tuple[Path, Result]) -> None:
+    told = shown[1].stdout[shown[1].stdout.index("What was found, and what was not") :].replace("\n", " ")
+    # A random model's vectors may all point one way, which is a flag, too.
+    assert re.search(r"Flags found \d+ of 32 flawed traces, and \d+ of 32 clean ones\. All of [^.]*looping", told)
+    assert "of 4 copies" in told
+    assert "GRACE's values" in told
+    assert "with --exclude-flagged" in told
+    for command in ("extract", "score", "judge", "select", "report"):
+        assert f"  grace-store {command} " in told
 
 
 def test_the_demo_for_machines_is_one_json_document(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+    shown: tuple[Path, Result], model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ranking = run_json("demo", "--out", tmp_path / "out", "--model", model)["ranking"]
-    values = [entry["value"] for entry in ranking]
+    monkeypatch.setitem(demo.EXTRAS, "report", ("no_such_module_here", "report"))
+    monkeypatch.setitem(demo.EXTRAS, "duplicates", ("no_such_module_here", "faiss"))
+    result = run("demo", "--out", shown[0], "--model", model, "--json")
+    assert "64 samples in 4 units were done before" in result.stderr  # nothing is extracted again
+    found = json.loads(result.stdout)
+    values = [entry["value"] for entry in found["ranking"]]
     assert len(values) == NUM_TRACES
     assert values == sorted(values, reverse=True)
-    assert run_json("demo", "--out", tmp_path / "out", "--model", model)["ranking"] == ranking  # nothing is redone
-    monkeypatch.setattr(demo, "_can_report", lambda: False)
-    result = run("demo", "--out", tmp_path / "out", "--model", model, "--json")
-    assert "report" not in json.loads(result.stdout)
+    assert found["conclusion"].startswith("Flags found ")
+    kinds = {each["kind"]: each for each in found["findings"]["kinds"]}
+    assert sum(each["num_traces"] for each in kinds.values()) == NUM_TRACES
+    assert sum(each["num_chosen"] for each in kinds.values()) == 13
+    assert not [name for name, each in kinds.items() if each["num_chosen_unflagged"] > each["num_traces"]]
+    for found_by_text in ("looping", "open_think", "restating", "running_on"):
+        assert kinds[found_by_text]["num_flagged"] == kinds[found_by_text]["num_traces"]
+        assert kinds[found_by_text]["num_chosen_unflagged"] == 0
+    assert not {"report", "duplicates"} & set(found)
+    assert found["findings"]["num_copies_found"] is None
     assert "pip install 'grace-store[report]'" in result.stderr
+    assert "pip install 'grace-store[faiss]'" in result.stderr
 
 
 def test_without_its_model_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from grace_store.artifacts.score_table import read_scores
-from grace_store.curate.ranked_records import mean_values, ranked_records
+from grace_store.curate.ranked_records import ranked_records
 
 
 def test_records_come_best_first_with_their_fields(scored):
@@ -20,10 +18,3 @@ def test_records_come_best_first_with_their_fields(scored):
         sample: records[row].get("id") for sample, row in zip(table.sample_id, table.row.tolist(), strict=True)
     }
     assert all(each["nothing"] is None for each in found)
-
-
-def test_means_by_a_field_are_in_order():
-    records = [{"value": 1.0, "kind": "a"}, {"value": 4.0, "kind": "b"}, {"value": 2.0, "kind": "a"}]
-    assert mean_values(records, "kind") == {"b": 4.0, "a": 1.5}
-    assert list(mean_values(records, "kind")) == ["b", "a"]
-    assert mean_values([], "kind") == pytest.approx({})

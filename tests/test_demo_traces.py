@@ -31,7 +31,7 @@ def steps_of(record: dict[str, Any]) -> list[str]:
 
 
 def answer_of(record: dict[str, Any]) -> str:
-    return str(record["output"].rsplit("†Answer:", 1)[1].strip())
+    return str(record["output"].rsplit("†Answer:", 1)[1].strip().split("\n")[0])
 
 
 def value_of(answer: str) -> Fraction:
@@ -143,13 +143,12 @@ def test_counts() -> None:
     quality = Counter(record["quality"] for record in USABLE)
     kind = Counter(record["kind"] for record in USABLE)
     assert len(LINES) == 68
-    assert quality == {
-        "clean": 32, "wrong_step": 7, "filler": 7, "wrong_answer": 6, "repetitive": 6, "rambling": 6
-    }  # fmt: skip
+    assert quality == dict.fromkeys(flaws.QUALITIES, 3) | {"clean": 32, "wrong_step": 4, "filler": 4}
     assert set(kind) == set(SOLVERS)
     assert min(kind.values()) >= 5
     assert len({record["id"] for record in USABLE}) == 64
-    assert len({record["instruction"] for record in USABLE}) == 64
+    assert len({record["instruction"] for record in USABLE}) == 60
+    assert sum(record["copy_of"] is not None for record in USABLE) == 4
     assert sum(record["image_url"] is not None for record in USABLE) == 16
 
 
@@ -157,24 +156,25 @@ def test_counts() -> None:
 def test_form(record: dict[str, Any]) -> None:
     steps = steps_of(record)
     tokens = re.findall(r"\d|[^\W\d]+|[^\w\s]", record["output"])
-    assert list(record) == ["id", "image_url", "instruction", "output", "kind", "quality"]
+    assert list(record) == ["id", "image_url", "instruction", "output", "kind", "quality", "bad_steps", "copy_of"]
     assert 8 <= len(steps) <= 12
-    assert record["output"].splitlines() == [
-        *(f"Step {n}: {text}" for n, text in enumerate(steps, 1)),
-        f"†Answer: {answer_of(record)}",
-    ]
+    body = [*(f"Step {n}: {text}" for n, text in enumerate(steps, 1)), f"†Answer: {answer_of(record)}"]
+    lines = record["output"].splitlines()
+    assert lines[: len(body)] == body or record["quality"] == "open_think"
+    assert (lines == body) == (record["quality"] not in ("open_think", "running_on"))
     assert len(tokens) < 450
     text = record["instruction"] + record["output"]
     assert not re.search(r"[@{}\[\]]|  |(?<![\d.])1 (dollars|parts|hours|points)\b", text)
-    assert all(re.match(r"[A-Z]", step) and step.endswith((".", ":")) for step in steps)
+    ended = steps[:-1] if record["quality"] == "cut_off" else steps
+    assert all(re.match(r"[A-Z]", step) and step.endswith((".", ":", "?")) for step in ended)
 
 
-@pytest.mark.parametrize("record", of_quality("clean", "wrong_step", "filler", "repetitive", "rambling"))
+@pytest.mark.parametrize("record", of_quality(*(set(flaws.QUALITIES) - {"wrong_answer"})))
 def test_answer_is_right(record: dict[str, Any]) -> None:
     assert value_of(answer_of(record)) == solve(record)
 
 
-@pytest.mark.parametrize("record", of_quality("clean", "wrong_answer", "filler", "repetitive", "rambling"))
+@pytest.mark.parametrize("record", of_quality(*(set(flaws.QUALITIES) - {"wrong_step"})))
 def test_every_equation_in_the_steps_holds(record: dict[str, Any]) -> None:
     found = [equation for step in steps_of(record) for equation in equations(step)]
     assert len(found) >= 4
@@ -185,7 +185,7 @@ def test_every_equation_in_the_steps_holds(record: dict[str, Any]) -> None:
 def test_wrong_step_is_one_wrong_step_that_nothing_builds_on(record: dict[str, Any]) -> None:
     steps = steps_of(record)
     wrong = [n for n, step in enumerate(steps) if not all(map(holds, equations(step)))]
-    assert len(wrong) == 1
+    assert [n + 1 for n in wrong] == record["bad_steps"]
     assert 0 < wrong[0] < len(steps) - 2
     false = next(equation for equation in equations(steps[wrong[0]]) if not holds(equation))
     claimed, right = false.split("=")[1].strip(), _value(false.split("=")[0])
@@ -206,17 +206,56 @@ def repeated(steps: list[str]) -> list[str]:
     return [step for n, step in enumerate(steps) if any(earlier in step for earlier in steps[:n])]
 
 
+def bad_texts(record: dict[str, Any]) -> list[str]:
+    return [[*steps_of(record), answer_of(record)][number - 1] for number in record["bad_steps"]]
+
+
 @pytest.mark.parametrize("record", USABLE, ids=lambda record: record["id"])
-def test_only_repetitive_traces_repeat(record: dict[str, Any]) -> None:
-    assert (len(repeated(steps_of(record))) >= 3) == (record["quality"] == "repetitive")
-    assert bool(repeated(steps_of(record))) == (record["quality"] == "repetitive")
+def test_only_repetitive_and_looping_traces_repeat(record: dict[str, Any]) -> None:
+    again = repeated(steps_of(record))
+    repeats = record["quality"] in ("repetitive", "looping")
+    assert again == (bad_texts(record) if repeats else [])
+    assert len(again) >= 3 or not repeats
+    assert len(set(again)) == 1 or record["quality"] != "looping"
+
+
+@pytest.mark.parametrize("record", USABLE, ids=lambda record: record["id"])
+def test_bad_steps_are_named_where_they_are(record: dict[str, Any]) -> None:
+    last = len(steps_of(record)) + 1
+    expected = {
+        "clean": [], "wrong_answer": [last], "running_on": [last], "cut_off": [last - 1], "restating": [1],
+        "open_think": [1],
+    }  # fmt: skip
+    assert record["bad_steps"] == expected.get(record["quality"], record["bad_steps"])
+    assert all(1 <= number <= last for number in record["bad_steps"])
+
+
+@pytest.mark.parametrize("record", of_quality("cut_off", "restating", "running_on", "open_think"))
+def test_flaws_of_form_are_there(record: dict[str, Any]) -> None:
+    steps, output = steps_of(record), record["output"]
+    signs = {
+        "cut_off": not steps[-1].endswith((".", ":")),
+        "restating": record["instruction"].startswith(steps[0]),
+        "running_on": "\n\nQuestion: " in output,
+        "open_think": output.startswith("<think>\n") and "</think>" not in output,
+    }
+    assert signs[record["quality"]]
+
+
+def test_copies_are_copies() -> None:
+    by_id = {record["id"]: record for record in USABLE}
+    pairs = [(record, by_id[record["copy_of"]]) for record in USABLE if record["copy_of"]]
+    assert all(copy["instruction"] == first["instruction"] for copy, first in pairs)
+    more = [len(steps_of(copy)) - len(steps_of(first)) for copy, first in pairs]
+    assert sorted(more) == [0, 0, 1, 1]
+    assert [copy["output"] == first["output"] for copy, first in pairs] == [each == 0 for each in more]
 
 
 @pytest.mark.parametrize("record", USABLE, ids=lambda record: record["id"])
 def test_only_filler_traces_hold_filler(record: dict[str, Any]) -> None:
     idle = [step for step in steps_of(record) if step in flaws.FILLERS]
     assert (len(idle) >= 3) == (record["quality"] == "filler")
-    assert bool(idle) == (record["quality"] == "filler")
+    assert idle == (bad_texts(record) if record["quality"] == "filler" else [])
 
 
 def test_filler_has_nothing_to_do_with_any_question() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import click
 import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import harmless, print_result
+from grace_store.cli.console import harmless, out, print_result
 from grace_store.cli.options import COUNT, NATURAL, OUT_FILE, TEXT, command, option
 from grace_store.cli.progress import ProgressDisplay
 
@@ -114,15 +114,35 @@ def _print_areas(items: Any) -> None:
 
 
 def _print_kinds(measures: Sequence[Any]) -> None:
-    from grace_store.curate.verdict import shown_area
+    from grace_store.curate.verdict import FEWEST_PAIRS, shown_area
 
-    kinds = list(measures[0].kinds)
+    if not measures[0].kinds:
+        return
+    kinds = [kind for kind, area in measures[0].kinds.items() if area.num_pairs >= FEWEST_PAIRS]
     if not kinds:
+        click.echo("\n  No kind of error has enough pairs with the same position and length.")
         return
     click.echo("\n  By kind of error, position and length held fixed:")
     counts = [f"{harmless(kind)} ({measures[0].kinds[kind].num_wrong})" for kind in kinds]
     rows = [[each.name, *(shown_area(each.kinds[kind]) for kind in kinds)] for each in measures]
-    _print_rows([["measure", *counts], *rows])
+    for table in fitting([["measure", *counts], *rows], out.width if out.is_terminal else None):
+        _print_rows(table)
+
+
+def fitting(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[list[list[str]]]:
+    """Yield a table as tables below each other that fit into a width, each with the first column.
+
+    >>> list(fitting([["a", "bb", "cc"]], 9))
+    [[['a', 'bb']], [['a', 'cc']]]
+    """
+    sizes = [2 + max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    columns = [0]
+    for column in range(1, len(sizes)):
+        if width is not None and len(columns) > 1 and sum(sizes[each] for each in columns) + sizes[column] > width:
+            yield [[row[each] for each in columns] for row in rows]
+            columns = [0]
+        columns.append(column)
+    yield [[row[each] for each in columns] for row in rows]
 
 
 def _print_rows(rows: Sequence[Sequence[str]]) -> None:

@@ -1,6 +1,6 @@
 """The samples of a table of scores from best to worst, with fields of their records beside the values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,3 @@ def ranked_records(scores: ScoreTable | str | Path, fields: Mapping[str, str]) -
         {"sample_id": ids[i], "value": float(value[i])} | {name: column[i] for name, column in columns.items()}
         for i in table.ranked(value).tolist()
     ]
-
-
-def mean_values(records: Sequence[dict[str, Any]], field: str) -> dict[str, float]:
-    """Return the mean value of the records with each value of a field, the largest mean first."""
-    groups: dict[str, list[float]] = {}
-    for record in records:
-        groups.setdefault(str(record[field]), []).append(record["value"])
-    means = {name: sum(values) / len(values) for name, values in groups.items()}
-    return dict(sorted(means.items(), key=lambda item: (item[1], item[0]), reverse=True))

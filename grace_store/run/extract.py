@@ -16,6 +16,7 @@ import numpy as np
 
 from grace_store.base.errors import GraceStoreError, Interrupted, SettingError, StorageError
 from grace_store.base.events import Event, Failed, Finished, Listener, Note, Started, Warned, ignore
+from grace_store.base.metadata import Plan
 from grace_store.base.settings import DataRequest, ExtractRequest, RunOptions, wishes_in
 from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
@@ -112,7 +113,18 @@ def _planned(job: ExtractJob, listener: Listener) -> Store:
     for option, path in (("model", job.model), ("adapter", job.adapter), ("images", job.images)):
         if path is not None and not Path(path).expanduser().exists():
             raise SettingError(f"There is nothing at --{option} {path}. Nothing was planned.")
-    return plan(job.data, job.store, job.data_request, samples_per_unit=job.samples_per_unit, listener=listener)
+    made = plan(job.data, job.store, job.data_request, samples_per_unit=job.samples_per_unit, listener=listener)
+    listener(Note(_plan_in_words(made.plan)))
+    return made
+
+
+def _plan_in_words(made: Plan) -> str:
+    """Return what became of the records, which is worth knowing before a long run."""
+    told = f"Planned {made.num_samples} of {counted(made.num_records, 'record')}, read as {made.spec.format}"
+    for what, counts in (("set aside", made.set_aside), ("flagged", made.flagged or {})):
+        if named := [f"{count} {name}" for name, count in counts.items() if count]:
+            told += f"; {what}: {', '.join(named)}"
+    return f"{told}."
 
 
 def _extract(job: ExtractJob, store: Store, dataset: Dataset, listener: Listener, stop: threading.Event) -> SignalView:

@@ -1,13 +1,24 @@
-"""The known ways in which a demo trace is bad. Takes a right solution and returns the step texts and the answer."""
+"""The known ways in which a demo trace is bad. Takes a problem and returns a solution that knows its bad steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
+from typing import NamedTuple
 
 from jobs.demo_traces.problem import Problem, Step
 
-Solution = tuple[list[str], str]
+
+class Solution(NamedTuple):
+    """The texts of a solution, and which of its steps are bad."""
+
+    steps: list[str]
+    answer: str
+    bad: list[int]
+    """Numbers of bad steps, from 1; the answer comes after the last step."""
+    opening: str = ""
+    """What stands before the first step."""
+
 
 MAX_STEPS = 12
 
@@ -55,26 +66,32 @@ RAMBLES_AFTER = (
     "All of this is of course as one would expect, given everything that has or has not been mentioned so far.",
 )
 
+NEXT_QUESTIONS = (
+    "Question: A baker sells 12 rolls in a bag. How many rolls are in 7 bags?",
+    "Question: What is the sum of all even numbers from 2 to 20?",
+    "Question: Each of 9 friends sends a card to every other one. How many cards are sent?",
+)
+
 
 def clean(problem: Problem, rng: Random) -> Solution:
     """Leave the solution right, with some of the optional steps."""
-    return [step.render() for step in problem.steps if not step.optional or rng.random() < 0.6], problem.answer.render()
+    return Solution([step.render() for step in _some(problem, rng)], problem.answer.render(), [])
 
 
 def wrong_step(problem: Problem, rng: Random) -> Solution:
     """Get one number in the middle wrong; what follows goes on from the right one."""
-    steps = [step for step in problem.steps if not step.optional or rng.random() < 0.6]
+    steps = _some(problem, rng)
     middle = [n for n in range(1, len(steps) - 2) if steps[n].result]
     at = rng.choice(middle)
     texts = [step.render() for step in steps]
     texts[at] = _misrender(steps[at], rng)
-    return texts, problem.answer.render()
+    return Solution(texts, problem.answer.render(), [at + 1])
 
 
 def wrong_answer(problem: Problem, rng: Random) -> Solution:
     """Reason rightly to the end and then state another answer."""
-    texts, _ = clean(problem, rng)
-    return texts, _misrender(problem.answer, rng)
+    texts = clean(problem, rng).steps
+    return Solution(texts, _misrender(problem.answer, rng), [len(texts) + 1])
 
 
 def filler(problem: Problem, rng: Random) -> Solution:
@@ -82,17 +99,27 @@ def filler(problem: Problem, rng: Random) -> Solution:
     texts = _core(problem)
     for text in rng.sample(FILLERS, min(rng.randint(3, 4), MAX_STEPS - len(texts))):
         texts.insert(rng.randint(1, len(texts) - 1), text)
-    return texts, problem.answer.render()
+    return Solution(texts, problem.answer.render(), _numbers(texts, FILLERS))
 
 
 def repetitive(problem: Problem, rng: Random) -> Solution:
-    """Say some steps again later on."""
+    """Say some steps again later on, each with an opening of its own."""
     texts = _core(problem)
     times = min(rng.randint(3, 4), MAX_STEPS - len(texts))
     places = sorted(rng.sample(range(len(texts) - 1), times), reverse=True)
+    again = []
     for at, opening in zip(places, rng.sample(REPEATS, times), strict=True):
-        texts.insert(rng.randint(at + 1, min(at + 2, len(texts) - 1)), f"{opening} {texts[at]}")
-    return texts, problem.answer.render()
+        again.append(f"{opening} {texts[at]}")
+        texts.insert(rng.randint(at + 1, min(at + 2, len(texts) - 1)), again[-1])
+    return Solution(texts, problem.answer.render(), _numbers(texts, again))
+
+
+def looping(problem: Problem, rng: Random) -> Solution:
+    """Say one step over and over, word for word, before the last one."""
+    texts = _core(problem)
+    at = rng.randint(2, 3)
+    texts = [*texts[: at + 1], *[texts[at]] * rng.randint(5, 6), texts[-1]]
+    return Solution(texts, problem.answer.render(), list(range(at + 2, len(texts))))
 
 
 def rambling(problem: Problem, rng: Random) -> Solution:
@@ -103,7 +130,32 @@ def rambling(problem: Problem, rng: Random) -> Solution:
         texts[at] = f"{opening} {texts[at]}"
     for at, ending in zip(places[3:], rng.sample(RAMBLES_AFTER, 3), strict=True):
         texts[at] = f"{texts[at]} {ending}"
-    return texts, problem.answer.render()
+    return Solution(texts, problem.answer.render(), sorted(at + 1 for at in places))
+
+
+def cut_off(problem: Problem, rng: Random) -> Solution:
+    """Stop the last step in the middle of its sentence."""
+    texts, answer = clean(problem, rng)[:2]
+    words = texts[-1].split()
+    texts[-1] = " ".join(words[: len(words) // 2])
+    return Solution(texts, answer, [len(texts)])
+
+
+def restating(problem: Problem, rng: Random) -> Solution:
+    """Say the question again as the first step."""
+    texts, answer = clean(problem, rng)[:2]
+    return Solution([problem.instruction, *texts], answer, [1])
+
+
+def running_on(problem: Problem, rng: Random) -> Solution:
+    """Go on after the answer, with a question that nobody asked."""
+    texts, answer = clean(problem, rng)[:2]
+    return Solution(texts, f"{answer}\n\n{rng.choice(NEXT_QUESTIONS)}", [len(texts) + 1])
+
+
+def open_think(problem: Problem, rng: Random) -> Solution:
+    """Open a think block and never close it."""
+    return clean(problem, rng)._replace(opening="<think>", bad=[1])
 
 
 QUALITIES: dict[str, Callable[[Problem, Random], Solution]] = {
@@ -112,7 +164,12 @@ QUALITIES: dict[str, Callable[[Problem, Random], Solution]] = {
     "filler": filler,
     "wrong_answer": wrong_answer,
     "repetitive": repetitive,
+    "looping": looping,
     "rambling": rambling,
+    "cut_off": cut_off,
+    "restating": restating,
+    "running_on": running_on,
+    "open_think": open_think,
 }
 
 
@@ -132,6 +189,16 @@ def slip(number: str, rng: Random) -> str:
 
 def _misrender(step: Step, rng: Random) -> str:
     return step.render(slip(step.result, rng))
+
+
+def _some(problem: Problem, rng: Random) -> list[Step]:
+    """Return the steps that a solution needs, and some of the others."""
+    return [step for step in problem.steps if not step.optional or rng.random() < 0.6]
+
+
+def _numbers(texts: Sequence[str], wanted: Sequence[str]) -> list[int]:
+    """Return which of the texts are wanted ones, counted from 1."""
+    return [n for n, text in enumerate(texts, 1) if text in wanted]
 
 
 def _core(problem: Problem) -> list[str]:

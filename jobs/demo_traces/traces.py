@@ -1,7 +1,8 @@
 """Make the demo dataset: ``python -m jobs.demo_traces.traces`` writes traces.jsonl and images/ into the package.
 
-Each record says in ``kind`` what it is about and in ``quality`` in which known way it is bad, so that a ranking can be
-looked at with the truth beside it. The last four lines cannot be used, each for a reason of its own.
+Each record says in ``kind`` what it is about, in ``quality`` in which known way it is bad, in ``bad_steps`` where, and
+in ``copy_of`` which other record it repeats: flags, duplicates and signals can be held against that. The last four
+lines cannot be used, each for a reason of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from itertools import count, cycle
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from grace_store.example import FOLDER
 from jobs.demo_traces.figures import draw_figure
@@ -18,7 +20,7 @@ from jobs.demo_traces.flaws import QUALITIES
 from jobs.demo_traces.problem import Drawing
 from jobs.demo_traces.problems import KINDS
 
-Record = dict[str, str | None]
+Record = dict[str, Any]
 
 SEED = 113
 FIGURE_KINDS = ("rectangle", "triangle", "sector", "chart")
@@ -37,6 +39,9 @@ def usable_records(seed: int = SEED) -> list[tuple[Record, Drawing | None]]:
         for number in range(1, (NUM_PER_FIGURE_KIND if kind in FIGURE_KINDS else NUM_PER_KIND) + 1):
             quality = "clean" if len(made) % 2 == 0 else next(flaws)
             with_figure = kind in FIGURE_KINDS and number <= NUM_FIGURES_PER_KIND
+            if quality == "clean" and number == NUM_PER_KIND and kind not in FIGURE_KINDS:
+                made.append((_copy(made[1 - NUM_PER_KIND][0], number, exact=len(made) % 4 == 0), None))
+                continue
             made.append(_new_trace(kind, number, quality, seed, asked, with_figure=with_figure))
     Random(f"{seed}/order").shuffle(made)
     return made
@@ -92,19 +97,31 @@ def _new_trace(
     return record, drawing
 
 
+def _copy(record: Record, number: int, *, exact: bool) -> Record:
+    """Return a record again under another id, word for word or with one more step at its end."""
+    name, output = f"{record['kind']}-{number:02d}", str(record["output"])
+    if not exact:
+        steps, _, answer = output.partition("\n†Answer: ")
+        output = f"{steps}\nStep {steps.count(chr(10)) + 2}: The answer is therefore {answer}.\n†Answer: {answer}"
+    return {**record, "id": name, "output": output, "copy_of": record["id"]}
+
+
 def _trace(kind: str, number: int, quality: str, seed: str, *, with_figure: bool) -> tuple[Record, Drawing | None]:
     name = f"{kind}-{number:02d}"
     rng = Random(f"{seed}/{name}")
     problem = KINDS[kind](rng)
-    texts, answer = QUALITIES[quality](problem, rng)
-    steps = [f"Step {n}: {text}" for n, text in enumerate(texts, 1)]
+    solution = QUALITIES[quality](problem, rng)
+    steps = [f"Step {n}: {text}" for n, text in enumerate(solution.steps, 1)]
+    opening = [solution.opening] if solution.opening else []
     record: Record = {
         "id": name,
         "image_url": f"images/{name}.png" if with_figure else None,
         "instruction": f"{problem.instruction} {rng.choice(SEE_FIGURE)}" if with_figure else problem.instruction,
-        "output": "\n".join([*steps, f"†Answer: {answer}"]),
+        "output": "\n".join([*opening, *steps, f"†Answer: {solution.answer}"]),
         "kind": kind,
         "quality": quality,
+        "bad_steps": solution.bad,
+        "copy_of": None,
     }
     return record, problem.drawing if with_figure else None
 
