@@ -98,7 +98,7 @@ def _commands(made: dict[str, Path], model: Path, ratio: str) -> list[list[Any]]
     if alike:
         commands.insert(3, ["duplicates", store, "--scores", scores, "--out", made["duplicates"]])
     if "report" in made:
-        shown = ["--scores", scores, "--subset", unflagged, *alike, "--by", "quality"]
+        shown = ["--scores", scores, "--subset", unflagged, *alike, "--by", "quality", "--judge", made["judgement"]]
         commands.append(["report", store, *shown, "--out", made["report"]])
     return commands
 
