@@ -26,7 +26,7 @@ MODEL = "SmolLM2-135M-Instruct.gguf"
 """What the page calls the model."""
 MAX_CHARS = 600
 MAX_WIDTH = 116
-MAX_LINE = 250
+MAX_LINE = 400
 BLOCK = re.compile(
     r"(<!-- output(?:: (\d+) (\d+))? -->\n\n)    \$ ((?:[^\n]*\\\n)*[^\n]*)\n((?:    [^\n]*\n|\n(?=    ))*)"
 )
