@@ -219,7 +219,7 @@ def test_a_choice_says_what_it_was_chosen_by():
         "the best by value after length is taken out;": SubsetSpec(control=("num_steps",)),
         "the best by value within each source;": SubsetSpec(by="source"),
         "the best by value of each capability in turn;": SubsetSpec(balanced="capability"),
-        "400 samples without the flags excluded are": SubsetSpec(exclude_flagged=("cut_off",)),
+        "400 samples that have none of the excluded flags are": SubsetSpec(exclude_flagged=("cut_off",)),
     }
     for words, spec in told.items():
         assert words in conclude_choice(SubsetChoice(table, rows[:80], rows, spec))

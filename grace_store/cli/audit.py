@@ -35,7 +35,7 @@ GROUPS_WRITTEN = 1000
 @option("--store", PLACE, "Store that was scored, if it has moved; for --where and --by. [default: where it was]")
 @shared.moved_data
 def audit(scores: Path, ratio: str, where: str | None, *, as_json: bool, **settings: Any) -> None:
-    """Measure how far the values of a table follow length, and groups.
+    """Measure how far the values of a table follow length and groups.
 
     Lengths are those of steps and of the response in tokens, and the number of steps. `select --control length` ranks
     by what is left of the values when length is taken out.

@@ -25,7 +25,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Score and choose": {
         "score": "Make a table of step scores and values, without model or GPU.",
         "sweep": "Score a store by many settings at once, and compare them.",
-        "audit": "Measure how far the values of a table follow length.",
+        "audit": "Measure how far the values of a table follow length and groups.",
         "select": "Write the best samples of a table of scores as a training set.",
         "compare": "Show what two subsets share, what entered, what left and why.",
     },

@@ -266,8 +266,9 @@ def conclude_choice(choice: SubsetChoice, groups: Sequence[str] = ()) -> str:
 
 
 def _among(spec: SubsetSpec) -> str:
-    kept = [" that meet --where"] if spec.where is not None else []
-    return " and".join([*kept, *([" without the flags excluded"] if spec.exclude_flagged else [])])
+    conditions = ["meet --where"] if spec.where is not None else []
+    conditions += ["have none of the excluded flags"] if spec.exclude_flagged else []
+    return f" that {' and '.join(conditions)}" if conditions else ""
 
 
 def _best_by(spec: SubsetSpec) -> str:
