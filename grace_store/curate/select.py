@@ -19,6 +19,7 @@ from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.flags import HYGIENE_FLAGS, named_flags
 from grace_store.base.text import counted
+from grace_store.curate.question_choice import QuestionChoice, choose_in_questions
 from grace_store.read.kept_samples import group_name
 from grace_store.values.diversity_spec import DiversityMethod, DiversitySpec
 from grace_store.values.length_bias import LENGTHS, Length, residuals
@@ -76,6 +77,8 @@ class Subset:
     """With strata or a filter, how many samples of each group were chosen."""
     excluded: Excluded | None = None
     """What was left out for its flags."""
+    rejected: IntArray | None = None
+    """Of pairs, the row of the table that each of the ranked ones is preferred to."""
 
     @property
     def chosen(self) -> IntArray:
@@ -134,6 +137,13 @@ class Ranking:
     """What the samples had to pass."""
     groups: Sequence[object] | None = None
     """With strata, that of every row of the table."""
+    questions: QuestionChoice | None = None
+    """What was chosen within questions first."""
+
+    @property
+    def default_ratio(self) -> str:
+        """The share that is kept where nothing else is said: all of what was chosen within questions."""
+        return DEFAULT_RATIO if self.questions is None else "1"
 
     def take(self, *, ratio: Ratio | None = None, count: int | None = None, threshold: float | None = None) -> Subset:
         """Return the best ceil(ratio N), the best count, or those that reach a threshold: one of the three."""
@@ -161,10 +171,13 @@ class Ranking:
             diversity=None if self.diversified is None else self.diversified.choice,
             balanced="capability" if self.is_balanced else None,
             where=self.where,
+            **({} if self.questions is None else self.questions.spec),
         )
         least = float(self.value[kept].min())
         counts = self._counts(kept)
-        return Subset(self.scores, kept, len(self.ranked), least, spec, self._notes(kept), counts, self.excluded)
+        rejected = None if self.questions is None else self.questions.rejected_by(kept)
+        notes = self._notes(kept)
+        return Subset(self.scores, kept, len(self.ranked), least, spec, notes, counts, self.excluded, rejected)
 
     def _counts(self, kept: IntArray) -> tuple[GroupCount, ...]:
         """Return how many samples of each group were chosen, the largest group first."""
@@ -193,8 +206,10 @@ class Ranking:
     def _notes(self, kept: IntArray) -> tuple[str, ...]:
         """Say what was excluded, what diversity cost, and where it could not be had."""
         left = f"ratios are shares of the {len(self.ranked)} that remain"
-        excluded = () if self.excluded is None else (f"{self.excluded}; {left}",)
-        return (*excluded, *self._diversity_notes(kept))
+        reasons = [str(each) for each in (self.excluded, self.questions) if each is not None]
+        if reasons:
+            reasons[-1] += f"; {left}"
+        return (*reasons, *self._diversity_notes(kept))
 
     def _diversity_notes(self, kept: IntArray) -> tuple[str, ...]:
         if self.diversified is None or not len(kept):
@@ -217,7 +232,7 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class SubsetSizes:
-    """Shares, numbers of samples, or a least value: one of the three. With none of them, a share of 0.2."""
+    """Shares, numbers of samples, or a least value: one of the three. With none of them, the ranking's default."""
 
     ratios: tuple[str, ...] = ()
     counts: tuple[int, ...] = ()
@@ -235,7 +250,7 @@ class SubsetSizes:
             return {str(self.threshold): ranking.take(threshold=self.threshold)}
         if self.counts:
             return {str(count): ranking.take(count=count) for count in self.counts}
-        return {ratio: ranking.take(ratio=ratio) for ratio in self.ratios or (DEFAULT_RATIO,)}
+        return {ratio: ranking.take(ratio=ratio) for ratio in self.ratios or (ranking.default_ratio,)}
 
 
 def subset_paths(out: Path, sizes: Sequence[str]) -> list[Path]:
@@ -266,6 +281,15 @@ class RankRequest:
     """dedup, clusters, facility, mmr, or a spec: an order that trades value against redundancy."""
     duplicates: str | Path | None = None
     """A table by ``grace-store duplicates`` whose groups dedup takes, in place of a search of its own."""
+    per_group: str | int | None = None
+    """At most this number of each question's traces, the best of them, or this share (a text or number with a point):
+    1 is the best of each question."""
+    margin: float | None = None
+    """Choose pairs: the best trace of each question, with its worst one as rejected, if their values differ by at least
+    this, and at all. Pairs are ranked by that difference."""
+    group_by: str | None = None
+    """For both, the field of the records that names the question; None for what the table was scored by, or else the
+    same prompt and images."""
     where: str | None = None
     """Rank only what this keeps: a condition in SQL over fields of the records, id, row, num_steps, num_tokens, value
     and flags. A share is then a share of what is kept."""
@@ -293,6 +317,9 @@ def rank_samples(
     if not np.isfinite(value).any():
         place, left = table.path or "The table", "" if excluded is None else f" left ({excluded})"
         raise DataError(f"{place} has no sample with a value{left}, so there is nothing to select.")
+    questions = choose_in_questions(table, value, request, listener)
+    if questions is not None:
+        value = questions.value
     by, diversity = request.by, request.diversity
     if table.capability is not None and (by is not None or diversity is not None):
         raise SettingError(
@@ -303,9 +330,17 @@ def rank_samples(
     ranked = table.ranked(value) if groups is None else stratified_rank(value, groups, table.row)
     if groups is not None and len(set(groups)) == len(groups) > 1:
         listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
-    is_balanced = table.capability is not None
     ranking = Ranking(
-        table, value, ranked, by, lengths, is_balanced=is_balanced, where=where, groups=groups, excluded=excluded
+        table,
+        value,
+        ranked,
+        by,
+        lengths,
+        excluded,
+        is_balanced=table.capability is not None,
+        where=where,
+        groups=groups,
+        questions=questions,
     )
     if diversity is None:
         return ranking
@@ -325,10 +360,13 @@ def select(
     threads: int | None = None,
     listener: Listener = ignore,
 ) -> Subset:
-    """Choose the best samples of a table: a share (0.2 unless said otherwise), a number, or all that reach a value."""
-    if ratio is None and count is None and threshold is None:
-        ratio = DEFAULT_RATIO
+    """Choose the best samples of a table: a share (0.2 unless said otherwise), a number, or all that reach a value.
+
+    Of what is chosen within questions (per_group, margin), all unless said otherwise.
+    """
     ranking = rank_samples(scores, request, threads=threads, listener=listener)
+    if ratio is None and count is None and threshold is None:
+        ratio = ranking.default_ratio
     return ranking.take(ratio=ratio, count=count, threshold=threshold)
 
 
