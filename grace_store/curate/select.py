@@ -91,6 +91,14 @@ class Subset:
         return np.sort(self.scores.row[self.ranked])
 
     @property
+    def rejected_row(self) -> IntArray | None:
+        """Of pairs, the rows in the dataset of what each of the chosen samples, by ascending row, is preferred to."""
+        if self.rejected is None:
+            return None
+        row = self.scores.row
+        return row[self.rejected[np.argsort(row[self.ranked], kind="stable")]]
+
+    @property
     def sample_id(self) -> list[str]:
         """The chosen samples' ids, in the order of the records."""
         ids: list[str] = self.scores.table["sample_id"].take(self.chosen).to_pylist()
