@@ -22,6 +22,7 @@ def trace(question: int, number: int) -> dict[str, Any]:
     return {
         "id": f"q{question}-{number}",
         "problem": {"name": f"p{question}"},
+        "half": question % 2,
         "prompt": f"What is question {question}?",
         "steps": steps,
         "answer": f"It is {question * 7 + number % 2}.",

@@ -7,7 +7,6 @@ from pydantic import AfterValidator, model_validator
 
 from grace_store.base.errors import SettingError
 from grace_store.values.aggregation import parse_aggregation
-from grace_store.values.alignment import Target
 from grace_store.values.history import parse_history
 from grace_store.values.methods.method_spec import MethodSpec
 
@@ -31,7 +30,7 @@ class ScoreSpec(MethodSpec):
     """Weight of the alignment with the answer, 0 to 1; the alignment with the history has the rest."""
     history: Annotated[str, AfterValidator(lambda text: str(parse_history(text)))] = "uniform"
     """Weights of the earlier steps: uniform, window:W (the last W steps) or ema:B (decaying by B a step)."""
-    target: Target = "answer"
+    target: Literal["answer", "trace", "suffix", "group"] = "answer"
     """What steps are aligned with: the answer, all tokens of steps and answer (trace), the tokens after the step
     (suffix), or the mean direction of the answers of the question's other traces (group, with `score` alone)."""
     without_answer: bool = False
