@@ -81,9 +81,9 @@ def test_values_are_compared_with_those_of_the_same_question(store: Store, spec,
     assert found.value[ALONE].tolist() == [0.0] * len(ALONE)
     groups = found.note.groups
     assert (groups.num_groups, groups.num_compared, groups.num_alone) == (len(TRACES), len(TRACES) - 2, 2)
-    assert groups.conclusion == (
-        f"Values are {how} among the traces of one question, those with the same prompt and images: 7 questions. "
-        "2 samples are the only trace of a question, flagged only_trace."
+    assert found.note.notes == (
+        f"Values are {how} within their question (same prompt and images): 7 questions with at least two traces. "
+        "2 samples are the only trace of their question, flagged only_trace, and have the value 0.",
     )
     assert plain.note.groups is None
     assert "group" not in plain.table.column_names
@@ -154,7 +154,10 @@ def test_steps_are_aligned_with_the_answers_of_the_other_traces(store: Store) ->
         assert found.value[i] == pytest.approx(math.fsum(steps) / len(steps), abs=1e-6, nan_ok=True)
     flags = found.table["flags"].to_pylist()
     assert [i for i, each in enumerate(flags) if {"only_trace", "no_value"} <= set(each)] == ALONE
-    assert found.note.groups.conclusion.startswith("Steps were held against the answers of the traces of one question")
+    assert found.note.notes[0].startswith("Steps are held against the answers of the other traces of their question")
+    assert found.note.notes[0].endswith(
+        "2 samples are the only trace of their question, flagged only_trace, and have no value."
+    )
 
 
 @pytest.mark.parametrize("sum_bytes", [1 << 20, 70], ids=["all at once", "two questions at a time"])
@@ -372,7 +375,7 @@ def test_pairs_and_samples_are_not_mixed_up(scores: Path, tmp_path: Path) -> Non
 def test_the_commands_choose_within_questions(store: Store, tmp_path: Path) -> None:
     table, out = tmp_path / "within.parquet", tmp_path / "best.jsonl"
     shown = run("score", store.location, "--within", "problem.name", "--within-as", "standardised", "--out", table)
-    assert "those with the same value of 'problem.name': 7 questions. 2 samples are the only trace" in shown.stdout
+    assert "standardised within their question (same 'problem.name'): 7 questions with at least" in shown.stdout
     again = run_json("score", "--replay", table, "--out", tmp_path / "again.parquet")
     assert again["groups"] == {
         "by": "problem.name", "within": "standardised", "num_groups": 9, "num_compared": 7, "num_alone": 2,

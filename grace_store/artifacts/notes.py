@@ -7,7 +7,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, mod
 from grace_store.base.documents import Count, Document, Number
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import Frozen
-from grace_store.base.text import counted
 from grace_store.likeness.duplicate_groups import Keep, check_thresholds
 from grace_store.values.diversity_spec import DiversityMethod
 from grace_store.values.grid import SweepSpec
@@ -126,17 +125,6 @@ class GroupsNote(Frozen):
     """Groups with at least two traces to compare."""
     num_alone: Count
     """Samples that are the only trace of their question."""
-
-    @property
-    def conclusion(self) -> str:
-        """What was compared with what, and what could not be."""
-        same = "the same prompt and images" if self.by is None else f"the same value of {self.by!r}"
-        how = "Steps were held against the answers of" if self.within is None else f"Values are {self.within} among"
-        said = f"{how} the traces of one question, those with {same}: {counted(self.num_compared, 'question')}."
-        if not self.num_alone:
-            return said
-        verb = "is" if self.num_alone == 1 else "are"
-        return f"{said} {counted(self.num_alone, 'sample')} {verb} the only trace of a question, flagged only_trace."
 
 
 class ScoresNote(StoreNote):

@@ -157,13 +157,15 @@ def _take_targets(settings: dict[str, Any]) -> gs.Targets | None:
 
 
 def _print(run: gs.ScoreRun) -> None:
+    from grace_store.curate.grouped_scoring import groups_in_words
+
     without = run.num_samples - run.num_with_value
     lacking = f", {without} of them without a value" if without else ""
     click.echo(f"{run.out}: {counted(run.num_samples, 'sample')} scored{lacking}.")
     note = run.note
     click.echo(where_line(note.where), nl=False)
     if note.groups is not None:
-        click.echo(harmless(f"  {note.groups.conclusion}"))
+        click.echo(harmless(f"  {groups_in_words(note)}"))
     if note.targets is not None:
         _print_influence(note)
     for name, count in run.flags.items():

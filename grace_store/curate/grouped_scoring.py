@@ -19,10 +19,12 @@ from grace_store.artifacts.score_table import GROUP_COLUMNS, flag_lists
 from grace_store.base.arrays import Array, BoolArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.flags import Flag
+from grace_store.base.text import counted
 from grace_store.read.kept_samples import Kept
 from grace_store.read.parallel import Threads
 from grace_store.read.question_groups import question_groups
 from grace_store.store.opened import Store
+from grace_store.values.score_spec import ScoreSpec
 from grace_store.values.within_groups import Within, compare_within
 
 
@@ -88,7 +90,9 @@ class GroupedScoring:
         )
         if len(row) and not note.num_compared:
             raise SettingError(_nothing_to_compare(store, note))
-        return cls(scoring, scoring.note.model_copy(update={"groups": note}), value, is_alone, group)
+        scored = scoring.note.model_copy(update={"groups": note})
+        told = (*(scored.notes or ()), groups_in_words(scored))
+        return cls(scoring, scored.model_copy(update={"notes": told}), value, is_alone, group)
 
     @property
     def sources(self) -> list[Source]:
@@ -109,6 +113,26 @@ class GroupedScoring:
         for name, column in zip(GROUP_COLUMNS, (pa.array(self.group[rows]), plain), strict=True):
             table = table.append_column(name, column)
         return table, flags
+
+
+def groups_in_words(note: ScoresNote) -> str:
+    """Return what was compared with what, and what could not be; of a table that says the questions."""
+    groups = note.groups
+    assert groups is not None
+    by_answers = isinstance(note.spec, ScoreSpec) and note.spec.target == "group"
+    what = "Steps are held against the answers of the other traces of their question" if by_answers else ""
+    if groups.within is not None:
+        what += f"{' and values' if by_answers else 'Values'} are {groups.within} within their question"
+    same = "same prompt and images" if groups.by is None else f"same {groups.by!r}"
+    said = f"{what} ({same}): {counted(groups.num_compared, 'question')} with at least two traces."
+    if not groups.num_alone:
+        return said
+    verb, own, value = ("is", "its", "has") if groups.num_alone == 1 else ("are", "their", "have")
+    result = f"{value} no value" if by_answers else f"{value} the value 0"
+    flag = "flagged only_trace"
+    return (
+        f"{said} {counted(groups.num_alone, 'sample')} {verb} the only trace of {own} question, {flag}, and {result}."
+    )
 
 
 def _values(scoring: Scoring, threads: Threads) -> tuple[IntArray, FloatArray, Array]:
