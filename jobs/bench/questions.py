@@ -26,6 +26,7 @@ TRACES = 10
 """Of each question."""
 GOAL = Goal("<=", 3.0)
 BYTES_A_SAMPLE = Goal("<=", 200.0)
+MORE_MEMORY = Goal("<=", 1.2)
 
 
 def make_traces(folder: str, num_samples: int) -> None:
@@ -64,6 +65,11 @@ def score_by_others(folder: str) -> None:
     score(Path(folder) / "store.zarr", request, out=Path(folder) / "others.parquet", threads=1)
 
 
+def select_plain(folder: str) -> None:
+    """Choose the best, which holds the table in memory."""
+    select(Path(folder) / "within.parquet")
+
+
 def best_of_each(folder: str) -> None:
     """Choose the best trace of each question, as the table knows them."""
     select(Path(folder) / "within.parquet", RankRequest(per_group=1))
@@ -74,6 +80,7 @@ TASKS = {
     "score": score_plain,
     "score --within group": score_within,
     "score --target group": score_by_others,
+    "select": select_plain,
     "select --per-group 1": best_of_each,
 }
 
@@ -118,6 +125,13 @@ def measure(*, quick: bool, threads: int, work: str) -> dict[str, Any]:
                     note=f"{most[task]['peak_bytes'] / 1e6:.0f} MB",
                 )
                 for task, value in grown.items()
+                if not task.startswith("select")
+            ),
+            Ratio(
+                "peak memory of select --per-group 1",
+                "select, which reads the same table",
+                most["select --per-group 1"]["peak_bytes"] / most["select"]["peak_bytes"],
+                MORE_MEMORY,
             ),
         ],
         curves,
