@@ -22,6 +22,7 @@ from grace_store.artifacts.notes import (
     ChosenDiversity,
     CustomHistory,
     DuplicatesNote,
+    GroupsNote,
     GroupSpec,
     NamedSignal,
     RecallNote,
@@ -85,6 +86,7 @@ INFLUENCE = SCORES.model_copy(
         "subtask_cosine": ((1.0, 0.5), (0.5, 1.0)),
         "thresholds": (0.25, math.nan),
         "where": WHERE,
+        "groups": GroupsNote(by="problem.id", within="standardised", num_groups=5, num_compared=3, num_alone=2),
         "custom_history": CustomHistory(sha256="4" * 64, weights=((0.0, 0.0), (1.0, 0.0)), function="mine"),
     }
 )
@@ -146,10 +148,14 @@ WHOLE_SUBSET = SUBSET.model_copy(
             ),
             balanced="capability",
             where=WHERE,
+            per_group="0.5",
+            margin=0.25,
+            group_by="problem.id",
         ),
         "threshold": 0.5,
         "smallest_value": math.nan,
         "scores": INFLUENCE,
+        "rejected_rows": (1, 9),
         "scores_path": "scores.parquet",
     }
 )

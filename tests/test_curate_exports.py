@@ -24,12 +24,26 @@ from grace_store.data.dataset import Dataset
 from grace_store.run.extract import extract
 from grace_store.values.methods.method_spec import HeuristicSpec
 from tests.exported import PNG, chosen_lines, everything, mmathcot, scored_store, traces_with_image
+from tests.grouped_stores import grouped_store
 from tests.jobs import make_job
 
 
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory):
     return scored_store(tmp_path_factory.mktemp("scored"))
+
+
+@pytest.fixture(scope="module")
+def grouped(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("grouped")
+    return score(grouped_store(folder))
+
+
+def three_for(name, scored, grouped):
+    """Return a subset of three samples, or of three pairs where that is what is written."""
+    if EXPORTS[name].is_of_pairs:
+        return select(grouped, RankRequest(margin=0), count=3)
+    return select(scored / "scores.parquet", ratio="0.2")
 
 
 # ---------------------------------------------------------------- what every export promises
@@ -41,8 +55,8 @@ def test_an_export_is_found_by_its_name(name):
 
 
 @pytest.mark.parametrize("name", EXPORTS)
-def test_an_export_writes_what_it_says_and_nothing_else(scored, tmp_path, name):
-    subset = select(scored / "scores.parquet", ratio="0.2")
+def test_an_export_writes_what_it_says_and_nothing_else(scored, grouped, tmp_path, name):
+    subset = three_for(name, scored, grouped)
     exported = export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
     wanted = {"out.jsonl", *EXPORTS[name].also_writes, "out.jsonl.spec.json"}
     assert {path.name for path in tmp_path.iterdir()} == wanted
@@ -54,9 +68,11 @@ def test_an_export_writes_what_it_says_and_nothing_else(scored, tmp_path, name):
 
 @pytest.mark.parametrize("name", EXPORTS)
 def test_an_export_without_the_dataset_is_refused_unless_it_needs_none(tmp_path, name):
-    folder = scored_store(tmp_path)
-    subset = select(folder / "scores.parquet", ratio="0.2")
-    (folder / "traces.jsonl").unlink()
+    if EXPORTS[name].is_of_pairs:
+        subset = select(score(grouped_store(tmp_path)), RankRequest(margin=0))
+    else:
+        subset = select(scored_store(tmp_path) / "scores.parquet", ratio="0.2")
+    (tmp_path / "traces.jsonl").unlink()
     if not EXPORTS[name].needs_dataset:
         export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
         return
@@ -71,8 +87,8 @@ def test_an_export_that_is_none_is_refused_with_those_there_are(scored, tmp_path
 
 
 @pytest.mark.parametrize("name", EXPORTS)
-def test_an_export_twice_is_the_same(scored, tmp_path, name):
-    subset = select(scored / "scores.parquet", ratio="0.2")
+def test_an_export_twice_is_the_same(scored, grouped, tmp_path, name):
+    subset = three_for(name, scored, grouped)
     export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
     before = everything(tmp_path)
     export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
@@ -324,3 +340,36 @@ def test_a_datasets_folder_of_someone_else_is_not_replaced(scored, tmp_path):
         export(subset, tmp_path / "hf", ExportRequest(as_format="datasets"))
     (tmp_path / "hf/state.json").write_bytes(before[tmp_path / "hf/state.json"])
     assert everything(tmp_path) == before
+
+
+def test_pairs_with_images_show_them_as_their_trainer_wants(tmp_path):
+    """Both responses belong to one prompt with its images; what a response says of images is text."""
+    lines = [
+        json.dumps(
+            {
+                "id": f"r{i}",
+                "prompt": f"<image> {i // 2}?",
+                "images": ["a.png"],
+                "steps": ["a b" * (1 + i), "c"],
+                "answer": "d",
+            }
+        )
+        for i in range(4)
+    ]
+    (tmp_path / "traces.jsonl").write_text("\n".join(lines))
+    extract(make_job(tmp_path))
+    subset = select(score(tmp_path / "store.zarr"), RankRequest(margin=0))
+    assert len(subset) == 2
+    found = {}
+    for name in ("trl-pairs", "ms-swift-pairs", "llama-factory-pairs"):
+        exported = export(subset, tmp_path / f"{name}.jsonl", ExportRequest(as_format=name))
+        assert exported.notes[0].startswith("2 samples with images")
+        found[name] = json.loads(exported.out.read_text().splitlines()[0])
+        assert found[name]["images"] == [str(tmp_path / "a.png")]
+    shown = {"type": "image", "text": None}
+    assert found["trl-pairs"]["prompt"] == [{"role": "user", "content": [shown, {"type": "text", "text": " 0?"}]}]
+    assert found["trl-pairs"]["rejected"][0]["content"][0]["type"] == "text"
+    assert found["ms-swift-pairs"]["messages"][0]["content"] == "<image> 0?"
+    assert found["llama-factory-pairs"]["messages"] == [{"role": "user", "content": "<image> 0?"}]
+    info = json.loads((tmp_path / "dataset_info.json").read_text())["llama-factory-pairs"]
+    assert info["columns"]["images"] == "images"

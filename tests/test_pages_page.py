@@ -327,6 +327,20 @@ def test_neighbours_are_linked_and_a_copy_is_nearest(watched: Watched, made: Mad
     assert page.url.endswith("#sample=trace-0007")
 
 
+def test_traces_of_one_question_stand_side_by_side(watched: Watched, made: Made) -> None:
+    page = watched.open(made.url("sample=copy-of-7"))
+    card = page.locator("#siblings")
+    expect(card.locator("h2")).to_have_text("2 traces of this question")
+    shown = [row.locator("td").all_inner_texts() for row in card.locator("tbody tr").all()]
+    assert [row[0] for row in shown] == ["trace-0007", "copy-of-7"]
+    assert shown[0][1:4] == shown[1][1:4], "it is a copy, with the same value, steps and tokens"
+    card.locator("a").click()
+    expect(page.locator("#trace-name")).to_have_text("trace-0007")
+    watched.open(made.url("sample=trace-0008"))
+    expect(page.locator("#trace-name")).to_have_text("trace-0008")
+    expect(page.locator("#siblings")).to_have_count(0)
+
+
 def test_an_image_is_shown_small_and_a_missing_one_says_so(watched: Watched, made: Made) -> None:
     page = watched.open(made.url("sample=with-figure"))
     picture = page.locator("img.picture")

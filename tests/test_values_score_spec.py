@@ -52,7 +52,7 @@ def test_an_aggregation_survives_the_round_trip(kept):
         ({"history": "uniform:3"}, "^history 'uniform:3' is none of uniform, window:W, ema:B$"),
         ({"history": "ema"}, "^history 'ema' is none of"),
         ({"history": "recent"}, "^history 'recent' is none of"),
-        ({"target": "question"}, "^target 'question': input should be 'answer', 'trace' or 'suffix'$"),
+        ({"target": "question"}, "^target 'question': input should be 'answer', 'trace', 'suffix' or 'group'$"),
         ({"aggregation": "max"}, "^aggregation 'max' is none of mean, min, last, length_weighted, quantile:Q$"),
         ({"aggregation": "mean:2"}, "^aggregation 'mean:2' is none of"),
         ({"aggregation": "quantile:1.5"}, "^aggregation 'quantile:1.5': a quantile lies between 0 and 1"),

@@ -15,6 +15,7 @@ from grace_store.values.methods import METHODS
 from grace_store.values.methods.method import InfluenceMethod, Method
 from grace_store.values.methods.method_spec import MethodSpec, parse_spec
 from grace_store.values.ranking import Balance
+from grace_store.values.within_groups import Within
 
 WeightsFrom = Literal["given", "learning_rate", "equal"]
 
@@ -112,6 +113,20 @@ class CustomHistory(Frozen):
     function: str | None = None
 
 
+class GroupsNote(Frozen):
+    """The groups, each the traces of one question, that samples were compared within."""
+
+    by: str | None = None
+    """The records' field; without it, traces of one question have the same prompt and images."""
+    within: Within | None = None
+    """How values were compared within their group, if they were."""
+    num_groups: Count
+    num_compared: Count
+    """Groups with at least two traces to compare."""
+    num_alone: Count
+    """Samples that are the only trace of their question."""
+
+
 class ScoresNote(StoreNote):
     """What made a table of scores."""
 
@@ -126,6 +141,8 @@ class ScoresNote(StoreNote):
     """Of an influence method: the signals, in the order of training."""
     weights_from: WeightsFrom | None = None
     targets: TargetsNote | None = None
+    groups: GroupsNote | None = None
+    """The traces of each question, if the values depend on them."""
     hygiene: tuple[str, ...] | None = None
     """The flags of traces that were looked for; None in a table that is older than they are."""
     influence_of: tuple[str, ...] | None = None
@@ -267,12 +284,18 @@ class SubsetSpec(Frozen):
     balanced: Literal["capability"] | None = None
     where: WhereNote | None = None
     """What samples of the table had to pass before they were ranked."""
+    per_group: str | None = None
+    """How many traces of each question could be chosen at most: a number, or a share."""
+    margin: float | None = None
+    """Of pairs, the best and the worst trace of a question: by how much their values differ at least."""
+    group_by: str | None = None
+    """With either of these, the field that names the question; without it, prompt and images do."""
 
     @property
     def is_by_value(self) -> bool:
         """Whether nothing but the table's values decided, so that what is left out has no larger one."""
         chosen_otherwise = (self.by, self.control, self.diversity, self.balanced, self.where, self.exclude_flagged)
-        return not any(chosen_otherwise)
+        return not any(chosen_otherwise) and self.per_group is None and self.margin is None
 
 
 class SubsetNote(Document):
@@ -294,3 +317,5 @@ class SubsetNote(Document):
     """What was chosen, in a sentence or two for people; None in a note of an earlier release."""
     rows: tuple[Count, ...]
     """The chosen records' places in the dataset, ascending."""
+    rejected_rows: tuple[Count, ...] | None = None
+    """Of pairs, the place of the rejected record for each of the chosen ones."""

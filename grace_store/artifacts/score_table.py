@@ -43,6 +43,8 @@ COLUMNS = {
 NEVER_NULL = ("sample_id", "row", "num_steps", "num_tokens")
 STEP_SCORES = ("step_score", "answer_alignment", "history_alignment")
 STEP_COLUMNS = (*STEP_SCORES, "step_num_tokens")
+GROUP_COLUMNS = {"group": pa.int64(), "plain_value": pa.float64()}
+"""What a table has where values depend on a question's other traces: its number, and the value before comparing."""
 METHOD_TYPES = {"int32": pa.int32(), "float64": pa.float64(), "list<float32>": pa.list_(pa.float32())}
 """The types of columns that methods add."""
 
@@ -101,6 +103,12 @@ class ScoreTable:
         if "capability" not in self.table.column_names:
             return None
         return np.asarray(self.table["capability"].fill_null(-1).to_numpy(), dtype=np.int64)
+
+    @property
+    def group(self) -> IntArray | None:
+        """The number of each sample's question; None if the table does not know it."""
+        known = self.note.groups is not None and not self.table["group"].null_count
+        return self._ints("group") if known else None
 
     @property
     def influence(self) -> Float32Array:
@@ -255,7 +263,7 @@ class ScoreRows:
             "num_tokens": pa.array(self.num_tokens, pa.int64()),
             # No value is null, not NaN, which databases sort above all numbers.
             "value": pa.array(self.value, pa.float64(), from_pandas=True),
-            "flags": _flag_lists(self.all_flags),
+            "flags": flag_lists(self.all_flags),
         }
         for name, values in zip(STEP_SCORES, self.steps or (), strict=False):
             columns[name] = pa.ListArray.from_arrays(offsets, pa.array(values, pa.float64(), from_pandas=True))
@@ -279,12 +287,17 @@ class ScoreRows:
 
 
 def scores_schema(note: ScoresNote) -> pa.Schema:
-    """Return the columns that a table has, by the method that made it, with its note in the metadata."""
+    """Return the columns that a table has, by what made it, with its note in the metadata."""
+    return pa.schema(list(_columns_of(note).items()), metadata=document_metadata(note))
+
+
+def _columns_of(note: ScoresNote) -> dict[str, pa.DataType]:
     more = {name: METHOD_TYPES[kind] for name, kind in note.method.columns.items()}
-    return pa.schema(list((COLUMNS | more).items()), metadata=document_metadata(note))
+    return COLUMNS | more | ({} if note.groups is None else GROUP_COLUMNS)
 
 
-def _flag_lists(flags: Array) -> pa.Array:
+def flag_lists(flags: Array) -> pa.Array:
+    """Return the column of flags for samples that have these bits of Flag."""
     if not flags.any():
         offsets = pa.array(np.zeros(len(flags) + 1, np.int32))
         return pa.ListArray.from_arrays(offsets, pa.array([], pa.string()))
@@ -310,8 +323,9 @@ def read_scores(path: str | Path, *, steps: bool = True) -> ScoreTable:
     """Read a scores table, or say why the file is none; without steps, only what is one number a sample."""
     path = Path(path)
     note = read_scores_note(path)
-    kinds = COLUMNS | {name: METHOD_TYPES[kind] for name, kind in note.method.columns.items()}
-    wanted = {name: kind for name, kind in kinds.items() if steps or name not in (*STEP_SCORES, "influence")}
+    wanted = {
+        name: kind for name, kind in _columns_of(note).items() if steps or name not in (*STEP_SCORES, "influence")
+    }
     table = read_columns(path, wanted, (*NEVER_NULL, "value"), note.maker)
     _check_rows(table, path)
     _check_lists(table, note, path)

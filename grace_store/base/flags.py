@@ -26,6 +26,7 @@ class Flag(IntFlag):
     MISSING_SIGNAL = 8
     CANCELLING = 16
     SAME_DIRECTION = 32
+    ONLY_TRACE = 64
     REPEATED_STEPS = 1 << TEXT_SHIFT
     CUT_OFF = 2 << TEXT_SHIFT
     UNSUPPORTED_ANSWER = 4 << TEXT_SHIFT
@@ -41,6 +42,7 @@ ABOUT = {
     "missing_signal": "One of the signals that are scored together does not have the sample, so it has no value.",
     "cancelling": "The vectors of a target or history nearly cancel: cosines with it are good to 3 digits, not to 6.",
     "same_direction": "Most steps' vectors point nearly the same way as those before them, as if one were repeated.",
+    "only_trace": "The sample is the only trace of its question, so there is no other to compare it with.",
     "repeated_steps": "A step or a sentence is there again, word for word.",
     "cut_off": "The steps or the response end in the middle of a sentence, formula or block.",
     "unsupported_answer": "The answer is a number, formula or option that no step comes to.",

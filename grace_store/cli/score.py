@@ -12,10 +12,11 @@ from grace_store.base.errors import SettingError
 from grace_store.base.text import counted, first_few, one_line
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_result, where_line
-from grace_store.cli.options import FILE, OUT_FILE, PLACE, command, given, option, options_of, said, stacked
+from grace_store.cli.options import FILE, OUT_FILE, PLACE, choice, command, given, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.method_spec import InfluenceSpec, parse_spec
+from grace_store.values.within_groups import Within
 
 NAMED_AT_MOST = 10
 """Subtasks and capabilities that are named; a target set may have hundreds."""
@@ -49,6 +50,25 @@ target_options = stacked(
     option("--target-data", PLACE, "Files of the target set, if they have moved. [default: those planned]", many=True),
 )
 
+GROUP = "group"
+"""Stands for a question in --within, which otherwise names a field; a field of that name is $.group."""
+
+within_options = stacked(
+    option(
+        "--within",
+        "group|FIELD",
+        "Compare values with those of the same question: group as --group-by says, or the records with the same value "
+        "of a field. The table keeps the value before in plain_value. [default: values as they are]",
+    ),
+    option(
+        "--within-as",
+        choice(Within),
+        "With --within, values less the mean of their question, or also divided by its standard deviation. "
+        "[default: centred]",
+    ),
+    shared.group_by,
+)
+
 
 @command(
     "grace-store score traces.zarr --out scores.parquet --history ema:0.8",
@@ -59,6 +79,9 @@ target_options = stacked(
     "grace-store score traces.zarr --out less.parquet --method less --targets bench.zarr --signal ck1 --signal ck2",
     "grace-store score traces.zarr --out icons.parquet --method icons --targets bench.zarr --subtasks subject",
     "grace-store score traces.zarr --out scores.parquet --where \"is_correct and source in ('a', 'b')\"",
+    "grace-store score traces.zarr --out scores.parquet --within group                 # less the question's mean",
+    "grace-store score traces.zarr --out scores.parquet --within problem_id --within-as standardised",
+    "grace-store score traces.zarr --out scores.parquet --target group                 # the other traces' answers",
     "grace-store score --replay scores.parquet --out again.parquet",
     "grace-store score s3://bucket/traces.zarr --out scores.parquet --engine ray --address auto    # on a Ray cluster",
     about=METHOD_LIST + "\n\n",
@@ -68,6 +91,7 @@ target_options = stacked(
 @option("--signal", "NAME[=WEIGHT]", "Signal to score by, and its weight. [default: the only one]", many=True)
 @method_options
 @target_options
+@within_options
 @shared.where()
 @shared.moved_data
 @option("--replay", FILE, "Table of scores to make again, with its own settings. [default: as the options say]")
@@ -80,6 +104,10 @@ def score(store: str | None, out: Path, replay: Path | None, *, as_json: bool, *
     The table has one row a sample, and in its metadata the settings that made it, so it can be made again with
     --replay. With --method less, icons or cadc, signals are checkpoints with one gradient a sample (`extract --kind
     gradient`), and their weights are learning rates: as given, else as recorded by all of them, else equal.
+
+    With --within or --target group, traces of one question are held against each other, which reads the dataset. One
+    that is the only trace of its question is flagged only_trace: within, its value is 0; by the target group, it has
+    none.
     """
     if replay is not None and (ignored := given(but=BESIDE_REPLAY)):
         raise SettingError(
@@ -89,19 +117,33 @@ def score(store: str | None, out: Path, replay: Path | None, *, as_json: bool, *
         raise click.UsageError("Missing argument 'STORE' (only --replay works without it).")
     signals, partial = settings.pop("signal"), settings.pop("partial")
     where, data = settings.pop("where"), settings.pop("data") or None
-    targets = _take_targets(settings)
+    targets, groups = _take_targets(settings), _take_groups(settings)
     with ProgressDisplay(quiet=as_json) as display, shared.spread(settings, display) as pool:
         if replay is not None:
             done = gs.replay(replay, out, store, targets=targets, data=data, threads=pool, listener=display)
         else:
             spec = parse_spec(said(settings))
             pool_of = {"partial": partial, "where": where, "data": data}
-            request = gs.ScoreRequest(spec=spec, signals=signals or None, targets=targets, **pool_of)
+            request = gs.ScoreRequest(spec=spec, signals=signals or None, targets=targets, **pool_of, **groups)
             done = gs.score(str(store), request, out=out, threads=pool, listener=display)
     conclusion = done.conclusion
     counts = {"num_samples": done.num_samples, "num_with_value": done.num_with_value, "flags": done.flags}
     result = {"out": str(out), "conclusion": conclusion, **counts, **done.note.to_json()}
     print_result(result, _print, done, conclusion, as_json=as_json)
+
+
+def _take_groups(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return what the options say of questions, taking them out of the settings."""
+    within, how, by = (settings.pop(name) for name in ("within", "within_as", "group_by"))
+    if within is None:
+        if how is not None:
+            raise SettingError(f"--within-as {how} says how values are compared: give --within group with it")
+        return {"group_by": by}
+    if within != GROUP and by is not None:
+        raise SettingError(
+            f"--within {within} names the question already: leave --group-by out, or give --within group"
+        )
+    return {"within": how or "centred", "group_by": by if within == GROUP else within}
 
 
 def _take_targets(settings: dict[str, Any]) -> gs.Targets | None:
@@ -117,12 +159,16 @@ def _take_targets(settings: dict[str, Any]) -> gs.Targets | None:
 
 
 def _print(run: gs.ScoreRun, conclusion: str) -> None:
+    from grace_store.curate.grouped_scoring import groups_in_words
+
     click.echo(conclusion)
     without = run.num_samples - run.num_with_value
     lacking = f", {without} of them without a value" if without else ""
     click.echo(f"{run.out}: {counted(run.num_samples, 'sample')} scored{lacking}.")
     note = run.note
     click.echo(where_line(note.where), nl=False)
+    if note.groups is not None:
+        click.echo(harmless(f"  {groups_in_words(note)}"))
     if note.targets is not None:
         _print_influence(note)
     for name, count in run.flags.items():

@@ -26,9 +26,29 @@ GROUPS_WRITTEN = 1000
 CONTROLS = click.Choice(["length", *LENGTHS])
 
 size_options = stacked(
-    option("--ratio", TEXT, "Share of the samples to keep, each in a file of its own. [default: 0.2]", many=True),
+    option(
+        "--ratio",
+        TEXT,
+        "Share of the samples to keep, each in a file of its own. [default: 0.2; 1 with --per-group or pairs]",
+        many=True,
+    ),
     option("--count", int, "Number of samples to keep. [default: as --ratio says]", many=True),
     option("--threshold", float, "Least value to keep. [default: as --ratio says]"),
+)
+
+question_options = stacked(
+    option(
+        "--per-group",
+        "N|SHARE",
+        "At most this number of the traces of a question, the best of them, or this share (0.5): 1 is the best of n. "
+        "[default: any number]",
+    ),
+    option(
+        "--margin",
+        click.FloatRange(0),
+        "With --as *-pairs, least difference between the values of a pair. [default: any difference]",
+    ),
+    shared.group_by,
 )
 
 diversity_options = stacked(
@@ -58,6 +78,9 @@ diversity_options = stacked(
     "grace-store select scores.parquet --exclude-flagged --ratio 0.2 --out subset.jsonl",
     "grace-store select scores.parquet --exclude-flagged repeated_steps,cut_off --out subset.jsonl",
     "grace-store select scores.parquet --diversity facility --weight 0.3 --out subset.jsonl",
+    "grace-store select scores.parquet --per-group 1 --out best-of-n.jsonl          # the best trace of each question",
+    "grace-store select scores.parquet --per-group 0.5 --ratio 0.2 --out subset.jsonl",
+    "grace-store select scores.parquet --as trl-pairs --margin 0.1 --out pairs.jsonl   # best and worst of each",
 )
 @click.argument("scores", type=FILE)
 @size_options
@@ -66,7 +89,7 @@ diversity_options = stacked(
     "--as",
     click.Choice(list(EXPORTS)),
     "What to write: the records as they stand, conversations for a trainer, a Hugging Face datasets folder, the "
-    "records with their step scores, or the samples' ids.",
+    "records with their step scores, the samples' ids, or pairs of a chosen and a rejected response for a trainer.",
     "as_format",
     default="source",
 )
@@ -86,6 +109,7 @@ diversity_options = stacked(
     "samples. [default: none]",
 )
 @shared.where(shared.KNOWN_BY_SCORES)
+@question_options
 @option("--control", CONTROLS, "Length to take out of values, or all (length). [default: none]", many=True)
 @diversity_options
 @option("--store", PLACE, "Store that was scored, if it has moved. [default: where it was]")
@@ -102,6 +126,10 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     best of each group is kept. clusters: each cluster has a budget, filled with the best by value. facility, mmr:
     samples are chosen one by one for their value and for covering what is not yet covered (facility) or for being
     unlike those chosen before (mmr).
+
+    A question is what has the same prompt and images, or the same value of --group-by. With --per-group, shares are
+    shares of what is left. Pairs are the best and the worst trace of a question; --ratio and --count keep those with
+    the largest difference.
     """
     from grace_store.artifacts.outputs import check_outputs
     from grace_store.curate.select import SubsetSizes, subset_paths
@@ -109,11 +137,13 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     sizes = SubsetSizes(*(settings.pop(name) for name in ("ratio", "count", "threshold")))
     by, control, duplicates, where = (settings.pop(name) for name in ("by", "control", "duplicates", "where"))
     flags = [name for names in settings.pop("exclude_flagged") for name in names.split(",")]
+    questions = {name: settings.pop(name) for name in ("per_group", "margin", "group_by")}
+    questions["margin"] = _margin(as_format, questions["margin"])
     threads, images = settings.pop("threads"), settings.pop("images")
     places = {"store": settings.pop("store"), "data": settings.pop("data") or None}
     spec = _diversity_spec(settings, duplicates)
     with ProgressDisplay(quiet=as_json) as display:
-        order = {"by": by, "control": control, "diversity": spec, "duplicates": duplicates}
+        order = {"by": by, "control": control, "diversity": spec, "duplicates": duplicates, **questions}
         wanted = gs.RankRequest(where=where, exclude_flagged=flags, **order, **places)
         ranking = gs.rank_samples(scores, wanted, threads=threads, listener=display)
     subsets = sizes.take(ranking)
@@ -127,6 +157,16 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     ]
     shown = results[0] if len(results) == 1 else results
     print_result(shown, _print, results, list(subsets.values()), bool(control), as_json=as_json)
+
+
+def _margin(as_format: str, margin: float | None) -> float | None:
+    """Return the least difference of pairs; None where none are written."""
+    if EXPORTS[as_format].is_of_pairs:
+        return margin or 0.0
+    if margin is not None:
+        pairs = ", ".join(name for name in EXPORTS if EXPORTS[name].is_of_pairs)
+        raise SettingError(f"--margin is for pairs: give --as with one of {pairs}")
+    return None
 
 
 def _diversity_spec(settings: dict[str, Any], duplicates: Path | None) -> DiversitySpec | None:
@@ -164,9 +204,10 @@ def _print(results: list[dict[str, Any]], subsets: list[gs.Subset], is_controlle
     control = ", length taken out" if is_controlled else ""
     for result, subset in zip(results, subsets, strict=True):
         # Where more than the value decided, there are others above the smallest one that were not chosen.
-        smallest = f"smallest value kept {result['smallest_value']:.4f}{control}"
+        is_of_pairs = subset.rejected is not None
+        smallest = f"smallest {'margin' if is_of_pairs else 'value'} kept {result['smallest_value']:.4f}{control}"
         least = smallest if result["threshold"] is None else f"value {result['threshold']:.4f} and above"
-        of = counted(result["num_with_value"], "sample")
+        of = counted(result["num_with_value"], "pair" if is_of_pairs else "sample")
         click.echo(harmless(subset.conclusion))
         click.echo(f"{result['out']}: {result['num_samples']} of {of}, {least}.")
         click.echo(where_line(subset.spec.where), nl=False)

@@ -69,6 +69,13 @@ def where(knows: str = "") -> Decorator:
     )
 
 
+group_by = option(
+    "--group-by",
+    "FIELD",
+    "Field of the records that says which question a trace answers; traces of one question are compared with each "
+    "other. [default: the same prompt and images]",
+)
+
 KNOWN_BY_SCORES = ", num_tokens, value, flags"
 """What a table of scores adds to the names of --where."""
 

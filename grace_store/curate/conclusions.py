@@ -274,7 +274,10 @@ def _among(spec: SubsetSpec) -> str:
 def _best_by(spec: SubsetSpec) -> str:
     if spec.diversity is not None:
         return f"by value and diversity ({spec.diversity.method})"
+    if spec.margin is not None:
+        return "the best trace of a question, each with the worst one beside it"
     by = "the best by value" + (" after length is taken out" if spec.control else "")
+    by += "" if spec.per_group is None else " of each question"
     if spec.balanced is not None:
         return f"{by} of each {spec.balanced} in turn"
     return by if spec.by is None else f"{by} within each {spec.by}"

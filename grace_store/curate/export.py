@@ -39,6 +39,7 @@ def export(subset: Subset, out: str | Path, request: ExportRequest | None = None
     if request.as_format not in EXPORTS:
         raise SettingError(f"--as {request.as_format} is none of {', '.join(EXPORTS)}")
     kind = EXPORTS[request.as_format]
+    _check_pairs(subset, kind, request.as_format)
     exported = Exported(out, request.as_format, len(subset), [out])
     store, files = _sources(subset, request, kind)
     _keep_sources(exported, subset, store, files, kind)
@@ -60,10 +61,21 @@ def export(subset: Subset, out: str | Path, request: ExportRequest | None = None
         scores_path=None if subset.scores.path is None else str(subset.scores.path.absolute()),
         conclusion=subset.conclusion,
         rows=tuple(subset.row.tolist()),
+        rejected_rows=None if subset.rejected_row is None else tuple(subset.rejected_row.tolist()),
     )
     write_document(sidecar_of(out), note)
     exported.files.append(sidecar_of(out))
     return exported
+
+
+def _check_pairs(subset: Subset, kind: Export, as_format: str) -> None:
+    if kind.is_of_pairs and subset.rejected is None:
+        raise SettingError(
+            f"--as {as_format} writes pairs: choose them with a margin (in Python: RankRequest(margin=0))"
+        )
+    if subset.rejected is not None and not kind.is_of_pairs:
+        pairs = ", ".join(name for name in EXPORTS if EXPORTS[name].is_of_pairs)
+        raise SettingError(f"the subset is one of pairs, which --as {as_format} does not write: use one of {pairs}")
 
 
 def _sources(subset: Subset, request: ExportRequest, kind: Export) -> tuple[Store | str, Sequence[Path]]:

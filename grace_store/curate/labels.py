@@ -12,9 +12,9 @@ from grace_store.artifacts.judgement import LabelsNote
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.text import counted, first_few, one_line
-from grace_store.curate.text_digests import prompt_digest
 from grace_store.data.formats import FORMATS
-from grace_store.read.records import UnitLoader, open_dataset, read_fields
+from grace_store.read.question_groups import question_groups
+from grace_store.read.records import open_dataset, read_fields
 from grace_store.store.opened import Store
 
 FIELDS_SHOWN = 20
@@ -182,15 +182,11 @@ def _questions(
     kept: Sequence[int],
     data: Sequence[str] | None,
 ) -> IntArray:
-    names: Sequence[object]
-    if note.question is not None:
-        # A record that does not say its question is alone with it.
-        asked = found[note.question]
-        names = [(number,) if asked[number] is None else asked[number] for number in kept]
-    else:
-        with open_dataset(store, data, by_content=False) as dataset:
-            samples = UnitLoader(store, dataset).read_some(positions[kept].tolist())
-        names = [prompt_digest(sample) for sample in samples]
+    if note.question is None:
+        return question_groups(store, None, data, positions[kept])
+    # A record that does not say its question is alone with it.
+    asked = found[note.question]
+    names = [(number,) if asked[number] is None else asked[number] for number in kept]
     numbers: dict[object, int] = {}
     return np.array([numbers.setdefault(name, len(numbers)) for name in names])
 

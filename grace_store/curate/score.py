@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias, cast, overload
+from typing import cast, overload
 
 import numpy as np
 import pyarrow as pa
@@ -30,18 +30,21 @@ from grace_store.artifacts.score_table import (
     scores_schema,
     write_scores,
 )
-from grace_store.base.arrays import Array, FlagArray, FloatArray
+from grace_store.base.arrays import Array, FlagArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, ignore
 from grace_store.base.flags import ABOUT, flag_counts
 from grace_store.curate.conclusions import conclude_scores
-from grace_store.curate.influence import InfluenceRequest, InfluenceScoring, prepare_influence
+from grace_store.curate.group_target import GroupAlignment, align_with_groups
+from grace_store.curate.grouped_scoring import GroupedBy, GroupedScoring, Scoring, planned_groups
+from grace_store.curate.influence import InfluenceRequest, prepare_influence
 from grace_store.curate.response_scoring import ResponseScoring, are_whole_responses, heuristic_flags
 from grace_store.curate.targets import Targets
 from grace_store.read.blocks import BlockReader, SampleBlock
 from grace_store.read.kept_samples import Kept, keep_planned
 from grace_store.read.parallel import Threads
 from grace_store.read.signal_choice import Signals, SignalWeights, resolve_signals
+from grace_store.read.vectors import VectorReader
 from grace_store.store.opened import Store, StoreLike
 from grace_store.values.combine import combine_scores, combine_signals, placed
 from grace_store.values.history import History
@@ -50,6 +53,7 @@ from grace_store.values.methods.grace import RaggedScores, score_ragged
 from grace_store.values.methods.method import Heuristic, InfluenceMethod, Responses
 from grace_store.values.methods.method_spec import InfluenceSpec, MethodSpec
 from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.within_groups import Within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +71,19 @@ class ScoreRequest:
     """Score what is there of unfinished signals."""
     where: str | None = None
     """Score only what this keeps: a condition in SQL over fields of the records, id, row and num_steps."""
+    within: Within | None = None
+    """Compare values within their question: less the mean of its traces (centred), or also divided by their standard
+    deviation (standardised)."""
+    group_by: str | None = None
+    """The field of the records that names the question, for within and the target group; None for the same prompt and
+    images."""
     data: Sequence[str] | None = None
-    """Where the dataset is now, if it moved; only where reads it."""
+    """Where the dataset is now, if it moved; where, within and the target group read it."""
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether values depend on the other traces of a question."""
+        return self.within is not None or (isinstance(self.spec, ScoreSpec) and self.spec.target == "group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +138,7 @@ def score(
     return ScoreTable(pa.concat_tables([schema.empty_table(), *tables]), scoring.note)
 
 
-def _write(scoring: _Scoring, out: Path, threads: Threads) -> ScoreRun:
+def _write(scoring: Scoring, out: Path, threads: Threads) -> ScoreRun:
     check_outputs([out], scoring.sources)
     num_samples = num_with_value = 0
     counts: Counter[str] = Counter()
@@ -137,10 +152,28 @@ def _write(scoring: _Scoring, out: Path, threads: Threads) -> ScoreRun:
     return ScoreRun(out, num_samples, num_with_value, flagged, scoring.note)
 
 
-def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Listener) -> _Scoring:
+def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Listener) -> Scoring:
+    """Return the scoring that a request needs, or say why it cannot be."""
+    kept = None if request.where is None else keep_planned(store, request.where, request.data)
+    if not request.has_groups:
+        if request.group_by is not None:
+            raise SettingError("--group-by says what a question is: give --within group or --target group with it")
+        return _prepare_method(store, request, kept, None, threads, listener)
+    group = planned_groups(store, request.group_by, request.data, kept)
+    scoring = _prepare_method(store, request, kept, group, threads, listener)
+    return GroupedScoring.of(scoring, store, GroupedBy(group, request.group_by, request.within), threads)
+
+
+def _prepare_method(
+    store: Store,
+    request: ScoreRequest,
+    kept: Kept | None,
+    group: IntArray | None,
+    threads: Threads,
+    listener: Listener,
+) -> Scoring:
     """Return the scoring that a method needs, or say why it cannot be."""
     spec, method = request.spec, METHODS[request.spec.method]
-    kept = None if request.where is None else keep_planned(store, request.where, request.data)
     if request.custom_history is not None and (not isinstance(spec, ScoreSpec) or spec.history != "uniform"):
         raise SettingError("custom_history takes the place of GRACE's history: leave that out of the spec")
     if isinstance(method, InfluenceMethod):
@@ -152,7 +185,13 @@ def _prepare(store: Store, request: ScoreRequest, threads: Threads, listener: Li
     weights = resolve_signals(store, request.signals)
     if isinstance(method, Heuristic) and are_whole_responses(store, weights):
         return ResponseScoring.of(store, spec, weights, partial=request.partial, kept=kept)
-    return _BlockScoring.of(store, weights, request, kept)
+    scoring = _BlockScoring.of(store, weights, request, kept)
+    if group is None or not isinstance(spec, ScoreSpec) or spec.target != "group":
+        return scoring
+    reader = VectorReader(store, weights.names)
+    return replace(
+        scoring, others=tuple(align_with_groups(reader, each, group, threads) for each in range(len(reader.names)))
+    )
 
 
 def replay(
@@ -194,6 +233,8 @@ def request_of(note: ScoresNote, moved: Targets | None = None) -> ScoreRequest:
         custom_history=None if custom is None else np.array(custom),
         partial=note.partial,
         where=None if note.where is None else note.where.sql,
+        within=None if note.groups is None else note.groups.within,
+        group_by=None if note.groups is None else note.groups.by,
     )
 
 
@@ -218,6 +259,8 @@ class _BlockScoring:
     weights: SignalWeights
     history: History | None
     note: ScoresNote
+    others: tuple[GroupAlignment, ...] | None = None
+    """For each signal, how steps are aligned with the answers of other traces; for the target group alone."""
 
     @property
     def sources(self) -> list[Source]:
@@ -241,7 +284,7 @@ class _BlockScoring:
         if isinstance(method, Heuristic):
             value, flags = _heuristic(block, method, self.note.spec, self.weights)
         else:
-            scores = score_signals(block, cast(ScoreSpec, self.note.spec), self.weights, self.history)
+            scores = score_signals(block, cast(ScoreSpec, self.note.spec), self.weights, self.history, self.others)
             steps = (scores.step_score, scores.answer_alignment, scores.history_alignment)
             value, flags = scores.value, scores.flags
         is_answer = np.zeros(len(block.segment_tokens), dtype=np.bool_)
@@ -260,18 +303,22 @@ class _BlockScoring:
         return rows.to_table(self.note), rows.all_flags
 
 
-_Scoring: TypeAlias = _BlockScoring | ResponseScoring | InfluenceScoring
-"""What yields the rows of a table in their order, knows its note, and what it must not be written over."""
-
-
 def score_signals(
-    block: SampleBlock, spec: ScoreSpec, weights: SignalWeights, history: History | None = None
+    block: SampleBlock,
+    spec: ScoreSpec,
+    weights: SignalWeights,
+    history: History | None = None,
+    others: Sequence[GroupAlignment] | None = None,
 ) -> RaggedScores:
     """Return the scores of a block's samples, of all its signals together."""
-    parts = [
-        score_ragged(found.num_steps, found.gram, found.num_tokens, spec, custom_history=history)
-        for found in block.signals
-    ]
+    parts = []
+    alignments: Sequence[GroupAlignment | None] = others or [None] * len(block.signals)
+    for found, other in zip(block.signals, alignments, strict=True):
+        cosine = None if other is None else other.of(found.sample)
+        arrays = found.num_steps, found.gram, found.num_tokens
+        parts.append(score_ragged(*arrays, spec, custom_history=history, target_cosine=cosine))
+        if other is not None:
+            parts[-1].flags[:] |= other.flags[found.sample]
     return combine_scores(block.num_steps, parts, block.places, list(weights.weights.values()))
 
 

@@ -19,6 +19,7 @@ from grace_store.base.flags import HYGIENE_FLAGS, named_flags
 from grace_store.base.text import counted
 from grace_store.curate.conclusions import SubsetChoice, conclude_choice
 from grace_store.curate.group_counts import GroupCount, group_sizes, rise_and_fall
+from grace_store.curate.question_choice import QuestionChoice, choose_in_questions
 from grace_store.values.diversity_spec import DiversityMethod, DiversitySpec
 from grace_store.values.length_bias import LENGTHS, Length, residuals
 from grace_store.values.ranking import Ratio, at_least, budget, rank, stratified_rank
@@ -63,6 +64,8 @@ class Subset:
     """What was left out for its flags."""
     conclusion: str = ""
     """What was chosen, in a sentence or two."""
+    rejected: IntArray | None = None
+    """Of pairs, the row of the table that each of the ranked ones is preferred to."""
 
     @property
     def chosen(self) -> IntArray:
@@ -73,6 +76,14 @@ class Subset:
     def row(self) -> IntArray:
         """The chosen samples' rows in the dataset, ascending."""
         return np.sort(self.scores.row[self.ranked])
+
+    @property
+    def rejected_row(self) -> IntArray | None:
+        """Of pairs, the rows in the dataset of what each of the chosen samples, by ascending row, is preferred to."""
+        if self.rejected is None:
+            return None
+        row = self.scores.row
+        return row[self.rejected[np.argsort(row[self.ranked], kind="stable")]]
 
     @property
     def sample_id(self) -> list[str]:
@@ -121,6 +132,13 @@ class Ranking:
     """What the samples had to pass."""
     groups: Sequence[object] | None = None
     """With strata, that of every row of the table."""
+    questions: QuestionChoice | None = None
+    """What was chosen within questions first."""
+
+    @property
+    def default_ratio(self) -> str:
+        """The share that is kept where nothing else is said: all of what was chosen within questions."""
+        return DEFAULT_RATIO if self.questions is None else "1"
 
     def take(self, *, ratio: Ratio | None = None, count: int | None = None, threshold: float | None = None) -> Subset:
         """Return the best ceil(ratio N), the best count, or those that reach a threshold: one of the three."""
@@ -148,12 +166,22 @@ class Ranking:
             diversity=None if self.diversified is None else self.diversified.choice,
             balanced="capability" if self.is_balanced else None,
             where=self.where,
+            **({} if self.questions is None else self.questions.spec),
         )
         least = float(self.value[kept].min())
         counts = self._counts(kept)
-        told = conclude_choice(SubsetChoice(self.scores, kept, self.ranked, spec), self._told(counts))
+        told = conclude_choice(SubsetChoice(self.scores, kept, self._pool(), spec), self._told(counts))
         notes = self._notes(kept)
-        return Subset(self.scores, kept, len(self.ranked), least, spec, notes, counts, self.excluded, told)
+        rejected = None if self.questions is None else self.questions.rejected_by(kept)
+        return Subset(self.scores, kept, len(self.ranked), least, spec, notes, counts, self.excluded, told, rejected)
+
+    def _pool(self) -> IntArray:
+        """Return the rows that there were to choose from; of questions, those that others of them were chosen over."""
+        if self.questions is None:
+            return self.ranked
+        flags = () if self.excluded is None else self.excluded.flags
+        ranked = self.scores.ranked()
+        return ranked[~self.scores.is_flagged(flags)[ranked]]
 
     def _counts(self, kept: IntArray) -> tuple[GroupCount, ...]:
         """Return how many samples of each group were chosen, the largest group first."""
@@ -192,8 +220,10 @@ class Ranking:
     def _notes(self, kept: IntArray) -> tuple[str, ...]:
         """Say what was excluded, what diversity cost, and where it could not be had."""
         left = f"ratios are shares of the {len(self.ranked)} that remain"
-        excluded = () if self.excluded is None else (f"{self.excluded}; {left}",)
-        return (*excluded, *self._diversity_notes(kept))
+        reasons = [str(each) for each in (self.excluded, self.questions) if each is not None]
+        if reasons:
+            reasons[-1] += f"; {left}"
+        return (*reasons, *self._diversity_notes(kept))
 
     def _diversity_notes(self, kept: IntArray) -> tuple[str, ...]:
         if self.diversified is None or not len(kept):
@@ -216,7 +246,7 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class SubsetSizes:
-    """Shares, numbers of samples, or a least value: one of the three. With none of them, a share of 0.2."""
+    """Shares, numbers of samples, or a least value: one of the three. With none of them, the ranking's default."""
 
     ratios: tuple[str, ...] = ()
     counts: tuple[int, ...] = ()
@@ -234,7 +264,7 @@ class SubsetSizes:
             return {str(self.threshold): ranking.take(threshold=self.threshold)}
         if self.counts:
             return {str(count): ranking.take(count=count) for count in self.counts}
-        return {ratio: ranking.take(ratio=ratio) for ratio in self.ratios or (DEFAULT_RATIO,)}
+        return {ratio: ranking.take(ratio=ratio) for ratio in self.ratios or (ranking.default_ratio,)}
 
 
 def subset_paths(out: Path, sizes: Sequence[str]) -> list[Path]:
@@ -265,6 +295,15 @@ class RankRequest:
     """dedup, clusters, facility, mmr, or a spec: an order that trades value against redundancy."""
     duplicates: str | Path | None = None
     """A table by ``grace-store duplicates`` whose groups dedup takes, in place of a search of its own."""
+    per_group: str | int | None = None
+    """At most this number of each question's traces, the best of them, or this share (a text or number with a point):
+    1 is the best of each question."""
+    margin: float | None = None
+    """Choose pairs: the best trace of each question, with its worst one as rejected, if their values differ by at least
+    this, and at all. Pairs are ranked by that difference."""
+    group_by: str | None = None
+    """For both, the field of the records that names the question; None for what the table was scored by, or else the
+    same prompt and images."""
     where: str | None = None
     """Rank only what this keeps: a condition in SQL over fields of the records, id, row, num_steps, num_tokens, value
     and flags. A share is then a share of what is kept."""
@@ -292,6 +331,9 @@ def rank_samples(
     if not np.isfinite(value).any():
         place, left = table.path or "The table", "" if excluded is None else f" left ({excluded})"
         raise DataError(f"{place} has no sample with a value{left}, so there is nothing to select.")
+    questions = choose_in_questions(table, value, request, listener)
+    if questions is not None:
+        value = questions.value
     by, diversity = request.by, request.diversity
     if table.capability is not None and (by is not None or diversity is not None):
         raise SettingError(
@@ -302,9 +344,17 @@ def rank_samples(
     ranked = table.ranked(value) if groups is None else stratified_rank(value, groups, table.row)
     if groups is not None and len(set(groups)) == len(groups) > 1:
         listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
-    is_balanced = table.capability is not None
     ranking = Ranking(
-        table, value, ranked, by, lengths, is_balanced=is_balanced, where=where, groups=groups, excluded=excluded
+        table,
+        value,
+        ranked,
+        by,
+        lengths,
+        excluded,
+        is_balanced=table.capability is not None,
+        where=where,
+        groups=groups,
+        questions=questions,
     )
     if diversity is None:
         return ranking
@@ -324,10 +374,13 @@ def select(
     threads: int | None = None,
     listener: Listener = ignore,
 ) -> Subset:
-    """Choose the best samples of a table: a share (0.2 unless said otherwise), a number, or all that reach a value."""
-    if ratio is None and count is None and threshold is None:
-        ratio = DEFAULT_RATIO
+    """Choose the best samples of a table: a share (0.2 unless said otherwise), a number, or all that reach a value.
+
+    Of what is chosen within questions (per_group, margin), all unless said otherwise.
+    """
     ranking = rank_samples(scores, request, threads=threads, listener=listener)
+    if ratio is None and count is None and threshold is None:
+        ratio = ranking.default_ratio
     return ranking.take(ratio=ratio, count=count, threshold=threshold)
 
 

@@ -17,6 +17,7 @@ from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, Note
 from grace_store.base.text import counted
 from grace_store.data.sample import ImageRef, Sample
+from grace_store.data.sample_digests import prompt_digest
 from grace_store.pages.plain_text import shortened
 from grace_store.pages.shown_fields import ShownField, shown_fields
 from grace_store.pages.thumbnails import Thumbnails
@@ -54,7 +55,9 @@ def gather_traces(
     given: ReportInputs, shown: ScoreTable, chosen: IntArray, similar: Similarity, listener: Listener
 ) -> TraceData:
     """Gather the index and the details of the samples shown; chosen has a bit for each subset that a sample is in."""
-    index = _index(shown) | {"chosen": chosen.tolist(), "group": similar.group}
+    asked = None if shown.group is None else shown.group.tolist()
+    index = _index(shown) | {"chosen": chosen.tolist(), "group": similar.group, "question": asked or []}
+    prompts: dict[bytes, int] = {}
     found = TraceData(index)
     positions = given.store.positions_of(shown.row)
     found.fields = _fields(given, positions)
@@ -68,6 +71,9 @@ def gather_traces(
         near = [[int(other), round(cosine, 4)] for other, cosine in similar.neighbours[number]]
         found.blocks[-1].append(next(steps) | {"near": near} | _text(sample, pictures, found.pictures))
         index["text"].append("" if sample is None else _snippet(sample))
+        if asked is None:
+            named = None if sample is None else prompts.setdefault(prompt_digest(sample), len(prompts))
+            index["question"].append(named)
     return found
 
 

@@ -155,34 +155,34 @@ class UnitLoader:
 
     def read(self, start: int, stop: int) -> list[Sample]:
         """Return samples start..stop, each checked against the digest and step count that were planned."""
-        return self._understand(self._store.samples(start, stop))
+        return list(self._understand(self._store.samples(start, stop)))
 
     def read_some(self, positions: Sequence[int]) -> list[Sample]:
         """Return the samples at the given positions, ascending, checked likewise."""
-        samples: list[Sample] = []
-        wanted = np.asarray(positions, dtype=np.int64)
+        return list(self.each(np.asarray(positions, dtype=np.int64)))
+
+    def each(self, positions: IntArray) -> Iterator[Sample]:
+        """Yield the samples at the given positions, ascending, checked likewise; one is in memory at a time."""
         for start in range(0, self._store.plan.num_samples, POSITIONS_AT_ONCE):
             stop = min(start + POSITIONS_AT_ONCE, self._store.plan.num_samples)
-            chosen = wanted[(wanted >= start) & (wanted < stop)] - start
+            chosen = positions[slice(*np.searchsorted(positions, (start, stop)))] - start
             if len(chosen):
-                samples += self._understand(_take(self._store.samples(start, stop), chosen))
-        return samples
+                yield from self._understand(_take(self._store.samples(start, stop), chosen))
 
-    def _understand(self, rows: SampleRows) -> list[Sample]:
+    def _understand(self, rows: SampleRows) -> Iterator[Sample]:
         locators = list(zip(rows.file.tolist(), rows.offset.tolist(), rows.length.tolist(), strict=True))
-        samples = []
         for i, raw in enumerate(self._dataset.read_many(locators)):
             record = Record(int(rows.row[i]), *locators[i], raw)
             if record.digest != rows.digest[i].tobytes():
                 raise self._changed(record)
             row_in_file = record.row - self._file_start[record.file]
             try:
-                samples.append(understand(record, self._store.plan.spec, self._names[record.file], row_in_file))
+                sample = understand(record, self._store.plan.spec, self._names[record.file], row_in_file)
             except Unusable as why:
                 raise self._changed(record) from why
-            if (samples[-1].num_steps, samples[-1].sample_id) != (int(rows.num_steps[i]), rows.sample_id[i]):
+            if (sample.num_steps, sample.sample_id) != (int(rows.num_steps[i]), rows.sample_id[i]):
                 raise self._changed(record)
-        return samples
+            yield sample
 
     def _changed(self, record: Record) -> DatasetChanged:
         name = self._store.plan.files[record.file].path

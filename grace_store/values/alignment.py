@@ -13,10 +13,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
+from grace_store.base.errors import SettingError
 from grace_store.values.gram_columns import TINY, GramColumns
 from grace_store.values.history import History, history_weights, parse_history
 
-Target = Literal["answer", "trace", "suffix"]
+Target = Literal["answer", "trace", "suffix", "group"]
 
 RESOLUTION = 2.0**-22
 """Four times the rounding of a float32 Gram: the least r.r, against (sum of w |g|)^2, that means anything."""
@@ -79,6 +80,8 @@ def _divide(gram: GramColumns, dot: FloatArray, length: FloatArray, zero: BoolAr
 
 def target_cosines(gram: GramColumns, target: Target) -> Cosines:
     """Return a_k for every step, (K, n)."""
+    if target == "group":
+        raise SettingError("--target group needs the vectors of a question's other traces, which only `score` reads")
     if target == "answer":
         step, answer = gram.step_length, gram.answer_length
         return _divide(gram, gram.answer, step.norm * answer.norm, step.zero | answer.zero)

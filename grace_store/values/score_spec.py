@@ -30,8 +30,9 @@ class ScoreSpec(MethodSpec):
     """Weight of the alignment with the answer, 0 to 1; the alignment with the history has the rest."""
     history: Annotated[str, AfterValidator(lambda text: str(parse_history(text)))] = "uniform"
     """Weights of the earlier steps: uniform, window:W (the last W steps) or ema:B (decaying by B a step)."""
-    target: Literal["answer", "trace", "suffix"] = "answer"
-    """What steps are aligned with: the answer, all tokens of steps and answer, or the tokens after the step."""
+    target: Literal["answer", "trace", "suffix", "group"] = "answer"
+    """What steps are aligned with: the answer, all tokens of steps and answer (trace), the tokens after the step
+    (suffix), or the mean direction of the answers of the question's other traces (group, with `score` alone)."""
     without_answer: bool = False
     """Score by the alignment with history alone; a sample with one step has no value then."""
     aggregation: Annotated[str, AfterValidator(lambda text: str(parse_aggregation(text)))] = "mean"

@@ -29,12 +29,13 @@ FAMILIES = {
     "scoring": "sweeps over a million samples against a loop over vectors",
     "storage": "bytes a sample, and what compression costs",
     "commands": "status and a rerun with nothing to do, a million samples",
+    "questions": "scoring and choosing within 100,000 questions of ten traces each",
     "host": "what the processor's cores do beside a GPU, for one sample",
     "growth": "how extraction grows",
     "search": "how the search for duplicates grows",
 }
 ALSO = {"scale": "how a store's own work grows, to ten million samples; takes long, so only if asked for"}
-USES_WORK = ("scoring", "commands", "scale")
+USES_WORK = ("scoring", "commands", "questions", "scale")
 """Families that share large stores."""
 
 

@@ -10,6 +10,19 @@ if TYPE_CHECKING:
     from grace_store.curate.exports.export_kind import Export
 
 EXPORTS: Registry[Export] = Registry(
-    __name__, "EXPORT", ("source", "ms-swift", "llama-factory", "trl", "datasets", "steps", "ids")
+    __name__,
+    "EXPORT",
+    (
+        "source",
+        "ms-swift",
+        "llama-factory",
+        "trl",
+        "datasets",
+        "steps",
+        "ids",
+        "ms-swift-pairs",
+        "llama-factory-pairs",
+        "trl-pairs",
+    ),
 )
 """In the order that help shows them."""

@@ -18,6 +18,8 @@ from grace_store.data.sample import ImageRef, Sample
 
 ImageName = Callable[[ImageRef], str]
 """What a trainer is to call an image: a path or URL."""
+Conversations = Callable[[ChosenRecords, ImageName], Iterator[dict[str, Any]]]
+"""What makes records with messages and images of the chosen samples."""
 
 _MAGIC = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp", b"RIFF": ".webp"}
 _DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
@@ -76,7 +78,14 @@ def _data_url_bytes(url: str) -> bytes:
         raise DataError(f"The image in the data URL {url[:_SHOWN_CHARS]}... cannot be decoded: {error}.") from None
 
 
-def write_conversations(chosen: ChosenRecords, exported: Exported, stray: str = "") -> int:
+def plain_conversations(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dict[str, Any]]:
+    """Yield the chosen samples as conversations."""
+    return (conversation(sample, image_name) for _, sample in chosen.samples())
+
+
+def write_conversations(
+    chosen: ChosenRecords, exported: Exported, stray: str = "", conversations: Conversations = plain_conversations
+) -> int:
     """Write the chosen samples as conversations, note what may trip a trainer, and return how many have images.
 
     stray says what the trainer does with a text that says <image> more often than there are images.
@@ -89,10 +98,10 @@ def write_conversations(chosen: ChosenRecords, exported: Exported, stray: str = 
 
     def lines() -> Iterator[bytes]:
         nonlocal num_with_images, num_stray
-        for _, sample in chosen.samples():
-            record = conversation(sample, names)
+        for record in conversations(chosen, names):
             num_with_images += bool(record["images"])
-            num_said = sum(message["content"].count(PLACEHOLDER) for message in record["messages"])
+            messages = [*record["messages"], *([record["chosen"]] if "chosen" in record else [])]
+            num_said = sum(message["content"].count(PLACEHOLDER) for message in messages)
             num_stray += num_said != len(record["images"])
             if not has_images:
                 del record["images"]

@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError
 from grace_store.base.states import Unusable
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import name_files
 from grace_store.data.record import Record
 from grace_store.data.sample import Sample
+from grace_store.data.sample_digests import prompt_digest
 from grace_store.data.understand import understand
 from grace_store.read.records import image_folder
 from grace_store.store.opened import Store
@@ -46,6 +48,15 @@ class Export:
     """Whether records are read; what does without is written from the table alone."""
     also_writes: Sequence[str] = ()
     """Names of files beside the subset that are written too."""
+    is_of_pairs: bool = False
+    """Whether it writes pairs of a chosen and a rejected response."""
+
+
+class Pair(NamedTuple):
+    """Two traces of one question, the first of which is preferred."""
+
+    chosen: Sample
+    rejected: Sample
 
 
 class ChosenRecords:
@@ -75,15 +86,34 @@ class ChosenRecords:
 
     def raw(self, *, one_line: bool) -> Iterator[bytes]:
         """Yield the records byte for byte; on one line, a line break between its fields becomes a space."""
-        for raw in self.dataset.read_many(self._locators()):
+        return self._raw(self.subset.row, one_line=one_line)
+
+    def _raw(self, rows: IntArray, *, one_line: bool) -> Iterator[bytes]:
+        for raw in self.dataset.read_many(self._locators(rows)):
             yield raw.replace(b"\r", b" ").replace(b"\n", b" ") if one_line and b"\n" in raw else raw
 
     def samples(self) -> Iterator[tuple[bytes, Sample]]:
         """Yield the records on one line each, with the samples they are."""
+        return self._samples(self.subset.row)
+
+    def pairs(self) -> Iterator[Pair]:
+        """Yield the chosen samples, each with the one that it is preferred to; their prompts are the same."""
+        rejected = self.subset.rejected_row
+        assert rejected is not None  # only pairs are written by what asks for them
+        both = zip(self.samples(), self._samples(rejected), strict=True)
+        for pair in (Pair(chosen, other) for (_, chosen), (_, other) in both):
+            if prompt_digest(pair.chosen) != prompt_digest(pair.rejected):
+                ids = f"{pair.chosen.sample_id!r} and {pair.rejected.sample_id!r}"
+                raise DataError(
+                    f"{ids} have different prompts or images, so they are no pair of responses to one prompt. Leave "
+                    "--group-by out: then questions are what has the same prompt and images."
+                )
+            yield pair
+
+    def _samples(self, rows: IntArray) -> Iterator[tuple[bytes, Sample]]:
         names = name_files([Path(file.path) for file in self.store.plan.files])
         file_start = list(accumulate((file.num_records for file in self.store.plan.files), initial=0))
-        rows = self.subset.row.tolist()
-        for row, locator, raw in zip(rows, self._locators(), self.raw(one_line=True), strict=True):
+        for row, locator, raw in zip(rows.tolist(), self._locators(rows), self._raw(rows, one_line=True), strict=True):
             file = locator[0]
             record = Record(row, *locator, raw)
             try:
@@ -98,7 +128,7 @@ class ChosenRecords:
         rows: list[int] = ranked[np.argsort(row[ranked], kind="stable")].tolist()
         return rows
 
-    def _locators(self) -> Iterator[tuple[int, int, int]]:
-        places = self.store.positions_of(self.subset.row)
+    def _locators(self, rows: IntArray) -> Iterator[tuple[int, int, int]]:
+        places = self.store.positions_of(rows)
         columns = (self.store.column(f"sample_{name}")[places].tolist() for name in ("file", "offset", "length"))
         return zip(*columns, strict=True)

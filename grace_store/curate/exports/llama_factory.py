@@ -6,18 +6,25 @@ from typing import Any
 
 from grace_store.base.errors import DataError
 from grace_store.base.files import write_json
-from grace_store.curate.exports.conversations import write_conversations
+from grace_store.curate.exports.conversations import Conversations, plain_conversations, write_conversations
 from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
 
 DATASET_INFO = "dataset_info.json"
 """Where LLaMA-Factory looks for the datasets of a folder."""
 
 
-def _write(chosen: ChosenRecords, exported: Exported) -> None:
+def write_registered(
+    chosen: ChosenRecords,
+    exported: Exported,
+    columns: dict[str, str],
+    conversations: Conversations = plain_conversations,
+    **more: Any,
+) -> None:
+    """Write conversations, and beside them the entry that says which columns they have, with more if wanted."""
     registered = exported.out.with_name(DATASET_INFO)
     known = _known_datasets(registered)  # first: if it cannot be added to, nothing is written
-    num_with_images = write_conversations(chosen, exported, "; LLaMA-Factory will refuse them")
-    entry = _dataset_entry(exported.out, has_images=num_with_images > 0)
+    num_with_images = write_conversations(chosen, exported, "; LLaMA-Factory will refuse them", conversations)
+    entry = _dataset_entry(exported.out, columns | ({"images": "images"} if num_with_images else {})) | more
     write_json(registered, known | {exported.out.stem: entry})
     exported.files.append(registered)
 
@@ -34,14 +41,17 @@ def _known_datasets(path: Path) -> dict[str, Any]:
     return known
 
 
-def _dataset_entry(out: Path, *, has_images: bool) -> dict[str, Any]:
+def _dataset_entry(out: Path, columns: dict[str, str]) -> dict[str, Any]:
     """Return what LLaMA-Factory wants to know of a file of conversations."""
     return {
         "file_name": out.name,
         "formatting": "sharegpt",
-        "columns": {"messages": "messages"} | ({"images": "images"} if has_images else {}),
+        "columns": columns,
         "tags": {f"{name}_tag": name for name in ("role", "content", "user", "assistant", "system")},
     }
 
 
-EXPORT = Export(write=_write, also_writes=(DATASET_INFO,))
+EXPORT = Export(
+    write=lambda chosen, exported: write_registered(chosen, exported, {"messages": "messages"}),
+    also_writes=(DATASET_INFO,),
+)

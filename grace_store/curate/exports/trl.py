@@ -2,13 +2,22 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from grace_store.base.files import write_lines
 from grace_store.base.text import counted
 from grace_store.curate.exports.conversations import ImageName, ImageNames
 from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
 from grace_store.data.sample import Sample, Turn
+
+
+class TrlRecords(Protocol):
+    """What makes records of the chosen samples."""
+
+    def __call__(
+        self, chosen: ChosenRecords, image_name: ImageName, *, has_images: bool
+    ) -> Iterator[dict[str, Any]]: ...
+
 
 CAST = 'load_dataset("json", data_files=...).cast_column("images", List(Image()))'
 
@@ -36,21 +45,22 @@ def _parts(turn: Turn) -> list[dict[str, str | None]]:
     ]
 
 
-def _write(chosen: ChosenRecords, exported: Exported) -> None:
+def plain_records(chosen: ChosenRecords, image_name: ImageName, *, has_images: bool) -> Iterator[dict[str, Any]]:
+    """Yield the chosen samples as prompts and completions."""
+    return (prompt_and_completion(sample, image_name, has_images=has_images) for _, sample in chosen.samples())
+
+
+def write_prompts(chosen: ChosenRecords, exported: Exported, records: TrlRecords = plain_records) -> None:
+    """Write records that begin with a prompt, and note what there is to know of their images."""
     out = exported.out
     names = ImageNames(chosen.image_folder, out.with_name(f"{out.stem}-images"))
     num_with_images = sum(bool(sample.images) for _, sample in chosen.samples())
-
-    def lines() -> Iterator[bytes]:
-        for _, sample in chosen.samples():
-            record = prompt_and_completion(sample, names, has_images=num_with_images > 0)
-            yield json.dumps(record, ensure_ascii=False).encode()
-
-    write_lines(out, lines())
+    made = records(chosen, names, has_images=num_with_images > 0)
+    write_lines(out, (json.dumps(record, ensure_ascii=False).encode() for record in made))
     if num_with_images:
         exported.notes.append(f"{counted(num_with_images, 'sample')} with images; read them with {CAST}")
     if names.num_written:
         exported.notes.append(f"{counted(names.num_written, 'image')} from inside the records in {out.stem}-images")
 
 
-EXPORT = Export(write=_write)
+EXPORT = Export(write=write_prompts)

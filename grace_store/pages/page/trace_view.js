@@ -16,6 +16,7 @@ function showTrace(i) {
     traceHead(i, index),
     promptCard(trace),
     stepsCard(i, index, trace),
+    ...siblingsCards(i, index),
     element("div", { class: "two" }, gramCard(trace), nearCard(trace, index)),
   );
   place.setAttribute("aria-label", `Trace ${index.id[i]}`);
@@ -133,6 +134,28 @@ function gramCard(trace) {
     element("p", { class: "caption" }, `Of signal ${readDocument("page").traces.signal}: blue points the same way, orange the other way.`),
   );
   return card;
+}
+
+/** Return the traces of the same question side by side, the best first; nothing for the only one on the page. */
+function siblingsCards(i, index) {
+  const question = index.question[i];
+  const traces = question === null ? [] : [...index.question.keys()].filter((other) => index.question[other] === question);
+  if (traces.length < 2) return [];
+  traces.sort((one, other) => (index.value[other] ?? -Infinity) - (index.value[one] ?? -Infinity) || one - other);
+  const shown = traces.map((other) => [
+    other === i ? element("b", {}, index.id[other]) : element("a", { class: "id", href: sampleLink(other) }, index.id[other]),
+    signed(index.value[other], 4),
+    index.steps[other],
+    grouped(index.tokens[other]),
+    index.chosen[other] ? "yes" : "no",
+    index.flags[other].join(", "),
+  ]);
+  const head = ["trace", "value", "steps", "tokens", "chosen", "flags"].map((name) => element("th", { scope: "col" }, name));
+  const rows = shown.map((cells) => element("tr", {}, cells.map((cell) => element("td", {}, cell))));
+  const table = element("table", { class: "data" }, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows));
+  const scroll = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Traces of this question" }, table);
+  const caption = element("p", { class: "caption" }, "Those on this page, the largest value first.");
+  return [element("div", { class: "card", id: "siblings" }, element("h2", {}, `${grouped(traces.length)} traces of this question`), scroll, caption)];
 }
 
 function nearCard(trace, index) {

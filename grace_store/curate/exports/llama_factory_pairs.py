@@ -1,0 +1,26 @@
+"""Pairs as LLaMA-Factory reads them: the messages before the response, the chosen response and the rejected one."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from grace_store.curate.exports.conversations import ImageName, conversation
+from grace_store.curate.exports.export_kind import ChosenRecords, Export
+from grace_store.curate.exports.llama_factory import DATASET_INFO, write_registered
+
+COLUMNS = {name: name for name in ("messages", "chosen", "rejected")}
+
+
+def _conversations(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dict[str, Any]]:
+    for pair in chosen.pairs():
+        record = conversation(pair.chosen, image_name)
+        *asked, response = record["messages"]
+        rejected = {"role": "assistant", "content": pair.rejected.response}
+        said = {"messages": asked, "chosen": response, "rejected": rejected}
+        yield record | said | {"rejected_id": pair.rejected.sample_id}
+
+
+EXPORT = Export(
+    write=lambda chosen, exported: write_registered(chosen, exported, COLUMNS, _conversations, ranking=True),
+    also_writes=(DATASET_INFO,),
+    is_of_pairs=True,
+)

@@ -1,0 +1,31 @@
+"""Digests of what samples say: of the prompt with its images, and of prompt and response together.
+
+Images count by their paths, or by their bytes where the record has these.
+"""
+
+import hashlib
+from typing import Any
+
+from grace_store.base.settings import canonical_json
+from grace_store.data.sample import ImageRef, Sample
+
+
+def text_digest(sample: Sample) -> bytes:
+    """Return 16 bytes that samples with the same turns, images and response share."""
+    return hashlib.sha256(canonical_json([_turns(sample), sample.response])).digest()[:16]
+
+
+def prompt_digest(sample: Sample) -> bytes:
+    """Return 16 bytes that samples with the same turns and images share, whatever the response."""
+    return hashlib.sha256(canonical_json(_turns(sample))).digest()[:16]
+
+
+def _turns(sample: Sample) -> list[list[Any]]:
+    return [[turn.role, [_part(part) for part in turn.parts]] for turn in sample.turns]
+
+
+def _part(part: str | ImageRef) -> str | list[str]:
+    if isinstance(part, str):
+        return part
+    source = part.source
+    return ["image", source if isinstance(source, str) else hashlib.sha256(source).hexdigest()]

@@ -1,0 +1,116 @@
+"""Values compared within groups of samples: centred, standardised, the best of each, the best against the worst.
+
+A group is a whole number for each sample. A value that is not finite takes no part. Knows no files.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray
+from grace_store.base.errors import SettingError
+from grace_store.values.gram import offsets_of
+from grace_store.values.ranking import Ratio, budget
+
+Within = Literal["centred", "standardised"]
+LEAST_SPREAD = 2.0**-20
+"""Values that differ by less than this share of the largest one are equal but for the rounding of their vectors."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Samples with a value, those of one group next to each other, in the order given otherwise."""
+
+    sample: IntArray
+    start: IntArray
+    """Where each group begins."""
+    size: IntArray
+
+    @classmethod
+    def of(cls, sample: IntArray, group: IntArray) -> Self:
+        sample = sample[np.argsort(group[sample], kind="stable")]
+        start = np.flatnonzero(np.diff(group[sample], prepend=-1 if len(sample) else 0))
+        return cls(sample, start, np.diff(start, append=len(sample)))
+
+
+def compare_within(value: FloatArray, group: IntArray, how: Within) -> tuple[FloatArray, BoolArray]:
+    """Return values less the mean of their group, or also divided by its standard deviation, and which are alone.
+
+    A value that is alone in its group is 0, and so are those of a group whose values are all the same.
+
+    >>> compare_within(np.array([1.0, 3.0, 9.0, np.nan]), np.array([0, 0, 1, 0]), "standardised")
+    (array([-1.,  1.,  0., nan]), array([False, False,  True, False]))
+    """
+    runs = _Runs.of(np.flatnonzero(np.isfinite(value)), group)
+    compared, is_alone = np.full(len(value), np.nan), np.zeros(len(value), dtype=np.bool_)
+    if not len(runs.sample):
+        return compared, is_alone
+    mine = value[runs.sample]
+    centred = mine - np.repeat(np.add.reduceat(mine, runs.start) / runs.size, runs.size)
+    lowest, highest = np.minimum.reduceat(mine, runs.start), np.maximum.reduceat(mine, runs.start)
+    is_same = lowest == highest
+    if how == "standardised":
+        is_same = highest - lowest <= LEAST_SPREAD * np.maximum(np.abs(lowest), np.abs(highest))
+        deviation = np.sqrt(np.add.reduceat(centred**2, runs.start) / runs.size)
+        centred /= np.repeat(np.where(is_same, 1.0, deviation), runs.size)
+    centred[np.repeat(is_same, runs.size)] = 0.0
+    compared[runs.sample] = centred
+    is_alone[runs.sample[runs.start[runs.size == 1]]] = True
+    return compared, is_alone
+
+
+@dataclass(frozen=True, slots=True)
+class PerGroup:
+    """How many samples of each group are kept: a number, or a share."""
+
+    count: int | None = None
+    share: Ratio | None = None
+
+    @classmethod
+    def parse(cls, text: str | int) -> Self:
+        """Return what a whole number (at least 1) or a share (above 0, at most 1, with a point) means.
+
+        >>> PerGroup.parse("1"), PerGroup.parse("0.5")
+        (PerGroup(count=1, share=None), PerGroup(count=None, share='0.5'))
+        """
+        if str(text).isdecimal() and int(text) >= 1:
+            return cls(count=int(text))
+        try:
+            budget(str(text), 0)
+        except SettingError:
+            wanted = "a number of traces, such as 1, nor a share of them, such as 0.5"
+            raise SettingError(f"--per-group {text} is neither {wanted}") from None
+        return cls(share=str(text))
+
+    def of(self, sizes: IntArray) -> IntArray:
+        """Return how many are kept of groups of some sizes; of a share, ceil(share n), exactly."""
+        if self.share is None:
+            return np.full(len(sizes), self.count)
+        known, place = np.unique(sizes, return_inverse=True)
+        return np.array([budget(self.share, size) for size in known.tolist()], dtype=np.int64)[place]
+
+
+def best_of_groups(ranking: IntArray, group: IntArray, per_group: PerGroup) -> IntArray:
+    """Return those of a ranking, in its order, that are among the best of their group.
+
+    >>> best_of_groups(np.array([3, 0, 2, 1]), np.array([0, 0, 0, 1]), PerGroup(count=1))
+    array([3, 0])
+    """
+    place = _Runs.of(np.arange(len(ranking)), group[ranking])
+    turn = np.arange(len(ranking)) - np.repeat(offsets_of(place.size)[:-1], place.size)
+    is_kept = np.zeros(len(ranking), dtype=np.bool_)
+    is_kept[place.sample] = turn < np.repeat(per_group.of(place.size), place.size)
+    return ranking[is_kept]
+
+
+def best_and_worst(ranking: IntArray, group: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the first and the last of every group that has at least two samples of a ranking.
+
+    >>> best_and_worst(np.array([3, 0, 2, 1]), np.array([0, 0, 0, 1]))
+    (array([0]), array([1]))
+    """
+    place = _Runs.of(np.arange(len(ranking)), group[ranking])
+    first, has_two = place.start, place.size > 1
+    last = first + place.size - 1
+    return ranking[place.sample[first[has_two]]], ranking[place.sample[last[has_two]]]

@@ -1,0 +1,146 @@
+"""Choosing within questions: what scoring and selecting take when a million samples are traces of 100,000 questions.
+
+The dataset is a real one of short records, ten traces of each question far apart; vectors are tiny. Each call runs in a
+process of its own, which tells its peak memory.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from grace_store.base.settings import DataRequest
+from grace_store.curate.score import ScoreRequest, score
+from grace_store.curate.select import RankRequest, select
+from grace_store.read.question_groups import question_groups
+from grace_store.run.plan import plan
+from grace_store.store.opened import Store
+from grace_store.values.score_spec import ScoreSpec
+from jobs.bench.findings import Curve, Findings, Goal, Ratio
+from jobs.bench.measuring import measured_apart
+from jobs.bench.synthetic_store import fill_signal
+
+NUM_STEPS = 3
+TRACES = 10
+"""Of each question."""
+GOAL = Goal("<=", 3.0)
+BYTES_A_SAMPLE = Goal("<=", 200.0)
+MORE_MEMORY = Goal("<=", 1.2)
+
+
+def make_traces(folder: str, num_samples: int) -> None:
+    """Write a dataset, plan it and fill its signal, if that was not done before."""
+    place, num_questions = Path(folder), num_samples // TRACES
+    if (place / "made").exists():
+        return
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "traces.jsonl").open("w", encoding="utf-8") as stream:
+        for row in range(num_samples):
+            steps = [f"Step {step} of trace {row}." for step in range(NUM_STEPS)]
+            trace = {"prompt": f"What is question {row % num_questions}?", "steps": steps, "answer": f"{row}"}
+            stream.write(json.dumps({"id": f"trace-{row}", **trace}) + "\n")
+    data = DataRequest(format="explicit", min_steps=1)
+    fill_signal(plan([place / "traces.jsonl"], place / "store.zarr", data), "base", copied=True)
+    (place / "made").touch()
+
+
+def find_questions(folder: str) -> None:
+    """Read the dataset for the question of each sample."""
+    question_groups(Store.open(Path(folder) / "store.zarr"))
+
+
+def score_plain(folder: str) -> None:
+    score(Path(folder) / "store.zarr", out=Path(folder) / "plain.parquet", threads=1)
+
+
+def score_within(folder: str) -> None:
+    request = ScoreRequest(within="standardised")
+    score(Path(folder) / "store.zarr", request, out=Path(folder) / "within.parquet", threads=1)
+
+
+def score_by_others(folder: str) -> None:
+    """Score by the answers of the other traces, from the vectors."""
+    request = ScoreRequest(spec=ScoreSpec(target="group"))
+    score(Path(folder) / "store.zarr", request, out=Path(folder) / "others.parquet", threads=1)
+
+
+def select_plain(folder: str) -> None:
+    """Choose the best, which holds the table in memory."""
+    select(Path(folder) / "within.parquet")
+
+
+def best_of_each(folder: str) -> None:
+    """Choose the best trace of each question, as the table knows them."""
+    select(Path(folder) / "within.parquet", RankRequest(per_group=1))
+
+
+TASKS = {
+    "find questions": find_questions,
+    "score": score_plain,
+    "score --within group": score_within,
+    "score --target group": score_by_others,
+    "select": select_plain,
+    "select --per-group 1": best_of_each,
+}
+
+
+def measure(*, quick: bool, threads: int, work: str) -> dict[str, Any]:
+    """Measure every task at several sizes."""
+    sizes = (500, 1_000) if quick else (10_000, 100_000, 1_000_000)
+    taken = {size: _measure(Path(work) / f"questions-{size}", size) for size in sizes}
+    most = taken[sizes[-1]]
+    curves = [
+        Curve(
+            f"{sizes[-1] // TRACES:,} questions",
+            "samples",
+            unit,
+            sizes,
+            {task: [taken[n][task][key] for n in sizes] for task in TASKS},
+        )
+        for unit, key in (("CPU seconds", "cpu_seconds"), ("bytes at most", "peak_bytes"))
+    ]
+    grown = {
+        task: (most[task]["peak_bytes"] - taken[sizes[0]][task]["peak_bytes"]) / (sizes[-1] - sizes[0])
+        for task in TASKS
+    }
+    within, plain = most["score --within group"], most["score"]
+    reading = most["find questions"]["cpu_seconds"]
+    return Findings(
+        [
+            Ratio(
+                f"score --within group, {sizes[-1]:,} samples, without finding questions",
+                "score, CPU time",
+                (within["cpu_seconds"] - reading) / plain["cpu_seconds"],
+                GOAL,
+                {"within": within, "plain": plain},
+                f"{within['cpu_seconds']:.1f} s CPU, {reading:.1f} s of it to read records",
+            ),
+            *(
+                Ratio(
+                    f"peak memory of {task}",
+                    "bytes for each sample more",
+                    value,
+                    BYTES_A_SAMPLE,
+                    note=f"{most[task]['peak_bytes'] / 1e6:.0f} MB",
+                )
+                for task, value in grown.items()
+                if not task.startswith("select")
+            ),
+            Ratio(
+                "peak memory of select --per-group 1",
+                "select, which reads the same table",
+                most["select --per-group 1"]["peak_bytes"] / most["select"]["peak_bytes"],
+                MORE_MEMORY,
+            ),
+        ],
+        curves,
+    ).to_json()
+
+
+def _measure(folder: Path, num_samples: int) -> dict[str, dict[str, Any]]:
+    make_traces(str(folder), num_samples)
+    costs = {name: measured_apart(task, folder=str(folder)) for name, task in TASKS.items()}
+    for cost in costs.values():
+        del cost["result"]
+    return costs
