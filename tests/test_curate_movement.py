@@ -67,14 +67,14 @@ def test_the_part_that_was_planted_is_the_part_that_is_named(base, tmp_path):
     assert len(left) == len(entered) == 5
     assert list(left.values()).count(None) == 3  # for whom there was no room
     for change in [*found.entered, *found.left]:
-        assert (" as others rose (" in change.why) == (change.moved_by is None)
+        assert (" as others rose or are new (" in change.why) == (change.moved_by is None)
         assert set(change.moved) == {"answer", "history"}
         assert f"{change.moved[change.moved_by or 'answer']:+.2f}" in change.why
         assert change.moved_by is None or f"by {change.moved_by} (" in change.why
     chance = "The subsets share 7 of 12; random ones would share 2.4."
     in_words = "for 3 their alignment with the answer and for 2 their alignment with the steps before"
     assert found.conclusion.startswith(
-        f"{chance} What moved 5 in: {in_words}; 5 out: for 3 what others did and "
+        f"{chance} What moved 5 in: {in_words}; 5 out: for 3 others that rose or are new and "
         "for 2 their alignment with the steps before."
     )
 
@@ -90,7 +90,9 @@ def test_what_moves_all_samples_alike_moves_none(base, tmp_path):
     assert abs(found.entered[0].moved["history"]) < 0.2 < found.entered[0].moved["answer"]
     pushed_out = found.left[0]
     assert (pushed_out.by_rank, pushed_out.moved_by) == (True, None)
-    assert found.conclusion.endswith("What moved 1 in: their alignment with the answer; 1 out: what others did.")
+    assert found.conclusion.endswith(
+        "What moved 1 in: their alignment with the answer; 1 out: others that rose or are new."
+    )
 
 
 def test_length_that_was_taken_out_is_the_only_mover_of_what_it_moved(base, tmp_path):

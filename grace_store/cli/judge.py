@@ -82,8 +82,8 @@ def _print(store: str, found: gs.Judgement, out: Path | None) -> None:
         _print_kinds(items.measures)
     click.echo(
         "\n  Share of pairs in which the right one has the better score, with 95 % intervals over questions; 0.50 is "
-        "chance.\n  held fixed: only pairs with the same position (of traces: number of steps) and similar length, a "
-        f"fourth of those there. both: of the same question, too. -: fewer than {FEWEST_PAIRS} pairs."
+        "chance.\n  held fixed: only pairs with the same position (of traces: number of steps) and similar length "
+        f"(the same fourth of the lengths there). both: of the same question, too. -: fewer than {FEWEST_PAIRS} pairs."
     )
     if any(items.chance_of_first_errors is not None for items in found.judged):
         click.echo(

@@ -63,7 +63,7 @@ def _print(store: str, found: gs.Stability, out: Path | None) -> None:
     rows += [(f"from vectors as {name}", each) for name, each in found.storages.items()]
     rows += [("steps drawn anew", found.steps)] if found.steps is not None else []
     width = max([len("two random subsets"), *(len(name) for name, _ in rows)]) + 2
-    click.echo(f"  {'shared with':<{width}}{'stay':>8}{'Jaccard':>9}{'95 %':>18}{'samples':>10}")
+    click.echo(f"  {'chosen again':<{width}}{'still':>8}{'Jaccard':>9}{'95 %':>18}{'samples':>10}")
     for name, each in rows:
         span = f"{each.low:.3f} to {each.high:.3f}"
         stay = percent(each.share_kept)

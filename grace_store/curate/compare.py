@@ -149,7 +149,8 @@ def _side(subset: WrittenSubset) -> _Side:
         notes.append(f"{path.name} was chosen with {controlled} taken out of the values, which are shown after that")
     if spec.where:
         order = f"a filter ({spec.where.sql})"
-        notes.append(f"{path.name} was chosen with {order}; ranks are those over all samples")
+        over = "samples that are not excluded" if spec.exclude_flagged else "samples"
+        notes.append(f"{path.name} was chosen with {order}; ranks are those over all {over}")
     if spec.exclude_flagged:
         notes.append(f"{path.name} was chosen without samples flagged {', '.join(spec.exclude_flagged)}")
     if spec.by:
@@ -193,12 +194,18 @@ class _Pair:
         sample_id, row, num_steps, num_tokens = (side.scores.table[name][place].as_py() for name in columns)
         ranks = (a[1], b[1]) if a[1] and b[1] else None
         parts = moved.of(in_a) if ranks and in_a is not None else {}
-        by_rank = ranks is not None and (ranks[1] < ranks[0] if entered else ranks[0] < ranks[1])
+        by_rank = ranks is not None and _is_by_rank(ranks if entered else ranks[::-1], other)
         part = None
         if ranks and by_rank and parts and in_a is not None and _moved_itself(ranks, moved.rank_unmoved(in_a)):
             part = mover(parts, rose=entered)
         why = _moved_in_rank(ranks, parts, part) if ranks and by_rank else _why(other, there)
         return Change(sample_id, row, num_steps, *a, *b, why, num_tokens, by_rank, part, parts or None)
+
+
+def _is_by_rank(ranks: tuple[int, int], other: _Side) -> bool:
+    """Return whether a sample's rank where it is chosen, the second, is better, and would have done in the other."""
+    there, here = ranks
+    return here < there and (bool(other.order) or here <= len(other.chosen))
 
 
 def _value_and_rank(side: _Side, place: int | None) -> tuple[float | None, int | None]:
@@ -225,7 +232,7 @@ def _moved_in_rank(ranks: tuple[int, int], parts: Mapping[Part, float], part: Pa
     shown = {name: f"{parts[name]:+.2f}" for name in sorted(parts, key=lambda name: parts[name], reverse=rose)}
     if part is None:
         own = ", ".join(f"{name} {each}" for name, each in shown.items())
-        return f"{told} as others {'fell' if rose else 'rose'} ({own})"
+        return f"{told} as others {'fell or are left out' if rose else 'rose or are new'} ({own})"
     others = ", ".join(f"{name} {each}" for name, each in shown.items() if name != part)
     return f"{told} by {part} ({shown[part]}; {others})"
 
@@ -286,15 +293,18 @@ def _movers(found: Comparison) -> str:
     elif moved:
         ways = [_parts_that_moved(found.entered, "in"), _parts_that_moved(found.left, "out")]
         told.append(f"What moved {'; '.join(way for way in ways if way)}.")
-    if rest := Counter(change.why for change in changes if not change.by_rank):
-        others = " (and other reasons)" if len(rest) > 1 else ""
-        told.append(f"Reason for {rest.total()}{' others' if moved else ''}: {rest.most_common(1)[0][0]}{others}.")
+    if rest := Counter(change.why.partition(" (")[0] for change in changes if not change.by_rank):
+        several = len(rest) > 1
+        reasons = [f"{why} ({num})" if several else why for why, num in rest.most_common()]
+        of = f"{rest.total()}{' others' if moved else ''}"
+        told.append(f"Reason{'s' * several} for {of}: {enumerated(reasons)}.")
     return " ".join(told)
 
 
 def _parts_that_moved(changes: Sequence[Change], way: str) -> str:
     counts = Counter(change.moved_by for change in changes if change.by_rank).most_common()
-    words = {part: "what others did" if part is None else IN_WORDS[part] for part, _ in counts}
+    others = "others that fell or are left out" if way == "in" else "others that rose or are new"
+    words = {part: others if part is None else IN_WORDS[part] for part, _ in counts}
     each = [words[part] if len(counts) == 1 else f"for {num} {words[part]}" for part, num in counts]
     return f"{sum(num for _, num in counts)} {way}: {enumerated(each)}" if counts else ""
 

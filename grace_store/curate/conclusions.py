@@ -207,7 +207,7 @@ class _Growth:
         words = LENGTH_WORDS[self.name]
         if self.neutral:
             moved = f"{self.before:.2f} -> {self.after:.2f}"
-            return f"By {words}, the best {ratio} are further from all after control than before ({moved})"
+            return f"In {words}, the best {ratio} differ more from all after control than before ({moved} of all)"
         moved = f"{self.before:.3f} -> {self.after:.3f}"
         return f"Ranks of values follow {words} more after control than before ({moved})"
 

@@ -69,7 +69,7 @@ def rise_and_fall(by: str, counts: Counts, *, would: bool = False) -> str:
     risers = sorted((each for each in moved if each.between[0] > 0), key=lambda each: -each.difference)
     fallers = sorted((each for each in moved if each.between[1] < 0), key=lambda each: each.difference)
     if not risers and not fallers:
-        verbs = "would rise or fall by value alone" if would else "rises or falls"
+        verbs = "would rise or fall by value alone" if would else "rise or fall"
         return _no_difference(by, moved, sum(pool for _, pool in counts.values()), verbs)
     told = [_told(some, verb, would) for some, verb in ((risers, "rise"), (fallers, "fall")) if some]
     if len(moved) == 2:  # of two groups, one says all
@@ -99,8 +99,8 @@ def _no_difference(by: str, moved: Sequence[_Moved], num_samples: int, verbs: st
     known = min(moved, key=lambda each: each.reach)
     if known.reach > CLEAR:
         wanted = about(num_samples * (known.reach / CLEAR) ** 2)
-        return f"Too few samples to say which {one_line(by)} {verbs}; about {wanted} would do."
+        return f"Too few samples to say which groups of {one_line(by)} {verbs}; about {wanted} would do."
     most = max(moved, key=lambda each: abs(each.difference))
     low, high = (round(100 * end) for end in most.between)
     furthest = f"{most.group} by {100 * most.difference:+.0f} points ({low:+d} to {high:+d})"
-    return f"No {one_line(by)} clearly {verbs}; the furthest is {furthest}."
+    return f"No groups of {one_line(by)} clearly {verbs}; the furthest is {furthest}."

@@ -193,7 +193,12 @@ class Ranking:
             return ()
         left_out = self.where.num_samples - self.where.num_kept
         return (
-            GroupCount("kept by --where", len(self.ranked), len(kept), len(kept)),
+            GroupCount(
+                f"kept by --where{'' if self.excluded is None else ', not flagged'}",
+                len(self.ranked),
+                len(kept),
+                len(kept),
+            ),
             GroupCount("left out by it", left_out, 0, 0),
         )
 

@@ -65,10 +65,10 @@ def conclude_sweep(summary: Sequence[Mapping[str, Any]], labels: Sequence[str], 
         return "How settings compare with the default one is not known: sweep again."
     num_samples = max(row["num_with_value"] for row in summary)
     reach = max(each.reach for each in known)
-    if reach > VAGUE:
-        return _too_few(num_samples, ratio, reach)
     moved = {name for each in known for name in each.axes}
     parts = " ".join(f"{name}={default[name]}" for name in AXES if name in moved)
+    if reach > VAGUE:
+        return _too_few(num_samples, ratio, reach, parts)
     beside = "" if is_there else ", scored for this though the sweep lacks it"
     told = f"Against the default ({parts}{beside}), {_extremes(known, ratio, num_samples)}."
     return " ".join([told, *_by_axis(known)])
@@ -88,12 +88,12 @@ def _changed(row: Mapping[str, Any], label: str, default: Mapping[str, Any], rat
     return _Changed(label, _differing(row, default), overlap, (low / (2 - low), high / (2 - high)))
 
 
-def _too_few(num_samples: int, ratio: str, reach: float) -> str:
+def _too_few(num_samples: int, ratio: str, reach: float, default: str) -> str:
     wanted = about(num_samples * (reach / CLEAR) ** 2)
     return (
         f"The best {ratio} are {budget(ratio, num_samples)} of {num_samples} samples, too few to say how settings "
-        f"change them: overlaps with the default are known to {reach:.2f} to either side. About {wanted} samples would "
-        f"narrow that to {CLEAR:.2f}."
+        f"change them: overlaps with the default ({default}) are known to {reach:.2f} to either side. About {wanted} "
+        f"samples would narrow that to {CLEAR:.2f}."
     )
 
 
