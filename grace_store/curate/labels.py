@@ -14,7 +14,7 @@ from grace_store.base.errors import DataError, SettingError
 from grace_store.base.text import counted, first_few, one_line
 from grace_store.data.formats import FORMATS
 from grace_store.read.question_groups import question_groups
-from grace_store.read.records import open_dataset, read_fields
+from grace_store.read.records import SampleRecords, read_fields
 from grace_store.store.opened import Store
 
 FIELDS_SHOWN = 20
@@ -46,9 +46,10 @@ def resolve_labels(store: Store, asked: LabelsNote | None, kind: str | None, que
     """Return where labels are: as asked, or as the store's format has them."""
     known = FORMATS[store.plan.spec.format].step_labels if store.plan.spec.format in FORMATS else None
     if asked is None and known is None:
+        fields = SampleRecords(store).spread(RECORDS_ASKED).field_names()
         raise SettingError(
             f"say which field of the records has labels: --label FIELD (whether a trace is right), or --first-wrong "
-            f"FIELD (its first wrong step). They have: {first_few(known_fields(store), FIELDS_SHOWN)}"
+            f"FIELD (its first wrong step). They have: {first_few(fields, FIELDS_SHOWN)}"
         )
     if asked is None:
         assert known is not None
@@ -63,8 +64,7 @@ def read_labels(store: Store, note: LabelsNote, positions: IntArray, data: Seque
     found = read_fields(store, fields, data, positions)
     for field in fields:
         if all(value is None for value in found[field]):
-            known = first_few(known_fields(store, data), FIELDS_SHOWN)
-            raise SettingError(f"no record has the field {field!r}; there are: {known}")
+            raise SampleRecords(store, data).unknown(field)
     num_steps = store.column("sample_num_steps")[positions].tolist()
     reader = _Reader(note, found[note.field])
     steps = [reader.read(value, num) for value, num in zip(found[note.field], num_steps, strict=True)]
@@ -189,12 +189,3 @@ def _questions(
     names = [(number,) if asked[number] is None else asked[number] for number in kept]
     numbers: dict[object, int] = {}
     return np.array([numbers.setdefault(name, len(numbers)) for name in names])
-
-
-def known_fields(store: Store, data: Sequence[str] | None = None) -> list[str]:
-    """Return the fields that the first records have."""
-    num_asked = min(RECORDS_ASKED, store.plan.num_samples)
-    columns = [store.column(f"sample_{name}", 0, num_asked) for name in ("file", "offset", "length")]
-    with open_dataset(store, data, by_content=False) as dataset:
-        records = map(json.loads, dataset.read_many(zip(*(column.tolist() for column in columns), strict=True)))
-        return list(dict.fromkeys(key for record in records if isinstance(record, dict) for key in record))

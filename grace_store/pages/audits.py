@@ -37,9 +37,9 @@ def audit_sections(given: ReportInputs) -> list[Section]:
     return sections
 
 
-def _opened(section: Section, document: object, where: WhereNote | None = None) -> Section:
+def _opened(section: Section, conclusion: str, where: WhereNote | None = None) -> Section:
     """Open a part with what its document concludes, and with what its samples had to pass."""
-    if conclusion := getattr(document, "conclusion", ""):
+    if conclusion:
         section.text(conclusion, kind="conclusion")
     if where is not None:
         kept = f"{where.num_kept:,} of {where.num_samples:,} samples"
@@ -53,7 +53,7 @@ def _opened(section: Section, document: object, where: WhereNote | None = None) 
 def judgement_section(found: Judgement) -> Section:
     """Return how well each measure tells what labels call right from what they call wrong."""
     section = Section("judgement", "Judgement", f"Do scores agree with the labels in {one_line(found.labels.field)}?")
-    _opened(section, found, found.where)
+    _opened(section, found.conclusion, found.where)
     for items in found.judged:
         _judged(section, items)
     if found.skipped:
@@ -118,7 +118,7 @@ def _about_areas(items: JudgedItems) -> str:
 def stability_section(found: StabilityDocument) -> Section:
     """Return how much of the choice survives each change."""
     section = Section("stability", "Stability", "How much of the subset would another run choose again?")
-    _opened(section, found, found.where)
+    _opened(section, found.conclusion, found.where)
     rows = [(f"signal {name}", each) for name, each in found.signals.items()]
     rows += [(f"vectors as {name}", each) for name, each in found.storages.items()]
     rows += [("steps drawn again", found.steps)] if found.steps is not None else []
@@ -154,7 +154,7 @@ def _span(each: Survival | Agreement) -> str | None:
 def fidelity_section(found: FidelityDocument) -> Section:
     """Return how far the proxy's scores agree with those of whole gradients."""
     section = Section("fidelity", "Fidelity", "Does the proxy follow the gradient?")
-    _opened(section, found)
+    _opened(section, found.conclusion)
     rows: list[dict[str, Cell]] = []
     for space, each in sorted(found.spaces.items(), key=lambda item: item[0] != WHOLE):
         agreed: dict[str, Agreement] = {words: getattr(each, name) for name, words in COMPARED.items()}

@@ -1,6 +1,5 @@
 """What a known property of the records has to do with their values: which kinds of traces rise, and which fall."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,13 +14,12 @@ from grace_store.pages.figures import BOXES, NamedInterval, intervals, value_box
 from grace_store.pages.sections import Cell, Section
 from grace_store.read.kept_samples import group_name
 from grace_store.store.opened import Store
+from grace_store.values.intervals import share_interval
 from grace_store.values.length_bias import mean_ranks, rank_correlation
 
 MAX_FIELD_GROUPS = 24
 NUM_NUMBER_GROUPS = 5
 """Groups that a field of many numbers is drawn in."""
-SPREAD = 1.96
-"""Standard deviations to either side that hold 95 % of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +118,7 @@ def chosen_share(name: str, chosen: BoolArray) -> NamedInterval:
     >>> found.value, round(found.low, 3), round(found.high, 3)
     (0.1, 0.018, 0.404)
     """
-    num, share = len(chosen), float(chosen.mean())
-    middle = (share + SPREAD**2 / (2 * num)) / (1 + SPREAD**2 / num)
-    reach = SPREAD * math.sqrt(share * (1 - share) / num + (SPREAD / (2 * num)) ** 2) / (1 + SPREAD**2 / num)
-    return NamedInterval(name, share, max(0.0, middle - reach), min(1.0, middle + reach))
+    return NamedInterval(name, float(chosen.mean()), *share_interval(int(chosen.sum()), len(chosen)))
 
 
 def _grouped(section: Section, field: str, label: npt.NDArray[np.object_], compared: Compared) -> None:
