@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,21 @@ def test_a_sound_store_has_no_problem(tmp_path: Path, storage: Storage, deep: bo
 
 def test_a_sound_store_with_many_inner_chunks_and_an_odd_size_has_no_problem(tmp_path: Path) -> None:
     assert found(write_store(tmp_path / "s", [60, 90, 3, 1, 200], 4, "int4", 33).store) == []
+
+
+@pytest.mark.parametrize("storage", ["float32", "int4"])
+def test_a_deep_check_reads_every_chunk_of_a_signal_once(
+    tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(finished_store(tmp_path, storage).location)
+    seen: list[str] = []
+    real = store.backend.read
+    monkeypatch.setattr(store.backend, "read", lambda key: seen.append(key) or real(key))
+    assert list(check_signal(store.signal(), deep=True)) == []
+    asked = Counter(key for key in seen if key.startswith(f"signals/{SIGNAL}/") and "/c/" in key)
+    per_unit = [array for array in store.signal().arrays if array.is_per_unit]
+    assert set(asked.values()) == {1}
+    assert len(asked) >= NUM_UNITS * len(per_unit)
 
 
 def test_a_planned_store_has_no_problem(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from grace_store.base.arrays import Array
 from grace_store.base.errors import Corrupt
 from grace_store.base.metadata import Commit
 from grace_store.base.states import STATE_CODES, STATE_DONE
@@ -125,9 +126,11 @@ def _check_units(
             yield Problem(view.name, unit, key, str(error), "repair")
             continue
         sums.add(commit)
-        damage = list(_wrong_unit(view, commit, sizes, deep=deep))
-        if deep and readable and not damage:
-            damage = list(_wrong_content(view, commit))
+        damage = list(_wrong_unit(view, commit, sizes))
+        if deep:
+            raws = _bytes_of(view, commit, sizes)
+            damage += _wrong_digests(view, commit, raws)
+            damage += _wrong_content(view, commit, raws) if readable and not damage else []
         for where, text in damage:
             yield Problem(view.name, unit, where, text, "repair")
 
@@ -187,8 +190,7 @@ def specified(metadata: Any) -> Any:
     return {key: None if isinstance(each, is_open.get(key, ())) else specified(each) for key, each in metadata.items()}
 
 
-def _wrong_unit(view: SignalView, commit: Commit, sizes: Sizes, *, deep: bool) -> Iterator[tuple[str, str]]:
-    backend = view.store.backend
+def _wrong_unit(view: SignalView, commit: Commit, sizes: Sizes) -> Iterator[tuple[str, str]]:
     expected = {keys.chunk_key(a.name, len(a.dims), commit.unit) for a in view.arrays if a.is_per_unit}
     for name in sorted(expected ^ set(commit.chunks)):
         yield f"{view.key}/{name}", "the commit does not list the chunks of the format"
@@ -201,30 +203,45 @@ def _wrong_unit(view: SignalView, commit: Commit, sizes: Sizes, *, deep: bool) -
             yield key, "chunk is missing"
         elif size != chunk.num_bytes:
             yield key, f"chunk has {size} bytes, {chunk.num_bytes} were written"
-        elif deep and hashlib.sha256(backend.read(key) or b"").hexdigest() != chunk.sha256:
-            yield key, "chunk's content is not what was written"
 
 
-def _wrong_content(view: SignalView, commit: Commit) -> Iterator[tuple[str, str]]:
+def _bytes_of(view: SignalView, commit: Commit, sizes: Sizes) -> dict[str, bytes]:
+    """Return the chunks of a unit that have the size they should, each read once for all that is asked of it."""
+    there = [name for name, chunk in commit.chunks.items() if sizes.get(f"{view.key}/{name}") == chunk.num_bytes]
+    raws = view.store.backend.read_all(f"{view.key}/{name}" for name in there)
+    return {name: raw or b"" for name, raw in zip(there, raws, strict=True)}
+
+
+def _wrong_digests(view: SignalView, commit: Commit, raws: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
+    for name, raw in raws.items():
+        if hashlib.sha256(raw).hexdigest() != commit.chunks[name].sha256:
+            yield f"{view.key}/{name}", "chunk's content is not what was written"
+
+
+def _wrong_content(view: SignalView, commit: Commit, raws: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
     """Check that what the chunks say fits together: states with the commit, Grams with float32 vectors."""
     where = f"{view.key} unit {commit.unit}"
     start, stop = view.store.plan.unit_range(commit.unit)
     state = np.full(stop - start, STATE_DONE, dtype=np.uint8)
     try:
-        for array in view.arrays:
-            if array.is_per_unit:
-                view.unit_array(array.name, commit.unit)
+        arrays = {
+            array.name: view.chunks.decoded(
+                array.name, commit.unit, raws[keys.chunk_key(array.name, len(array.dims), commit.unit)]
+            )
+            for array in view.arrays
+            if array.is_per_unit
+        }
         for why in commit.set_aside:
             state[why.sample - start] = STATE_CODES[why.reason]
-        if not np.array_equal(state, view.unit_array("sample_state", commit.unit)):
+        if not np.array_equal(state, arrays["sample_state"]):
             yield where, "the samples' states are not those that the commit says"
         if view.per_sample:
-            yield from _wrong_lengths(view, commit.unit)
+            yield from _wrong_lengths(view, commit.unit, arrays)
         elif view.storage.is_exact:
             num_segments = view.store.column("sample_num_steps", start, stop).astype(np.int64) + 1
-            vectors = view.unit_vectors(commit.unit)
+            vectors = view.decode(arrays)
             grams, bound = packed_grams(vectors, num_segments), packed_grams(np.abs(vectors), num_segments)
-            found = view.unit_array("sample_gram", commit.unit)[: len(grams)]
+            found = arrays["sample_gram"][: len(grams)]
             # Not bit by bit: another machine adds up in another order.
             if not np.isclose(found, grams, rtol=1e-6, atol=1e-6 * bound).all():
                 yield where, "Grams are not those of the vectors"
@@ -232,13 +249,13 @@ def _wrong_content(view: SignalView, commit: Commit) -> Iterator[tuple[str, str]
         yield where, str(error)
 
 
-def _wrong_lengths(view: SignalView, unit: int) -> Iterator[tuple[str, str]]:
+def _wrong_lengths(view: SignalView, unit: int, arrays: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
     """Check that vectors per sample are as long as is said beside them: 1 if normalised, else their stored norm."""
     gradient = view.signal.spec.gradient
     assert gradient is not None
-    norm = view.unit_array("sample_norm", unit).astype(np.float64)
+    norm = arrays["sample_norm"].astype(np.float64)
     stated = norm > 0 if gradient.normalise else norm
-    found = np.linalg.norm(view.unit_vectors(unit).astype(np.float64), axis=1)
+    found = np.linalg.norm(view.decode(arrays).astype(np.float64), axis=1)
     # Compression shortens a vector a little: most of all int4, by less than a tenth.
     if not np.isclose(found, stated, rtol=0.1).all():
         yield f"{view.key} unit {unit}", "vectors have another length than is stored"

@@ -74,10 +74,16 @@ class ChunkReader:
             raise self._broken(where, "is missing")
         if hashlib.sha256(raw).hexdigest() != committed.get("sha256"):
             raise self._broken(where, "is not the chunk that was committed")
-        self._group[spec.name]  # raises unless the array's codecs are those that are undone here
+        return self.decoded(spec.name, unit, raw)
+
+    def decoded(self, name: str, unit: int, raw: bytes) -> Array:
+        """Return the chunk of an array and unit from its bytes, whose digest is known to be the commit's."""
+        spec = self._group.specs[name]
+        self._group[name]  # raises unless the array's codecs are those that are undone here
         try:
             chunk = _decoded(raw, spec)
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
+            where = f"{self._group.path}/{keys.chunk_key(name, len(spec.dims), unit)}"
             raise self._broken(where, f"cannot be decoded ({error})") from error
         return chunk[: max(0, spec.shape[0] - unit * spec.chunks[0])]
 
