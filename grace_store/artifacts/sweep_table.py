@@ -65,12 +65,16 @@ class SweepWriter:
         """Write what is waiting."""
         if not self._num_waiting:
             return
-        row = np.concatenate([row for row, _ in self._waiting])
-        values = np.concatenate([values for _, values in self._waiting], axis=1)
-        columns = [pa.array(each, pa.float64(), from_pandas=True) for each in values]
-        self._values.write_table(pa.table([row, *columns], schema=self._values.schema), row_group_size=len(row))
+        blocks = [pa.table([row, *_columns(values)], self._values.schema) for row, values in self._waiting]
+        self._values.write_table(pa.concat_tables(blocks), row_group_size=self._num_waiting)
         self._waiting.clear()
         self._num_waiting = 0
+
+
+def _columns(values: FloatArray) -> list[pa.Array]:
+    """Return values (settings, n) as columns, null where there is none; where all are there, nothing is copied."""
+    any_missing = bool(np.isnan(values).any())
+    return [pa.array(each, pa.float64(), from_pandas=any_missing) for each in values]
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,7 @@ from grace_store.artifacts.sweep_table import (
     read_sweep_table,
     write_sweep,
 )
-from grace_store.base.arrays import ByteArray, FloatArray, IntArray
+from grace_store.base.arrays import BoolArray, ByteArray, FloatArray, Int32Array
 from grace_store.base.documents import document_metadata, read_document, write_document
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, ignore
@@ -43,6 +43,7 @@ from grace_store.store.opened import Store, StoreLike
 from grace_store.values.agreement import jaccard
 from grace_store.values.grid import SweepSpec
 from grace_store.values.length_bias import correlation, mean_ranks
+from grace_store.values.order_statistics import OrderStatistics
 from grace_store.values.ranking import budget, top_mask
 from grace_store.values.score_spec import ScoreSpec
 
@@ -146,12 +147,12 @@ def sweep(
     here = None if isinstance(threads, Mapper) else threads
     if out is None:
         held = HeldTables(note)
-        default = _add_values(reader, settings, held, threads)
-        return _compare(held.joined(), settings, note, default, here)
+        pool = _add_values(reader, settings, held, threads)
+        return _compare(held.joined(), settings, note, pool, here)
     with whole_folder(Path(out), is_sweep) as folder:
         with write_sweep(folder, note) as writer:
-            default = _add_values(reader, settings, writer, threads)
-        result = _compare(FolderTables(folder), settings, note, default, here)
+            pool = _add_values(reader, settings, writer, threads)
+        result = _compare(FolderTables(folder), settings, note, pool, here)
         _write_comparison(folder, result)
         write_document(folder / SWEEP_NOTE, note)
     return replace(result, folder=Path(out), tables=FolderTables(Path(out)))
@@ -212,44 +213,52 @@ def _stride(num_samples: int) -> int:
     return max(1, -(-num_samples // MAX_RANKED))
 
 
+class _Pool(NamedTuple):
+    """What settings are compared with: the samples' lengths, and their values by the default setting."""
+
+    num_tokens: Int32Array
+    num_steps: Int32Array
+    default: FloatArray
+
+
 def _add_values(
     reader: BlockReader, settings: Sequence[Setting], out: HeldTables | SweepWriter, threads: Threads
-) -> FloatArray:
-    """Add the values of all settings, and return those of the default one, which need not be among them."""
+) -> _Pool:
+    """Add the values of all settings, and return what they are compared with; the default may be none of them."""
     default = Setting(ScoreSpec(), settings[0].weights)
     names = [setting.name for setting in settings]
     place = names.index(default.name) if default.name in names else len(names)
     values = SettingValues(settings if place < len(names) else [*settings, default], reader.names)
-    found_by_default = [np.zeros(0)]
+    pools = [_Pool(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0))]
 
-    def work(block: SampleBlock) -> tuple[pa.Table, IntArray, FloatArray]:
+    def work(block: SampleBlock) -> tuple[pa.Table, SampleBlock, FloatArray]:
         columns = [reader.ids(block).tolist(), block.row, block.num_steps, block.num_tokens]
-        return pa.table(columns, schema=SAMPLES_SCHEMA), block.row, values(block)
+        # Without its Grams: it may come from elsewhere.
+        about = replace(block, segment_tokens=block.segment_tokens[:0], signals=(), places=())
+        return pa.table(columns, schema=SAMPLES_SCHEMA), about, values(block)
 
-    for samples, row, found in reader.map(work, threads):
-        out.add(samples, row, found[: len(names)])
-        found_by_default.append(found[place])
-    return np.concatenate(found_by_default)
+    for samples, block, found in reader.map(work, threads):
+        out.add(samples, block.row, found[: len(names)])
+        lengths = block.num_tokens.astype(np.int32), block.num_steps.astype(np.int32)
+        pools.append(_Pool(*lengths, found[place].copy()))
+    return _Pool(*map(np.concatenate, zip(*pools, strict=True)))
 
 
 def _compare(
-    tables: SweepTables, settings: Sequence[Setting], note: SweepNote, default: FloatArray, threads: int | None
+    tables: SweepTables, settings: Sequence[Setting], note: SweepNote, pool: _Pool, threads: int | None
 ) -> Sweep:
     """Describe every setting and every pair of them, holding one setting's values at a time on each thread."""
-    samples, ratios = tables.samples(), note.spec.ratio
-    lengths = samples.select(["num_tokens", "num_steps"])
-    covariates = [_Covariate.of(lengths[name].to_numpy().astype(np.float64)) for name in lengths.column_names]
-    num_samples = lengths.num_rows
+    ratios, num_samples = note.spec.ratio, len(pool.default)
+    covariates = [_Covariate.of(length.astype(np.float64)) for length in (pool.num_tokens, pool.num_steps)]
     stride = _stride(num_samples)
-
-    by_default = _best(default, ratios[0])
+    by_default = _Values.of(pool.default).best(ratios[0])
 
     def look(index: int) -> tuple[dict[str, Any], list[ByteArray], FloatArray]:
-        value = tables.values(index)
-        chosen = [_best(value, ratio) for ratio in ratios]
+        value = _Values.of(tables.values(index))
+        chosen = [value.best(ratio) for ratio in ratios]
         shared = float(_overlaps([by_default, chosen[0]])[0, 1])
         described = _describe(settings[index], value, covariates, note) | {WITH_DEFAULT: shared}
-        return described, chosen, value[::stride].copy()
+        return described, chosen, value.every[::stride].copy()
 
     looked = list(map_ordered(look, range(len(settings)), threads))
     sample = np.stack([some for _, _, some in looked])
@@ -269,9 +278,24 @@ def _compare(
     )
 
 
-def _best(value: FloatArray, ratio: str) -> ByteArray:
-    """Return which values are the best share of those there are, as bits."""
-    return np.packbits(top_mask(value, budget(ratio, int(np.isfinite(value).sum()))))
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """The values of one setting, and those of them that are numbers."""
+
+    every: FloatArray
+    finite: FloatArray
+    is_finite: BoolArray
+    order: OrderStatistics
+
+    @classmethod
+    def of(cls, every: FloatArray) -> Self:
+        is_finite = np.isfinite(every)
+        finite = every if is_finite.all() else every[is_finite]
+        return cls(every, finite, is_finite, OrderStatistics(finite))
+
+    def best(self, ratio: str) -> ByteArray:
+        """Return which are the best share of those there are, as bits."""
+        return np.packbits(top_mask(self.every, budget(ratio, len(self.finite)), self.order))
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,20 +311,20 @@ class _Covariate:
         centred = raw - raw.mean() if len(raw) else raw
         return cls(raw, centred, math.sqrt(centred @ centred))
 
-    def correlation(self, value: FloatArray, deviation: float) -> float:
+    def correlation(self, value: _Values, deviation: float) -> float:
         """Return the correlation with values, whose standard deviation is known; NaN where there is no value."""
         if not self.norm or not deviation > 0:
             return math.nan
-        if len(finite := np.flatnonzero(np.isfinite(value))) < len(value):
-            return correlation(value[finite], self.raw[finite])
-        return float(np.clip(self.centred @ value / (self.norm * deviation * math.sqrt(len(value))), -1.0, 1.0))
+        num = len(value.every)
+        if len(value.finite) < num:
+            return correlation(value.finite, self.raw[value.is_finite])
+        return float(np.clip(self.centred @ value.every / (self.norm * deviation * math.sqrt(num)), -1.0, 1.0))
 
 
-def _describe(setting: Setting, values: FloatArray, lengths: Sequence[_Covariate], note: SweepNote) -> dict[str, Any]:
-    finite = np.isfinite(values)
-    value = values if finite.all() else values[finite]
+def _describe(setting: Setting, values: _Values, lengths: Sequence[_Covariate], note: SweepNote) -> dict[str, Any]:
+    value = values.finite
     deviation = float(value.std()) if len(value) else math.nan
-    q05, median, q95 = (_quantile(value, share) for share in (0.05, 0.5, 0.95))
+    q05, median, q95 = map(values.order.quantile, (0.05, 0.5, 0.95))
     return {
         "setting": setting.name,
         "alpha": math.nan if setting.spec.without_answer else setting.spec.alpha,
@@ -308,7 +332,7 @@ def _describe(setting: Setting, values: FloatArray, lengths: Sequence[_Covariate
         "target": setting.words["target"],
         "aggregation": setting.spec.aggregation,
         "signals": str(setting.weights),
-        "num_samples": len(finite),
+        "num_samples": len(values.every),
         "num_with_value": len(value),
         "mean": float(value.mean()) if len(value) else math.nan,
         "standard_deviation": deviation,
@@ -319,17 +343,6 @@ def _describe(setting: Setting, values: FloatArray, lengths: Sequence[_Covariate
         "correlation_with_num_steps": lengths[1].correlation(values, deviation),
         "command": setting.command(note.store, None if note.where is None else note.where.sql),
     }
-
-
-def _quantile(values: FloatArray, share: float) -> float:
-    """Return a quantile as numpy defines it; one at a time, which is three times as fast as its several at once."""
-    if not len(values):
-        return math.nan
-    place = share * (len(values) - 1)
-    below = int(place)
-    parted = np.partition(values, below)
-    above = parted[below + 1 :].min() if place > below else parted[below]
-    return float(parted[below] + (above - parted[below]) * (place - below))
 
 
 def _overlaps(chosen: Sequence[ByteArray]) -> FloatArray:

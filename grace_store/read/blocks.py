@@ -112,7 +112,8 @@ class CommittedSignals:
     def ids(self, block: HasSamples) -> Array:
         """Return the ids of a block's samples."""
         start = self._start_of(block)
-        return self.store.column("sample_id", start, self.stop(start))[block.sample - start]
+        ids = self.store.column("sample_id", start, self.stop(start))
+        return ids if len(block.sample) == len(ids) else ids[block.sample - start]
 
     def text_flags(self, block: HasSamples) -> Array | None:
         """Return the flags of the texts of a block's samples, as bits of Flag; None where they are not known."""

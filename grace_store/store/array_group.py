@@ -12,8 +12,10 @@ from zarr.errors import ArrayNotFoundError
 
 from grace_store.base.arrays import Array
 from grace_store.base.errors import Corrupt, UnknownName
-from grace_store.store import layout
+from grace_store.store import keys, layout
 from grace_store.store.backend import Backend
+from grace_store.store.decode import decode_chunk
+from grace_store.store.zarr_view import missing_chunk
 
 
 class ArrayGroup:
@@ -67,7 +69,7 @@ class ArrayGroup:
             return self._read(name, start, stop)
         kept = self._kept.get(name)
         if kept is None or kept[0] != number:
-            whole = self._read(name, first, min(first + length, num_rows))
+            whole = self._whole(name, number)[: num_rows - first]
             whole.flags.writeable = False
             kept = self._kept[name] = number, whole
         return kept[1][start - first : stop - first]
@@ -77,10 +79,24 @@ class ArrayGroup:
         try:
             return np.asarray(array[start:stop])
         except (ValueError, RuntimeError, OSError, MemoryError) as error:
-            raise Corrupt(
-                f"{self.backend.location}: rows {start}..{stop} of {self.path}/{name} cannot be read ({error}). "
-                "Run `grace-store verify --deep`, then `grace-store repair`."
-            ) from error
+            raise self._damaged(name, f"rows {start}..{stop}", error) from error
+
+    def _whole(self, name: str, number: int) -> Array:
+        """Return a chunk by its number, padding included."""
+        spec = self.specs[name]
+        key = f"{self.path}/{keys.chunk_key(name, len(spec.dims), number)}"
+        if (raw := self.backend.read(key)) is None:
+            raise missing_chunk(self.backend, key)
+        try:
+            return decode_chunk(raw, spec)
+        except (ValueError, RuntimeError, IndexError, MemoryError) as error:
+            raise self._damaged(name, f"chunk {number}", error) from error
+
+    def _damaged(self, name: str, what: str, error: Exception) -> Corrupt:
+        return Corrupt(
+            f"{self.backend.location}: {what} of {self.path}/{name} cannot be read ({error}). "
+            "Run `grace-store verify --deep`, then `grace-store repair`."
+        )
 
 
 def _has_codecs(array: zarr.Array[Any], spec: layout.ArraySpec) -> bool:

@@ -1,8 +1,7 @@
 """Read whole chunks of a signal's units fast, on any number of threads, each held against its unit's commit.
 
 The digest is taken over the very bytes that are decoded, so a chunk is read once, and one that was copied from another
-unit, whose own checksum is good, is not taken for data. Zarr's scheduler costs more than decoding, so chunks are
-decoded here, as FORMAT.md says they are encoded: zstd, then a CRC-32C; vectors in shards of such chunks.
+unit, whose own checksum is good, is not taken for data.
 """
 
 from __future__ import annotations
@@ -11,22 +10,14 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import google_crc32c
-import numpy as np
-from numcodecs import zstd
-
 from grace_store.base.arrays import Array
 from grace_store.base.errors import Corrupt
 from grace_store.store import keys, layout
+from grace_store.store.decode import decode_chunk
 from grace_store.store.sealed import BODY, from_bytes, sealed_body
-from grace_store.store.zstd_frame import unpacked_size
 
 if TYPE_CHECKING:
     from grace_store.store.array_group import ArrayGroup
-
-_CRC_BYTES = 4
-_LEFT_OUT = 2**64 - 1
-"""Where a shard's index says that an inner chunk lies which holds nothing but zeros."""
 
 Digests = Mapping[str, Mapping[str, Any]]
 """Of a unit's commit: {key of a chunk: its size and digest}."""
@@ -81,7 +72,7 @@ class ChunkReader:
         spec = self._group.specs[name]
         self._group[name]  # raises unless the array's codecs are those that are undone here
         try:
-            chunk = _decoded(raw, spec)
+            chunk = decode_chunk(raw, spec)
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
             where = f"{self._group.path}/{keys.chunk_key(name, len(spec.dims), unit)}"
             raise self._broken(where, f"cannot be decoded ({error})") from error
@@ -90,35 +81,3 @@ class ChunkReader:
     def _broken(self, key: str, what: str) -> Corrupt:
         where = self._group.backend.location
         return Corrupt(f"{where}: {key} {what}. Run `grace-store verify --deep`, then `grace-store repair`.")
-
-
-def _decoded(raw: bytes, spec: layout.ArraySpec) -> Array:
-    """Return the values of a chunk from all its bytes; ValueError or RuntimeError if they are none."""
-    dtype = np.dtype(spec.dtype).newbyteorder("<")
-    out = np.zeros(spec.chunks, dtype=dtype)
-    if not spec.inner:
-        _unpack(raw, out)
-        return out
-    num_inner = spec.chunks[0] // spec.inner[0]
-    index = np.frombuffer(_checked(raw[-16 * num_inner - _CRC_BYTES :]), dtype="<u8").reshape(num_inner, 2)
-    for rows, (offset, length) in zip(np.split(out, num_inner), index.tolist(), strict=True):
-        if offset != _LEFT_OUT:
-            _unpack(raw[offset : offset + length], rows)
-    return out
-
-
-def _unpack(raw: bytes, out: Array) -> None:
-    """Fill an array with all that a chunk holds, and never make more room than that."""
-    body = _checked(raw)
-    if unpacked_size(body) != out.nbytes:
-        raise ValueError(f"it holds {unpacked_size(body)} bytes instead of {out.nbytes}")
-    zstd.decompress(body, out)
-
-
-def _checked(raw: bytes) -> bytes:
-    """Return bytes without the CRC-32C behind them, which is theirs."""
-    body, checksum = raw[:-_CRC_BYTES], raw[-_CRC_BYTES:]
-    # The checksum of nothing is 0, so an empty file would match it.
-    if not len(body) or google_crc32c.value(body) != int.from_bytes(checksum, "little"):
-        raise ValueError("its checksum is wrong")
-    return body

@@ -50,8 +50,7 @@ class ZarrView(Store):
         if key.rpartition("/")[2] == "zarr.json":
             return None
         # Zarr would answer with fill values, which look like data.
-        where = self._backend.location
-        raise Corrupt(f"{where}: {key} is missing. Run `grace-store verify`, then `grace-store repair`.")
+        raise missing_chunk(self._backend, key)
 
     def _refuse_bomb(self, key: str, value: bytes) -> None:
         """Raise Corrupt for a chunk that zarr would unpack to more than any of ours: nobody can tell zarr how much."""
@@ -89,3 +88,8 @@ def _slice(part: ByteRequest) -> slice:
     if isinstance(part, RangeByteRequest):
         return slice(part.start, part.end)
     return slice(part.offset if isinstance(part, OffsetByteRequest) else -part.suffix, None)
+
+
+def missing_chunk(backend: Backend, key: str) -> Corrupt:
+    """Return the error of a chunk that is not there."""
+    return Corrupt(f"{backend.location}: {key} is missing. Run `grace-store verify`, then `grace-store repair`.")

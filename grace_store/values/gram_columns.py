@@ -120,10 +120,9 @@ class Block:
         for run, stop in _runs(active):
             first, last = num_entries(run), num_entries(stop)
             num = active[run]
-            entry[first:last, :num] = self._packed[gram_start[:num] + np.arange(first, last)[:, None]]
-            place = np.arange(run, stop)[:, None]
-            answer[run:stop, :num] = self._packed[answer_start[:num] + place]
-            tokens[run:stop, :num] = self._num_tokens[token_start[:num] + place]
+            entry[first:last, :num] = _turned(self._packed, gram_start[:num] + first, last - first)
+            answer[run:stop, :num] = _turned(self._packed, answer_start[:num] + run, stop - run)
+            tokens[run:stop, :num] = _turned(self._num_tokens, token_start[:num] + run, stop - run)
         step = np.arange(most)
         return GramColumns(
             num_steps=steps,
@@ -135,6 +134,12 @@ class Block:
             step_tokens=tokens,
             answer_tokens=self._num_tokens[token_start + steps].astype(np.float64),
         )
+
+
+def _turned(flat: Numbers, start: IntArray, length: int) -> Numbers:
+    """Return runs of a flat array as columns, each read in one go."""
+    runs: Numbers = np.lib.stride_tricks.sliding_window_view(flat, length)[start]
+    return runs.T
 
 
 def _runs(active: list[int]) -> Iterator[tuple[int, int]]:

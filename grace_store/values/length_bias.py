@@ -202,10 +202,13 @@ def mean_ranks(values: FloatArray) -> FloatArray:
     array([1.5, 0. , 1.5])
     """
     order = np.argsort(values)
-    ordered = values[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(order) else order
+    ordered, ranks = values[order], np.empty(len(order))
+    is_new = ordered[1:] != ordered[:-1]
+    if is_new.all():
+        ranks[order] = np.arange(len(order))
+        return ranks
+    starts = np.flatnonzero(np.concatenate([[True], is_new]))
     sizes = np.diff(np.concatenate([starts, [len(order)]]))
-    ranks = np.empty(len(order))
     ranks[order] = np.repeat(starts + (sizes - 1) / 2.0, sizes)
     return ranks
 

@@ -11,6 +11,7 @@ import numpy as np
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
 from grace_store.base.errors import SettingError
 from grace_store.values.gram import offsets_of
+from grace_store.values.order_statistics import OrderStatistics
 
 Ratio = str | Decimal | float
 Balance = Literal["equal", "sqrt", "proportional"]
@@ -59,8 +60,10 @@ def at_least(values: FloatArray, threshold: float, ranking: IntArray) -> IntArra
     return ranking[values[ranking] >= threshold]
 
 
-def top_mask(values: FloatArray, count: int) -> BoolArray:
+def top_mask(values: FloatArray, count: int, order: OrderStatistics | None = None) -> BoolArray:
     """Return which values the first count of rank(values) are, without sorting them all.
+
+    order is that of the finite values, if it is at hand.
 
     >>> top_mask(np.array([0.5, np.nan, 0.9, 0.5]), 2)
     array([ True, False,  True, False])
@@ -71,7 +74,8 @@ def top_mask(values: FloatArray, count: int) -> BoolArray:
         raise SettingError(f"count {count} is not between 0 and {finite.sum()}, the samples that have a value")
     if count == 0:
         return np.zeros(len(values), dtype=np.bool_)
-    least = np.partition(usable, len(usable) - count)[len(usable) - count]
+    order = OrderStatistics(usable if usable is values else values[finite]) if order is None else order
+    least = order.kth(int(np.count_nonzero(finite)) - count)
     mask: BoolArray = usable > least
     ties = np.flatnonzero(usable == least)[: count - int(np.count_nonzero(mask))]
     mask[ties] = True

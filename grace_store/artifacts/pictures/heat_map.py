@@ -23,6 +23,7 @@ def draw_heat_map(matrix: FloatArray, labels: Sequence[str], title: str, note: s
     left = 8 + max(map(text_width, labels), default=0)
     top = 8 + left * 0.9  # the columns' labels are turned
     parts: list[str] = []
+    colours = _colours(matrix)
     for i, row in enumerate(labels):
         middle = cell * (i + 0.5) + 4
         parts.append(text(left - 8, top + middle, row, text_anchor="end"))
@@ -31,12 +32,13 @@ def draw_heat_map(matrix: FloatArray, labels: Sequence[str], title: str, note: s
             value = float(matrix[i, j])
             shown = "none" if math.isnan(value) else f"{value:.3f}"
             place = {"x": left + cell * j, "y": top + cell * i, "width": cell - 1, "height": cell - 1}
-            parts.append(element("rect", *tip(f"{row} / {column}: {shown}"), **place, fill=_colour(value)))
+            parts.append(element("rect", *tip(f"{row} / {column}: {shown}"), **place, fill=colours[i][j]))
             if numbered and not math.isnan(value):
                 parts.append(_number(left + cell * (j + 0.5), top + middle, value))
     side = cell * len(labels)
     keys = [-1.0, -0.5] if (matrix < 0).any() else []
-    legend = [] if numbered else [Key(f"{value:g}", _colour(value)) for value in (*keys, 0.0, 0.25, 0.5, 0.75, 1.0)]
+    scale = [*keys, 0.0, 0.25, 0.5, 0.75, 1.0]
+    legend = [] if numbered else [Key(f"{value:g}", *_colours(np.array([[value]]))[0]) for value in scale]
     return svg_document(title, [Drawing(left * 1.45 + side, top + side, parts)], legend, note)
 
 
@@ -46,9 +48,11 @@ def _number(x: float, y: float, value: float) -> str:
     return text(x, y, words, text_anchor="middle", font_size=10, fill=ink, pointer_events="none")
 
 
-def _colour(value: float) -> str:
-    if math.isnan(value):
-        return "#ddd"
-    stops = _RISING if value >= 0 else _FALLING
-    red, green, blue = (round(float(np.interp(abs(value), stops[:, 0], stops[:, i]))) for i in (1, 2, 3))
-    return f"#{red:02x}{green:02x}{blue:02x}"
+def _colours(matrix: FloatArray) -> list[list[str]]:
+    """Return the colour of every number."""
+    levels = []
+    for part in (1, 2, 3):
+        rising, falling = (np.interp(np.abs(matrix), stops[:, 0], stops[:, part]) for stops in (_RISING, _FALLING))
+        levels.append(np.where(np.isnan(matrix), 0xDD, np.where(matrix >= 0, rising, falling)).round().astype(int))
+    rows = np.stack(levels, axis=-1).tolist()
+    return [[f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in row] for row in rows]

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from html import escape
 
 FONT, MARGIN, GAP, LINE = 12, 16, 28, 18
@@ -81,6 +82,7 @@ def element(name: str, *inside: str, **attributes: str | float) -> str:
     return f"<{name}{said}>{gap}{gap.join(inside)}{gap}</{name}>" if inside else f"<{name}{said}/>"
 
 
+@lru_cache(maxsize=4096)  # a matrix has few places and colours, and many cells
 def _attribute(value: str | float) -> str:
     return escape(value) if isinstance(value, str) else f"{round(value, 1):g}"
 
