@@ -1,14 +1,15 @@
 """The values of a sweep as Parquet: a row for each sample and a column for each setting, and a table of the samples."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from grace_store.artifacts.arrow_arrays import arrow_floats, arrow_numbers, arrow_texts, numpy_floats
 from grace_store.artifacts.notes import SweepNote
 from grace_store.artifacts.parquet_columns import arrow_words, not_made_by, read_columns, read_header
 from grace_store.base.arrays import FloatArray, IntArray
@@ -65,16 +66,33 @@ class SweepWriter:
         """Write what is waiting."""
         if not self._num_waiting:
             return
-        blocks = [pa.table([row, *_columns(values)], self._values.schema) for row, values in self._waiting]
+        schema = self._values.schema
+        blocks = [
+            pa.Table.from_arrays(
+                [arrow_numbers(row, pa.int64()), *(arrow_floats(each, pa.float64()) for each in values)], schema=schema
+            )
+            for row, values in self._waiting
+        ]
         self._values.write_table(pa.concat_tables(blocks), row_group_size=self._num_waiting)
         self._waiting.clear()
         self._num_waiting = 0
 
 
-def _columns(values: FloatArray) -> list[pa.Array]:
-    """Return values (settings, n) as columns, null where there is none; where all are there, nothing is copied."""
-    any_missing = bool(np.isnan(values).any())
-    return [pa.array(each, pa.float64(), from_pandas=any_missing) for each in values]
+def samples_table(ids: Sequence[str], row: IntArray, num_steps: IntArray, num_tokens: IntArray) -> pa.Table:
+    """Return a block's samples as SweepWriter takes them."""
+    kinds = SAMPLES_SCHEMA.types[1:]
+    numbers = map(arrow_numbers, (row, num_steps, num_tokens), kinds)
+    return pa.Table.from_arrays([arrow_texts(ids), *numbers], schema=SAMPLES_SCHEMA)
+
+
+def summary_table(summary: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return what is known of settings, a row each."""
+    columns = [[row[name] for row in summary] for name in SUMMARY_SCHEMA.names]
+    arrays = [
+        arrow_texts(column) if kind == pa.string() else arrow_numbers(np.array(column), kind)
+        for column, kind in zip(columns, SUMMARY_SCHEMA.types, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=SUMMARY_SCHEMA)
 
 
 @contextmanager
@@ -148,7 +166,7 @@ class FolderTables:
         try:
             with pq.ParquetFile(self._folder / VALUES, metadata=self._metadata) as file:
                 column = file.read_row_groups(groups, columns=[name], use_threads=False)[name]
-            return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
+            return numpy_floats(column.cast(pa.float64()))
         except (pa.ArrowException, OSError, KeyError) as error:
             raise DataError(f"{self._folder / VALUES} is damaged ({arrow_words(error)}). Sweep again.") from None
 

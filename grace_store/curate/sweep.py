@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from grace_store.artifacts.arrow_arrays import arrow_numbers, arrow_texts
 from grace_store.artifacts.filtered_scores import keep_samples, where_note
 from grace_store.artifacts.made_from import check_plan_of, signal_notes, store_note
 from grace_store.artifacts.notes import SignalNote, SweepNote
 from grace_store.artifacts.pictures.heat_map import draw_heat_map
 from grace_store.artifacts.sweep_table import (
     OVERLAP,
-    SAMPLES_SCHEMA,
     SUMMARY,
     SUMMARY_SCHEMA,
     SWEEP_NOTE,
@@ -26,6 +26,8 @@ from grace_store.artifacts.sweep_table import (
     SweepWriter,
     is_sweep,
     read_sweep_table,
+    samples_table,
+    summary_table,
     write_sweep,
 )
 from grace_store.base.arrays import BoolArray, ByteArray, FloatArray, Int32Array
@@ -232,10 +234,10 @@ def _add_values(
     pools = [_Pool(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0))]
 
     def work(block: SampleBlock) -> tuple[pa.Table, SampleBlock, FloatArray]:
-        columns = [reader.ids(block).tolist(), block.row, block.num_steps, block.num_tokens]
+        samples = samples_table(reader.ids(block).tolist(), block.row, block.num_steps, block.num_tokens)
         # Without its Grams: it may come from elsewhere.
         about = replace(block, segment_tokens=block.segment_tokens[:0], signals=(), places=())
-        return pa.table(columns, schema=SAMPLES_SCHEMA), about, values(block)
+        return samples, about, values(block)
 
     for samples, block, found in reader.map(work, threads):
         out.add(samples, block.row, found[: len(names)])
@@ -262,7 +264,8 @@ def _compare(
 
     looked = list(map_ordered(look, range(len(settings)), threads))
     sample = np.stack([some for _, _, some in looked])
-    sample = sample[:, np.isfinite(sample).all(axis=0)]
+    has_all = np.isfinite(sample).all(axis=0)
+    sample = sample if has_all.all() else sample[:, has_all]
     overlaps = [_overlaps([chosen[number] for _, chosen, _ in looked]) for number in range(len(ratios))]
     return Sweep(
         settings=[setting.name for setting in settings],
@@ -362,19 +365,20 @@ def _rank_correlations(values: FloatArray, threads: int | None) -> FloatArray:
         return out
     ranks = np.stack(list(map_ordered(mean_ranks, list(values), threads)))
     ranks -= ranks.mean(axis=1, keepdims=True)
-    norms = np.sqrt((ranks**2).sum(axis=1))
+    norms = np.sqrt(np.einsum("ij,ij->i", ranks, ranks))
     np.divide(ranks @ ranks.T, norms[:, None] * norms, out=out, where=(norms[:, None] * norms) > 0)
     return np.asarray(np.clip(out, -1.0, 1.0))
 
 
 def _write_comparison(folder: Path, sweep: Sweep) -> None:
     metadata = document_metadata(sweep.note)
-    summary = pa.Table.from_pylist(sweep.summary, schema=SUMMARY_SCHEMA)
-    pq.write_table(summary.replace_schema_metadata(metadata), folder / SUMMARY)
+    pq.write_table(summary_table(sweep.summary).replace_schema_metadata(metadata), folder / SUMMARY)
     num = len(sweep.settings)
-    names = [np.repeat(sweep.settings, num), np.tile(sweep.settings, num)]
-    columns = [*names, *sweep.jaccard.reshape(-1, num**2), sweep.rank_correlation.ravel()]
-    overlap = pa.table([*columns, np.full(num**2, sweep.num_ranked)], schema=_overlap_schema(sweep.note))
+    names = [one for one in sweep.settings for _ in sweep.settings], sweep.settings * num
+    numbers = [*sweep.jaccard.reshape(-1, num**2), sweep.rank_correlation.ravel()]
+    columns = [*map(arrow_texts, names), *(arrow_numbers(each, pa.float64()) for each in numbers)]
+    columns.append(arrow_numbers(np.full(num**2, sweep.num_ranked), pa.int64()))
+    overlap = pa.Table.from_arrays(columns, schema=_overlap_schema(sweep.note))
     pq.write_table(overlap.replace_schema_metadata(metadata), folder / OVERLAP)
     note = f"{sweep.num_samples} samples of {sweep.note.store}"
     for r, ratio in enumerate(sweep.ratios):

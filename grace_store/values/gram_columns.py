@@ -19,7 +19,7 @@ from grace_store.values.gram import num_entries, offsets_of
 TINY = float(np.finfo(np.float32).tiny)
 """Least squared length that float32 keeps all its digits of; a shorter vector counts as zero."""
 
-CHUNK_ENTRIES = 1 << 19
+CHUNK_ENTRIES = 1 << 18
 """Gram entries in a chunk, so that it stays in the processor's cache. Changes the speed, never a bit."""
 
 

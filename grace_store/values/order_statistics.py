@@ -43,8 +43,9 @@ class OrderStatistics:
         if self._is_whole:
             return self._sorted[place : place + count]
         low, high = self._brackets(place)
-        first = place - int(np.count_nonzero(self._values < low))
-        between = self._values[(self._values >= low) & (self._values <= high)]
+        reached = self._values >= low
+        first = place - (len(reached) - int(np.count_nonzero(reached)))
+        between = self._values[reached & (self._values <= high)]
         if not 0 <= first <= len(between) - count:
             first, between = place, self._values
         return np.partition(between, range(first, first + count))[first : first + count]
