@@ -64,17 +64,22 @@ def cluster_vectors(
     label, similarity = np.full(len(vectors), -1, dtype=np.int64), np.zeros(len(vectors), dtype=np.float32)
     if len(alive):
         points = vectors if len(alive) == len(vectors) else vectors[alive]
-        nearest, similarity[alive] = _assign(points, _train(points, min(num_clusters, len(alive)), seed), threads)
+        nearest, similarity[alive] = _assign(
+            points, learn_centres(points, min(num_clusters, len(alive)), seed), threads
+        )
         label[alive] = np.unique(nearest, return_inverse=True)[1]
     return Clusters(label, similarity, np.bincount(label[alive]))
 
 
-def _train(points: Float32Array, num_clusters: int, seed: int) -> Float32Array:
+def learn_centres(
+    points: Float32Array, num_clusters: int, seed: int, num_iterations: int = NUM_ITERATIONS
+) -> Float32Array:
+    """Return the directions of clusters of points, of length 1; the same whatever the number of threads."""
     if num_clusters == 1:
         mean = points.mean(axis=0, dtype=np.float64)
         return np.asarray(mean / (np.linalg.norm(mean) or 1.0), dtype=np.float32)[None]
     limits = {"min_points_per_centroid": 1, "max_points_per_centroid": TRAINING_SAMPLES, "seed": seed % 2**31}
-    kmeans = faiss.Kmeans(points.shape[1], num_clusters, niter=NUM_ITERATIONS, spherical=True, **limits)
+    kmeans = faiss.Kmeans(points.shape[1], num_clusters, niter=num_iterations, spherical=True, **limits)
     with faiss_threads(1):  # several may add up the same numbers in another order
         kmeans.train(np.ascontiguousarray(points, dtype=np.float32))
     return np.asarray(kmeans.centroids, dtype=np.float32)
@@ -93,6 +98,16 @@ def _assign(points: Float32Array, centroids: Float32Array, threads: int | None) 
         found = list(pool.map(search, range(0, len(points), SAMPLES_PER_BLOCK)))
     label = np.concatenate([labels[:, 0] for _, labels in found])
     return label, np.concatenate([cosines[:, 0] for cosines, _ in found])
+
+
+def cells_in_order(centre: Float32Array, seed: int) -> IntArray:
+    """Return the place of every cell, by its centre, in an order that mostly keeps together what is near."""
+    if len(centre) < SAMPLES_PER_CLUSTER:
+        return np.arange(len(centre))
+    found = cluster_vectors(centre / np.linalg.norm(centre, axis=1, keepdims=True), seed=seed, threads=1)
+    place = np.empty(len(centre), dtype=np.int64)
+    place[np.argsort(found.label, kind="stable")] = np.arange(len(centre))
+    return place
 
 
 def make_cells(

@@ -1,0 +1,217 @@
+"""The search by cells as tasks: some points, compared with all points of the cells that each of them probes.
+
+Vectors are rounded to whole numbers, so short that float32 holds every sum of their products exactly. A product of
+matrices then has the same bits whatever machine, library or number of threads computes it, and so has a task's result.
+NumPy alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_store.base.arrays import Float32Array, IntArray
+from grace_store.likeness.forest import ForestBuilder, Pairs
+from grace_store.likeness.recall import TruePairs
+
+Int16Array = npt.NDArray[np.int16]
+Range = tuple[int, int]
+"""Half-open, of places in the order of cells."""
+
+EXACT_LENGTH = 1 << 12
+"""Sums of products of two vectors that are no longer than this are below 2**24, up to where float32 counts."""
+ROUNDING = 1e-3
+"""How far cosines of rounded vectors may be off: ten times their standard deviation."""
+TASK_BYTES = 1 << 26
+"""Of a task's own vectors, as float32."""
+ROWS_AT_ONCE, PRODUCTS_AT_ONCE = 1024, 1 << 20
+
+
+def whole_length(size: int) -> int:
+    """Return how long vectors of that many numbers are made before rounding, which may add half to each number.
+
+    >>> whole_length(2048)
+    4072
+    """
+    return EXACT_LENGTH - 1 - math.ceil(math.sqrt(size) / 2)
+
+
+def rounded(vector: Float32Array) -> Int16Array:
+    """Return vectors of length 1 as whole numbers."""
+    return np.rint(vector * np.float32(whole_length(vector.shape[1]))).astype(np.int16)
+
+
+def reorder(row: Int16Array, order: IntArray) -> None:
+    """Put rows in an order, in place: each cycle of it is gone round once."""
+    comes_from: list[int] = order.tolist()
+    for start in range(len(comes_from)):
+        if (source := comes_from[start]) == start:
+            continue
+        first, place = row[start].copy(), start
+        while source != start:
+            row[place] = row[source]
+            comes_from[place], place = place, source
+            source = comes_from[place]
+        row[place] = first
+        comes_from[place] = place
+
+
+def points_per_task(size: int) -> int:
+    return max(1, TASK_BYTES // (4 * size))
+
+
+@dataclass(frozen=True, slots=True)
+class Centres:
+    """The centres of cells."""
+
+    centre: Float32Array
+    """(cells, m), whole numbers."""
+
+    @classmethod
+    def of(cls, vector: Float32Array) -> Centres:
+        return cls(rounded(vector).astype(np.float32))
+
+    def cell_of(self, vector: Int16Array) -> IntArray:
+        """Return the cell of every vector: that of the nearest centre, of equally near ones the first."""
+        return np.concatenate([np.zeros(0, np.int64), *(near.argmax(axis=1) for near in self._nearness(vector))])
+
+    def probed(self, vector: Int16Array | Float32Array, count: int) -> IntArray:
+        """Return the cells of the nearest centres of every vector, (n, count), in any order."""
+        cell = np.arange(len(self.centre))
+        found = [np.zeros((0, count), np.int64)]
+        for near in self._nearness(vector):
+            # No two alike, so that it is certain which are the nearest.
+            key = cell - near.astype(np.float64) * len(cell)
+            found.append(np.argpartition(key, count - 1, axis=1)[:, :count])
+        return np.concatenate(found)
+
+    def _nearness(self, vector: Int16Array | Float32Array) -> Iterator[Float32Array]:
+        for start in range(0, len(vector), ROWS_AT_ONCE):
+            yield vector[start : start + ROWS_AT_ONCE].astype(np.float32, copy=False) @ self.centre.T
+
+
+@dataclass(frozen=True, slots=True)
+class Shelves:
+    """Vectors in the order of their cells, as many on each shelf; a shelf may have to be fetched."""
+
+    shelf: Sequence[Callable[[], Int16Array]]
+    per_shelf: int
+
+    def rows(self, start: int, stop: int) -> Int16Array:
+        first, last = start // self.per_shelf, (stop - 1) // self.per_shelf
+        parts = []
+        for number in range(first, last + 1):
+            begin = number * self.per_shelf
+            parts.append(self.shelf[number]()[max(0, start - begin) : stop - begin])
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a task found for its points."""
+
+    forest: Pairs
+    num_pairs: int
+    """Before they were thinned out."""
+    nearest: IntArray
+    """The number of each point's most similar one, of equally similar ones the lower; -1 if it met none."""
+    similarity: Float32Array
+    true_pairs: IntArray
+    """Which of the pairs that recall is measured by were seen."""
+    largest_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class CellSearch:
+    """Compares a range of points with those of the cells they probe. May be sent to another machine."""
+
+    shelves: Shelves
+    centres: Centres
+    cell_start: IntArray
+    """Where each cell begins in the order, by its number."""
+    cell_stop: IntArray
+    number: IntArray
+    """The points' numbers, in the order; ascending within a cell."""
+    num_probed: int
+    floor: float
+    """Pairs above this cosine are kept."""
+    truth: TruePairs
+
+    def __call__(self, task: Range) -> TaskResult:
+        start, stop = task
+        query = self.shelves.rows(start, stop).astype(np.float32)
+        found = _Finding(self, start, query)
+        cell = self.centres.probed(query, self.num_probed).ravel()
+        by_cell = np.argsort(cell, kind="stable")
+        row = by_cell // self.num_probed
+        probed, first = np.unique(cell[by_cell], return_index=True)
+        for each, rows in zip(probed.tolist(), np.split(row, first[1:]), strict=True):
+            found.compare(rows, int(self.cell_start[each]), int(self.cell_stop[each]))
+        return found.result()
+
+
+@dataclass(slots=True)
+class _Finding:
+    """What was found so far for the points of one task."""
+
+    search: CellSearch
+    start: int
+    query: Float32Array
+    best: Float32Array = field(init=False)
+    nearest: IntArray = field(init=False)
+    forest: ForestBuilder = field(default_factory=ForestBuilder)
+    num_pairs: int = 0
+    true_pairs: list[IntArray] = field(default_factory=lambda: [np.zeros(0, np.int64)])
+    largest_error: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.best = np.full(len(self.query), -np.inf, dtype=np.float32)
+        self.nearest = np.full(len(self.query), -1)
+
+    def compare(self, rows: IntArray, begin: int, end: int) -> None:
+        """Compare some of the points with those from begin to end in the order."""
+        for first in range(begin, end, ROWS_AT_ONCE):
+            other = self.search.shelves.rows(first, min(first + ROWS_AT_ONCE, end)).astype(np.float32)
+            at_once = max(1, min(ROWS_AT_ONCE, PRODUCTS_AT_ONCE // len(other)))
+            for some in range(0, len(rows), at_once):
+                self._take(rows[some : some + at_once], first, other)
+
+    def _take(self, rows: IntArray, first: int, other: Float32Array) -> None:
+        product = self.query[rows] @ other.T
+        itself = self.start + rows - first
+        is_here = np.flatnonzero((itself >= 0) & (itself < len(other)))
+        product[is_here, itself[is_here]] = -np.inf
+        place = product.argmax(axis=1)
+        top, number = product[np.arange(len(rows)), place], self.search.number[first + place]
+        better = (top > self.best[rows]) | ((top == self.best[rows]) & (number < self.nearest[rows]))
+        self.best[rows[better]], self.nearest[rows[better]] = top[better], number[better]
+        least = self.search.floor * self._unit
+        if len(hot := np.flatnonzero(top > least)):
+            row, column = np.nonzero(product[hot] > least)
+            ends = self.search.number[self.start + rows[hot[row]]], self.search.number[first + column]
+            self._keep(Pairs(*ends, self._cosine(product[hot[row], column])))
+
+    @property
+    def _unit(self) -> int:
+        """What a product of equal vectors comes to."""
+        return whole_length(self.query.shape[1]) ** 2
+
+    def _cosine(self, product: Float32Array) -> Float32Array:
+        return (product.astype(np.float64) / self._unit).clip(-1, 1).astype(np.float32)
+
+    def _keep(self, pairs: Pairs) -> None:
+        self.num_pairs += len(pairs)
+        self.forest.add(pairs)
+        seen, error = self.search.truth.seen_in(pairs)
+        self.true_pairs.append(seen)
+        self.largest_error = max(self.largest_error, error)
+
+    def result(self) -> TaskResult:
+        is_none = self.nearest < 0
+        similarity = np.where(is_none, np.float32(np.nan), self._cosine(np.where(is_none, 0, self.best)))
+        seen = np.unique(np.concatenate(self.true_pairs))
+        return TaskResult(self.forest.finish(), self.num_pairs, self.nearest, similarity, seen, self.largest_error)

@@ -1,0 +1,110 @@
+"""How much of what an exact search finds another one does: measured for some points at random. NumPy alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from grace_store.base.arrays import BoolArray, Float32Array, IntArray
+from grace_store.likeness.forest import Pairs
+
+MAX_PAIRS = 1 << 21
+"""Most pairs that recall is measured by; were there more, fewer points are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """What an approximate search found of what an exact one does, for some points at random."""
+
+    num_queries: int
+    num_true: int
+    """Pairs of those points, with any other, that reach the floor."""
+    num_found: int
+    largest_error: float
+    """Of a similarity in the index, among those found; what is reported is measured on the vectors themselves."""
+
+    @property
+    def share(self) -> float | None:
+        """Return the share found; None if there was nothing to find."""
+        return self.num_found / self.num_true if self.num_true else None
+
+
+@dataclass(frozen=True, slots=True)
+class TruePairs:
+    """Pairs that a search should find, each once, by a number made of its ends."""
+
+    key: IntArray
+    """Ascending."""
+    similarity: Float32Array
+    num_points: int
+
+    @classmethod
+    def of(cls, pairs: Pairs, num_points: int) -> TruePairs:
+        key, once = np.unique(_keys(pairs, num_points), return_index=True)
+        return cls(key, pairs.similarity[once], num_points)
+
+    def seen_in(self, pairs: Pairs) -> tuple[IntArray, float]:
+        """Return which of them are among some pairs, and how far off their similarities are there at most."""
+        if not len(self.key):
+            return np.zeros(0, np.int64), 0.0
+        key = _keys(pairs, self.num_points)
+        place = np.searchsorted(self.key, key).clip(max=len(self.key) - 1)
+        hit = self.key[place] == key
+        error = np.abs(self.similarity[place[hit]] - pairs.similarity[hit]).max(initial=0.0)
+        return place[hit], float(error)
+
+
+def _keys(pairs: Pairs, num_points: int) -> IntArray:
+    return np.minimum(pairs.first, pairs.second) * num_points + np.maximum(pairs.first, pairs.second)
+
+
+@dataclass(slots=True)
+class Truth:
+    """All similar pairs of some points, by comparing them with every vector; and how many of them a search finds."""
+
+    floor: float
+    query: IntArray
+    vector: Float32Array
+    pairs: TruePairs = field(init=False)
+    """Once all vectors were compared."""
+    _pairs: list[tuple[IntArray, IntArray, Float32Array]] = field(default_factory=list)
+    _num_pairs: int = 0
+    _is_found: BoolArray = field(init=False)
+    _largest_error: float = 0.0
+
+    def compare(self, number: IntArray, vector: Float32Array) -> None:
+        similarity = self.vector @ vector.T
+        query, other = np.nonzero(similarity >= self.floor)
+        self._pairs.append((query, number[other], similarity[query, other]))
+        self._num_pairs += len(query)
+        while self._num_pairs > MAX_PAIRS and len(self.query) > 1:
+            half = len(self.query) // 2
+            self.query, self.vector = self.query[:half], self.vector[:half]
+            self._pairs = [(q[q < half], o[q < half], s[q < half]) for q, o, s in self._pairs]
+            self._num_pairs = sum(len(q) for q, _, _ in self._pairs)
+
+    def end(self, number: IntArray) -> None:
+        """Leave out points that are not in the index, having an equal one there, and pairs of a point with itself."""
+        num_points = int(number[-1]) + 1 if len(number) else 0
+        is_there = np.zeros(max(num_points, int(self.query.max(initial=0)) + 1), dtype=np.bool_)
+        is_there[number] = True
+        first = np.concatenate([np.zeros(0, np.int64), *(self.query[q] for q, _, _ in self._pairs)])
+        second = np.concatenate([np.zeros(0, np.int64), *(o for _, o, _ in self._pairs)])
+        similarity = np.concatenate([np.zeros(0, np.float32), *(s for _, _, s in self._pairs)])
+        counts = is_there[first] & (first != second)
+        self.pairs = TruePairs.of(Pairs(first[counts], second[counts], similarity[counts]), num_points)
+        self._is_found = np.zeros(len(self.pairs.key), dtype=np.bool_)
+        self.query = self.query[is_there[self.query]]
+        self._pairs = []
+
+    def check(self, pairs: Pairs) -> None:
+        self.found(*self.pairs.seen_in(pairs))
+
+    def found(self, seen: IntArray, largest_error: float) -> None:
+        """Take note of true pairs that a search found, by their places, and how far off it had them."""
+        self._is_found[seen] = True
+        self._largest_error = max(self._largest_error, largest_error)
+
+    def recall(self) -> Recall:
+        return Recall(len(self.query), len(self.pairs.key), int(self._is_found.sum()), self._largest_error)
