@@ -17,7 +17,7 @@ from grace_store.curate.export import ExportRequest, export
 from grace_store.curate.neighbours import NeighboursRequest, neighbours
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.select import select
-from grace_store.likeness.search import IndexPlan
+from grace_store.likeness.searching import IndexPlan
 from grace_store.read.descriptors import DescriptorSpec, describe_samples
 from grace_store.run.extract import extract
 from grace_store.store.opened import Store
@@ -95,7 +95,7 @@ def test_every_storage_finds_what_is_planted(tmp_path, samples, storage):
     assert table.num_groups == 11
 
 
-@pytest.mark.parametrize("kind", ["ivf", "ivf-sq8"])
+@pytest.mark.parametrize("kind", ["cells", "ivf", "ivf-sq8"])
 def test_a_large_store_is_searched_by_cells(store, found, monkeypatch, kind):
     monkeypatch.setattr("grace_store.likeness.search.plan_index", lambda *_, **__: IndexPlan(kind, 4, 3))
     table = duplicates(store, DuplicatesRequest(floor=0.85), threads=1)
@@ -106,7 +106,7 @@ def test_a_large_store_is_searched_by_cells(store, found, monkeypatch, kind):
 
 
 def test_a_poor_search_is_told(store, monkeypatch):
-    monkeypatch.setattr("grace_store.likeness.search.plan_index", lambda *_, **__: IndexPlan("ivf", 64, 1))
+    monkeypatch.setattr("grace_store.likeness.search.plan_index", lambda *_, **__: IndexPlan("cells", 64, 1))
     told = []
     table = duplicates(store, DuplicatesRequest(floor=0.5), listener=told.append, threads=1)
     share = table.note.search.recall.share

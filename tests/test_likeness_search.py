@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from grace_store.base.events import SamplesCompared, Warned
-from grace_store.likeness import search
+from grace_store.likeness import index_search, search, searching
 from grace_store.likeness import vector_sources as sources
 from grace_store.likeness.forest import connected
-from grace_store.likeness.search import IndexPlan, Truth, plan_index, similar_pairs
+from grace_store.likeness.recall import Truth
+from grace_store.likeness.search import plan_index, similar_pairs
+from grace_store.likeness.searching import IndexPlan
 from tests.vector_stores import ArraySource, at_cosine, brute_force_groups
 
 NUM, SIZE, FLOOR = 20_000, 64, 0.92
@@ -18,6 +20,7 @@ PER_COSINE = 400
 ZERO = 600
 PLANS = {
     "flat": IndexPlan("flat"),
+    "cells": IndexPlan("cells", num_cells=128, num_probed=16),
     "ivf": IndexPlan("ivf", num_cells=128, num_probed=16),
     "ivf-sq8": IndexPlan("ivf-sq8", num_cells=128, num_probed=16),
 }
@@ -137,16 +140,20 @@ def test_recall_is_measured_against_all_pairs(found, truth):
     assert 100 < recall.num_true < len(truth)
     assert recall.largest_error < 1e-5
     assert 1e-5 < found["ivf-sq8"].recall.largest_error < 0.02
+    assert 1e-5 < found["cells"].recall.largest_error < 1e-3
+    assert found["cells"].recall.share >= 0.99
+    assert found["cells"].recall.num_true == recall.num_true
 
 
 def test_a_bad_search_has_a_bad_recall(vectors):
-    bad = similar_pairs(ArraySource(vectors[:2000]), 0.6, plan=IndexPlan("ivf", 64, num_probed=1), threads=1)
-    assert bad.recall.num_true > 100
-    assert 0.1 < bad.recall.share < 0.95
+    for kind in ("ivf", "cells"):
+        bad = similar_pairs(ArraySource(vectors[:2000]), 0.6, plan=IndexPlan(kind, 64, num_probed=1), threads=1)
+        assert bad.recall.num_true > 100
+        assert 0.1 < bad.recall.share < 0.95
 
 
 def test_recall_looks_at_fewer_points_where_there_are_too_many_pairs(vectors, monkeypatch):
-    monkeypatch.setattr("grace_store.likeness.search.MAX_PAIRS", 5000)
+    monkeypatch.setattr("grace_store.likeness.recall.MAX_PAIRS", 5000)
     same = np.tile(vectors[:1], (100, 1))
     counted = Truth(FLOOR, np.arange(64), np.tile(vectors[:1], (64, 1)))
     for start in range(0, 400, 100):
@@ -159,8 +166,8 @@ def test_recall_looks_at_fewer_points_where_there_are_too_many_pairs(vectors, mo
 
 def test_more_neighbours_than_are_asked_for_first(monkeypatch):
     """A crowd in which everyone is like thousands of others: all of them are found, in bounded portions."""
-    monkeypatch.setattr(search, "PAIRS_AT_ONCE", 20_000)
-    monkeypatch.setattr(search, "MANY_NEIGHBOURS", 200)
+    monkeypatch.setattr(index_search, "PAIRS_AT_ONCE", 20_000)
+    monkeypatch.setattr(searching, "MANY_NEIGHBOURS", 200)
     rng = np.random.default_rng(0)
     crowds = [at_cosine(np.tile(np.eye(16)[[i]], (400, 1)), 0.99, rng) for i in range(2)]
     vector = np.concatenate(crowds).astype(np.float32)
@@ -178,6 +185,9 @@ def test_more_neighbours_than_are_asked_for_first(monkeypatch):
     compared = [event.num_samples for event in told if isinstance(event, SamplesCompared)]
     assert compared[-1] == 800
     assert min(np.diff(compared)) < 256
+    by_cells = similar_pairs(ArraySource(vector), 0.95, plan=IndexPlan("cells", 4, num_probed=4), threads=1)
+    assert connected(800, by_cells.forest.first, by_cells.forest.second).tolist() == lowest.tolist()
+    assert by_cells.num_pairs >= len(alike)
 
 
 def test_similarities_are_measured_in_as_many_readings_as_memory_allows(vectors, found, monkeypatch):
@@ -200,10 +210,11 @@ def test_few_points_or_none(num):
     [
         (1, 8, 0, "flat"),
         (22_000, 2048, 0, "flat"),
-        (23_000, 2048, 0, "ivf"),
-        (200_000, 64, 0, "ivf"),
-        (200_000, 2048, 0, "ivf-sq8"),
+        (23_000, 2048, 0, "cells"),
+        (200_000, 2048, 0, "cells"),
         (200_000, 2048, 1, "flat"),
+        (1_500_000, 64, 1, "flat"),
+        (7_000_000, 64, 1, "ivf-sq8"),
         (5_000_000, 2048, 8, "ivf-sq8"),
     ],
 )
@@ -219,7 +230,7 @@ def test_gpus_are_used_when_there_are_some(vectors, found, monkeypatch):
     """The way through a copy on the GPUs, with the index itself standing for the copy."""
     copied = []
     monkeypatch.setattr(search, "num_gpus", lambda: 2)
-    monkeypatch.setattr(search, "GPU_NEIGHBOURS", 3)
+    monkeypatch.setattr(index_search, "GPU_NEIGHBOURS", 3)
     monkeypatch.setattr(
         search.faiss, "index_cpu_to_all_gpus", lambda index: copied.append(index) or index, raising=False
     )

@@ -39,4 +39,7 @@ def test_what_is_no_number_of_threads_does_the_work_itself():
         def map(self, work, items):
             yield from (work(item) for item in items)
 
+        def share(self, value):
+            return lambda: value
+
     assert list(map_ordered(lambda i: i + 1, range(3), Backwards())) == [1, 2, 3]

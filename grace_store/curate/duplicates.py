@@ -30,7 +30,7 @@ from grace_store.read.parallel import Mapper, Threads, map_ordered
 from grace_store.store.opened import SignalView, Store, StoreLike
 
 if TYPE_CHECKING:
-    from grace_store.likeness.search import Found
+    from grace_store.likeness.searching import Found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +84,7 @@ def duplicates(
         threads=threads,
     )
     source = StoreVectors(reader)
-    # Vectors may come from elsewhere; they are searched here, so that the result is the same wherever they come from.
-    here = None if isinstance(threads, Mapper) else threads
-    search, about = _search(source, floor, here, request.seed, listener)
+    search, about = _search(source, floor, threads, request.seed, listener)
     found = source.sample
     digests, digest_of = sample_digests(opened, found, request.data, listener)
     copies, is_exact = _same_text(found, digests)
@@ -172,7 +170,7 @@ class StoreVectors:
 
 
 def _search(
-    source: StoreVectors, floor: float, threads: int | None, seed: int, listener: Listener
+    source: StoreVectors, floor: float, threads: Threads, seed: int, listener: Listener
 ) -> tuple[Found, SearchNote]:
     """Return what the search found and what the table says of it."""
     # Here, so that nothing but a search needs faiss: a table is regrouped without.
@@ -181,7 +179,8 @@ def _search(
     plan = plan_index(source.reader.max_samples, source.size, num_gpus=num_gpus())
     how = "all with all" if plan.kind == "flat" else f"in {plan.num_probed} of {plan.num_cells} cells each"
     listener(Note(f"Comparing {counted(source.reader.max_samples, 'sample')}, {source.size} numbers each, {how}."))
-    found = similar_pairs(source, floor, plan=plan, threads=threads, seed=seed, listener=listener)
+    by = {"workers": threads} if isinstance(threads, Mapper) else {"threads": threads}
+    found = similar_pairs(source, floor, plan=plan, seed=seed, listener=listener, **by)
     tell_oddities(source.num_zero, source.num_unweighted, listener)
     recall, more = found.recall, {}
     if recall is not None:

@@ -25,7 +25,7 @@ Range = tuple[int, int]
 EXACT_LENGTH = 1 << 12
 """Sums of products of two vectors that are no longer than this are below 2**24, up to where float32 counts."""
 ROUNDING = 1e-3
-"""How far cosines of rounded vectors may be off: ten times their standard deviation."""
+"""How far cosines of rounded vectors may be off: ten times their standard deviation, the numbers being unlike."""
 TASK_BYTES = 1 << 26
 """Of a task's own vectors, as float32."""
 ROWS_AT_ONCE, PRODUCTS_AT_ONCE = 1024, 1 << 20
@@ -42,7 +42,7 @@ def whole_length(size: int) -> int:
 
 def rounded(vector: Float32Array) -> Int16Array:
     """Return vectors of length 1 as whole numbers."""
-    return np.rint(vector * np.float32(whole_length(vector.shape[1]))).astype(np.int16)
+    return np.asarray(np.rint(vector * np.float32(whole_length(vector.shape[1]))), dtype=np.int16)
 
 
 def reorder(row: Int16Array, order: IntArray) -> None:
@@ -126,7 +126,7 @@ class TaskResult:
 
 
 @dataclass(frozen=True, slots=True)
-class CellSearch:
+class CellTask:
     """Compares a range of points with those of the cells they probe. May be sent to another machine."""
 
     shelves: Shelves
@@ -158,7 +158,7 @@ class CellSearch:
 class _Finding:
     """What was found so far for the points of one task."""
 
-    search: CellSearch
+    search: CellTask
     start: int
     query: Float32Array
     best: Float32Array = field(init=False)

@@ -18,6 +18,9 @@ class Mapper(Protocol):
     def map(self, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> Iterator[ResultT]:
         """Yield work(item) in the order of the items; work and items are sent there."""
 
+    def share(self, value: ItemT) -> Callable[[], ItemT]:
+        """Return what gives the value to tasks, and may be sent to them: the value itself goes to each machine once."""
+
 
 Threads = int | Mapper | None
 """What works on the items: that number of threads, as many as there are cores (None), or something else."""

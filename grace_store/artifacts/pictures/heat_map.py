@@ -38,7 +38,11 @@ def draw_heat_map(matrix: FloatArray, labels: Sequence[str], title: str, note: s
     side = cell * len(labels)
     keys = [-1.0, -0.5] if (matrix < 0).any() else []
     scale = [*keys, 0.0, 0.25, 0.5, 0.75, 1.0]
-    legend = [] if numbered else [Key(f"{value:g}", *_colours(np.array([[value]]))[0]) for value in scale]
+    legend = (
+        []
+        if numbered
+        else [Key(f"{value:g}", colour) for value, colour in zip(scale, _colours(np.array([scale]))[0], strict=True)]
+    )
     return svg_document(title, [Drawing(left * 1.45 + side, top + side, parts)], legend, note)
 
 

@@ -5,6 +5,7 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from grace_store import __version__
@@ -44,6 +45,10 @@ class RayTasks:
             for ref in pending:
                 self._ray.cancel(ref)
 
+    def share(self, value: TaskT) -> Callable[[], TaskT]:
+        """Return what gives the value to tasks: it lies in the cluster's memory, or on disk where that is full."""
+        return _Shared(self._ray.put(value))
+
     def _room(self) -> int:
         """Return how many tasks may be under way: twice what the cluster has CPUs for at the moment, if not said."""
         return self._at_once or max(2, 2 * int(self._ray.cluster_resources().get("CPU", 0)))
@@ -61,6 +66,16 @@ class RayTasks:
             raise
         except errors.RayError as error:
             raise WorkerDied(f"A task on the cluster could not be done: {' '.join(str(error).split())}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """Something in the cluster's memory."""
+
+    ref: Any
+
+    def __call__(self) -> Any:
+        return importlib.import_module("ray").get(self.ref)
 
 
 _opened: tuple[str, Any] = ("", None)

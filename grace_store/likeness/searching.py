@@ -1,0 +1,167 @@
+"""What every way to search shares: which vectors are put there, what is known of recall, what is found in the end.
+
+Equal vectors are found by their bytes and searched once, so that a thousand copies cost no more than one; of the other
+pairs only those of their maximum spanning forest are kept (``forest``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from grace_store.base.arrays import BoolArray, Float32Array, IntArray
+from grace_store.base.events import Listener, SamplesCompared, Warned
+from grace_store.likeness.cell_tasks import ROUNDING
+from grace_store.likeness.forest import ForestBuilder, Pairs
+from grace_store.likeness.recall import Recall, Truth
+from grace_store.likeness.vector_sources import VectorSource, measured
+
+Kind = Literal["flat", "cells", "ivf", "ivf-sq8"]
+
+NUM_QUERIES = 1000
+"""Random points that the recall of an approximate search is measured by, against brute force."""
+VECTORS_PER_CELL = 16
+"""To find the cells by."""
+CELL_ITERATIONS = 8
+MANY_NEIGHBOURS = 1000
+FEWEST_ASKED = 256
+"""Points that must have been asked for before it is said that they have many neighbours."""
+
+_ROUNDING = 1e-5
+"""How far inner products of float32 may be off."""
+_SQ8_ROUNDING = 5e-3
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlan:
+    """How points are searched."""
+
+    kind: Kind
+    """flat: all with all; cells: those of a point's own and the next cells, as tasks; ivf: likewise by an index on
+    GPUs; ivf-sq8: and with 8 bits a number."""
+    num_cells: int = 0
+    num_probed: int = 0
+    """Cells in which a point's neighbours are looked for."""
+
+    @property
+    def tolerance(self) -> float:
+        """Return how far a similarity may be off."""
+        return {"ivf-sq8": _SQ8_ROUNDING, "cells": ROUNDING}.get(self.kind, _ROUNDING)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The similar pairs among some points, as far as they decide who belongs together."""
+
+    forest: Pairs
+    """Similarities are at least the floor; those of equal vectors are 1."""
+    nearest: IntArray
+    """Each searched point's most similar one; -1 for points whose equal is in the forest or whose vector is zero."""
+    nearest_similarity: Float32Array
+    """As the index has it; NaN where there is none."""
+    num_points: int
+    num_distinct: int
+    """Points that have a vector unlike those before them, byte for byte."""
+    num_pairs: int
+    """Similar pairs of distinct points that were seen, from either end."""
+    plan: IndexPlan
+    recall: Recall | None
+    """None if every point was compared with every other."""
+
+
+@dataclass(slots=True)
+class Searching(ABC):
+    """One search: vectors are put somewhere, then each is asked for."""
+
+    source: VectorSource
+    floor: float
+    plan: IndexPlan
+    seed: int
+    listener: Listener
+    number: IntArray = field(init=False)
+    """The numbers of the points that were put there, in that order."""
+    nearest: IntArray = field(init=False)
+    nearest_similarity: Float32Array = field(init=False)
+    forest: ForestBuilder = field(default_factory=ForestBuilder, init=False)
+    num_points: int = field(default=0, init=False)
+    num_pairs: int = field(default=0, init=False)
+    num_asked: int = field(default=0, init=False)
+    truth: Truth | None = field(default=None, init=False)
+    _has_warned: bool = field(default=False, init=False)
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make room for vectors."""
+
+    @abstractmethod
+    def put(self, vector: Float32Array) -> None:
+        """Put vectors there that are unlike all before."""
+
+    @abstractmethod
+    def search(self) -> None:
+        """Find the pairs of all that was put there."""
+
+    def fill(self) -> None:
+        """Put every vector there that is not equal to one before it."""
+        self.prepare()
+        self.nearest = np.full(self.source.num_points, -1)
+        self.nearest_similarity = np.full(self.source.num_points, np.nan, dtype=np.float32)
+        first_with: dict[bytes, int] = {}
+        numbers: list[IntArray] = []
+        for number, vector in self.source.blocks():
+            self.num_points += len(number)
+            is_new, twin = _distinct(number, vector, first_with)
+            twins = twin >= 0
+            self.forest.add(Pairs(twin[twins], number[twins], np.ones(int(twins.sum()), np.float32)))
+            numbers.append(number[is_new])
+            kept = np.ascontiguousarray(vector[is_new])
+            self.put(kept)
+            if self.truth is not None:
+                self.truth.compare(number[is_new], kept)
+        self.number = np.concatenate([np.zeros(0, np.int64), *numbers])
+        if self.truth is not None:
+            self.truth.end(self.number)
+
+    def sample(self) -> Float32Array:
+        """Return vectors at random to find cells by, and let recall be measured by some of them."""
+        number, vector = self.source.sampled(VECTORS_PER_CELL * self.plan.num_cells, self.seed)
+        some = vector.any(axis=1)
+        number, vector = number[some], np.ascontiguousarray(vector[some])
+        chosen = np.random.default_rng(self.seed).permutation(len(number))[:NUM_QUERIES]
+        self.truth = Truth(self.floor, number[chosen], vector[chosen])
+        return vector
+
+    def count(self, num_pairs: int, num_asked: int) -> None:
+        """Take note of pairs that were found and points that were asked for."""
+        self.num_pairs += num_pairs
+        self.num_asked += num_asked
+        self.listener(SamplesCompared(self.num_asked, len(self.number)))
+        if not self._has_warned and self.num_pairs > MANY_NEIGHBOURS * max(self.num_asked, FEWEST_ASKED):
+            self._has_warned = True
+            self.listener(
+                Warned(
+                    f"Samples have more than {MANY_NEIGHBOURS} others above {self.floor:g}, which takes long. A higher "
+                    "--floor is quicker, and so may another --descriptor be that tells samples better apart."
+                )
+            )
+
+    def found(self) -> Found:
+        forest = measured(self.forest.finish(), self.number, self.source)
+        kept = forest[forest.similarity >= np.float32(self.floor)]
+        recall = None if self.truth is None else self.truth.recall()
+        counts = self.num_points, len(self.number), self.num_pairs
+        return Found(kept, self.nearest, self.nearest_similarity, *counts, self.plan, recall)
+
+
+def _distinct(number: IntArray, vector: Float32Array, first_with: dict[bytes, int]) -> tuple[BoolArray, IntArray]:
+    """Return which points have a new vector, and for the others the first that has it; zero vectors are neither."""
+    is_new, twin = np.zeros(len(number), dtype=np.bool_), np.full(len(number), -1)
+    for i in np.flatnonzero(vector.any(axis=1)).tolist():
+        first = first_with.setdefault(hashlib.blake2b(vector[i].tobytes(), digest_size=16).digest(), int(number[i]))
+        is_new[i] = first == number[i]
+        twin[i] = -1 if is_new[i] else first
+    return is_new, twin
