@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from grace_store.artifacts.duplicate_table import read_duplicates
 from grace_store.base.errors import Interrupted, SettingError, WorkerDied
 from grace_store.base.events import Event, Note, UnitCommitted, Warned, ignore
 from grace_store.base.settings import RunOptions
@@ -25,6 +26,7 @@ from grace_store.cli.main import main
 from grace_store.curate.duplicates import DuplicatesRequest, duplicates
 from grace_store.curate.score import score
 from grace_store.curate.sweep import sweep
+from grace_store.likeness.searching import IndexPlan
 from grace_store.run.engines import ENGINES
 from grace_store.run.engines.engine import EngineOptions
 from grace_store.run.extract import ExtractJob, extract, missing_units
@@ -258,7 +260,9 @@ def large_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-def test_tables_and_sweeps_made_by_tasks_have_the_bytes_of_those_made_here(nodes, large_store, tmp_path):
+def test_tables_and_sweeps_made_by_tasks_have_the_bytes_of_those_made_here(nodes, large_store, tmp_path, monkeypatch):
+    monkeypatch.setattr("grace_store.likeness.search.plan_index", lambda *_, **__: IndexPlan("cells", 8, 3))
+    monkeypatch.setattr("grace_store.likeness.cell_search.points_per_task", lambda _: 50)
     planted = planted_store(tmp_path).store
     grid = SweepSpec.parse(grid=[{"alpha": "0.3,0.7", "target": "answer,suffix"}])
     made: dict[str, dict[str, bytes]] = {}
@@ -273,6 +277,8 @@ def test_tables_and_sweeps_made_by_tasks_have_the_bytes_of_those_made_here(nodes
             made[name] = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
     assert made["here"].keys() >= {"scores.parquet", "duplicates.parquet", "sweep/values.parquet"}
     assert made["here"] == made["there"]
+    search = read_duplicates(tmp_path / "there" / "duplicates.parquet").note.search
+    assert (search.index, search.recall.share) == ("cells", 1.0)
 
 
 def test_an_error_of_a_task_is_the_error_it_would_be_here(nodes, tmp_path):
