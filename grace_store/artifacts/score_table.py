@@ -319,13 +319,15 @@ def write_scores(path: Path, note: ScoresNote) -> Iterator[pq.ParquetWriter]:
 # ---------------------------------------------------------------- reading, also what others wrote
 
 
-def read_scores(path: str | Path, *, steps: bool = True) -> ScoreTable:
-    """Read a scores table, or say why the file is none; without steps, only what is one number a sample."""
+def read_scores(path: str | Path, *, steps: bool = True, ids: bool = True) -> ScoreTable:
+    """Read a scores table, or say why the file is none; without steps, only what is one number a sample.
+
+    Without ids there is no column sample_id.
+    """
     path = Path(path)
     note = read_scores_note(path)
-    wanted = {
-        name: kind for name, kind in _columns_of(note).items() if steps or name not in (*STEP_SCORES, "influence")
-    }
+    left_out = {*(() if steps else (*STEP_SCORES, "influence")), *(() if ids else ("sample_id",))}
+    wanted = {name: kind for name, kind in _columns_of(note).items() if name not in left_out}
     table = read_columns(path, wanted, (*NEVER_NULL, "value"), note.maker)
     _check_rows(table, path)
     _check_lists(table, note, path)
@@ -342,7 +344,7 @@ def read_scores_note(path: str | Path) -> ScoresNote:
 
 def _check_rows(table: pa.Table, path: Path) -> None:
     """Raise DataError unless the rows can be those of samples. Whether values are right only the store can tell."""
-    if nulls := [name for name in NEVER_NULL if table[name].null_count]:
+    if nulls := [name for name in NEVER_NULL if name in table.column_names and table[name].null_count]:
         raise not_made_by(path, "score", f"{nulls[0]} is empty in some rows")
     for name in ("row", "num_steps", "num_tokens"):
         if len(table) and pc.min(table[name]).as_py() < 0:

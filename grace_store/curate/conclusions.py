@@ -19,8 +19,8 @@ from grace_store.values.length_bias import (
     MIN_AUDITED,
     Length,
     LengthAudit,
-    LengthBias,
-    audit_lengths,
+    LengthShare,
+    explained_by_lengths,
     kept_by_chance,
     kept_over_all,
 )
@@ -58,20 +58,20 @@ def conclude_scores(table: ScoreTable) -> str:
         flags = ", ".join(f"{count} {name}" for name, count in table.flag_counts.items())
         why = f": the flags say why ({flags})" if flags else ""
         return f"None of {counted(len(table), 'sample')} has a value{why}."
-    found = audit_lengths(table.value, table.lengths)
+    found = explained_by_lengths(table.value, table.lengths)
     of_all = "" if len(ranked) == len(table) else f" of {len(table)}"
     return f"{_explained(found, of_all)} {_next(table, ranked, _is_some(found))}"
 
 
-def _explained(found: LengthAudit, of_all: str = "") -> str:
+def _explained(found: LengthAudit | LengthShare, of_all: str = "") -> str:
     """Return how many samples have a value, and how far values follow length."""
     have = "samples have" if found.num_samples > 1 or of_all else "sample has"
     return f"{found.num_samples}{of_all} {have} a value{_by_length(found)}."
 
 
-def _by_length(found: LengthAudit) -> str:
+def _by_length(found: LengthAudit | LengthShare) -> str:
     low, high = found.explained_between
-    varying = {name: bias for name, bias in found.lengths.items() if bias.varies}
+    varying = {name: pearson for name, pearson in found.pearson.items() if pearson == pearson}
     if found.num_samples < MIN_AUDITED:
         return f", too few to say how far values follow length; about {about(_wanted(found))} would do"
     if not varying:
@@ -86,23 +86,23 @@ def _by_length(found: LengthAudit) -> str:
     return f"; length explains {share}, above all {_strongest(varying)}"
 
 
-def _strongest(varying: dict[Length, LengthBias]) -> str:
-    name = max(varying, key=lambda each: abs(varying[each].pearson))
-    more = _MORE[name][0 if varying[name].pearson > 0 else 1]
+def _strongest(varying: dict[Length, float]) -> str:
+    name = max(varying, key=lambda each: abs(varying[each]))
+    more = _MORE[name][0 if varying[name] > 0 else 1]
     return f"{LENGTH_WORDS[name]} (higher values go with {more})"
 
 
-def _is_some(found: LengthAudit) -> bool:
+def _is_some(found: LengthAudit | LengthShare) -> bool:
     """Return whether length may explain enough to look at it."""
     return found.explained_between[1] > MUCH and not _is_vague(found)
 
 
-def _is_vague(found: LengthAudit) -> bool:
+def _is_vague(found: LengthAudit | LengthShare) -> bool:
     low, high = found.explained_between
     return found.num_samples < MIN_AUDITED or (low < MUCH and (high - low) / 2 > WIDE)
 
 
-def _wanted(found: LengthAudit) -> float:
+def _wanted(found: LengthAudit | LengthShare) -> float:
     """Return how many samples tell the share to WIDE, at the share of the interval where that takes most."""
     low, high = found.explained_between
     share = min(max(low, 1 / 3), high)

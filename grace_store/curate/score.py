@@ -100,7 +100,7 @@ class ScoreRun:
     @property
     def conclusion(self) -> str:
         """What the values mean, in a sentence or two; the table is read for it."""
-        return conclude_scores(read_scores(self.out, steps=False))
+        return conclude_scores(read_scores(self.out, steps=False, ids=False))
 
 
 Wanted = ScoreRequest | MethodSpec | None

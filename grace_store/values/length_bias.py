@@ -66,6 +66,18 @@ class StepLengthBias:
 
 
 @dataclass(frozen=True, slots=True)
+class LengthShare:
+    """How much of how values differ lengths explain, and no more: a tenth of an audit's work."""
+
+    num_samples: int
+    """Samples with a value; the others do not count."""
+    variance_explained: float
+    """As in an audit, and so are the others."""
+    explained_between: Interval
+    pearson: Mapping[Length, float]
+
+
+@dataclass(frozen=True, slots=True)
 class LengthAudit:
     """How values follow length, and what remains after taking it out."""
 
@@ -78,6 +90,11 @@ class LengthAudit:
     """Where that share lies for all samples like these, by 95 %."""
     lengths: Mapping[Length, LengthBias]
     steps: StepLengthBias | None
+
+    @property
+    def pearson(self) -> dict[Length, float]:
+        """Pearson's correlation with the logarithm of each length; NaN where one side does not vary."""
+        return {name: bias.pearson for name, bias in self.lengths.items()}
 
     @property
     def has_enough_samples(self) -> bool:
@@ -109,6 +126,23 @@ def residuals(values: FloatArray, lengths: Mapping[Length, FloatArray], control:
     return out
 
 
+def explained_by_lengths(values: FloatArray, lengths: Mapping[Length, FloatArray]) -> LengthShare:
+    """Return how much of how values differ the lengths that are known explain."""
+    finite = np.isfinite(values)
+    value = values if finite.all() else values[finite]
+    logs = {name: _log(lengths[name][finite]) for name in LENGTHS if name in lengths}
+    return _share(value, logs, _without(value, list(logs.values())))
+
+
+def _share(value: FloatArray, logs: Mapping[Length, FloatArray], controlled: FloatArray) -> LengthShare:
+    """Return the same for finite values, from what is left of them without the lengths."""
+    pearson = {name: correlation(value, log) for name, log in logs.items()}
+    spread = float(value.var()) if len(value) else 0.0
+    explained = 1.0 - float(controlled.var()) / spread if spread > 0 else float("nan")
+    num_varying = sum(each == each for each in pearson.values())
+    return LengthShare(len(value), explained, explained_interval(explained, len(value), num_varying), pearson)
+
+
 def audit_lengths(
     values: FloatArray,
     lengths: Mapping[Length, FloatArray],
@@ -125,6 +159,7 @@ def audit_lengths(
     length = {name: lengths[name][finite] for name in LENGTHS if name in lengths}
     logs = {name: _log(each) for name, each in length.items()}
     controlled = _without(value, list(logs.values()))
+    share = _share(value, logs, controlled)
     kept, kept_after = _largest(value, ratio), _largest(controlled, ratio)
     ranks, ranks_after = mean_ranks(value), mean_ranks(controlled)
     biases: dict[Length, LengthBias] = {}
@@ -133,7 +168,7 @@ def audit_lengths(
         others = [logs[other] for other in logs if other != name]
         away = logs[name] - logs[name].mean() if len(value) else logs[name]
         biases[name] = LengthBias(
-            pearson=correlation(value, logs[name]),
+            pearson=share.pearson[name],
             spearman=correlation(ranks, ranked),
             partial=correlation(_without(value, others), _without(logs[name], others)),
             spearman_after_control=correlation(ranks_after, ranked),
@@ -143,11 +178,8 @@ def audit_lengths(
             spread_after_control=correlation(np.abs(controlled), logs[name]),
             curve_after_control=correlation(controlled, away**2),
         )
-    spread = float(value.var()) if len(value) else 0.0
-    explained = 1.0 - float(controlled.var()) / spread if spread > 0 else float("nan")
-    between = explained_interval(explained, len(value), sum(bias.varies for bias in biases.values()))
     by_step = None if steps is None else _audit_steps(*steps)
-    return LengthAudit(len(value), ratio, explained, between, biases, by_step)
+    return LengthAudit(len(value), ratio, share.variance_explained, share.explained_between, biases, by_step)
 
 
 def _audit_steps(step_score: FloatArray, step_tokens: Numbers, num_steps: Numbers) -> StepLengthBias:

@@ -44,7 +44,8 @@ def rank(values: FloatArray, row: Numbers | None = None) -> IntArray:
     array([2, 0, 3])
     """
     finite = np.flatnonzero(np.isfinite(values))
-    if row is None:
+    # Rows that ascend, as a table's do, leave ties where they are.
+    if row is None or (row[1:] > row[:-1]).all():
         return finite[np.argsort(-values[finite], kind="stable")]
     return finite[np.lexsort((row[finite], -values[finite]))]
 
