@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import grace_store.model.head.own_forward as own_forward
+import grace_store.model.image_features as image_features
 import grace_store.model.shared_pass as shared_pass
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import ExtractRequest, ExtractSpec
@@ -118,6 +118,29 @@ def _counted(actual: Any, seen: list[Any]) -> Any:
     return run
 
 
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl", "llava", "llava_next", "gemma3"])
+def test_an_image_goes_through_the_tower_once_for_all_prompts_of_a_unit(tmp_path, monkeypatch, family):
+    model = str(tiny_vision_model(family, tmp_path / family))
+    both = ("Look:", "tall", " and ", "square")
+    prompts = [("wide", "How many?"), ("wide", "Which is it?"), (*both, "?"), ("wide", "Why?"), (*both, " Or?")]
+    samples = [ask_about(*each, response=responses(number)) for number, each in enumerate(prompts)]
+    extractor, made = make(model, batch_tokens=150), []
+    actual = extractor.tower.run
+    monkeypatch.setattr(extractor.tower, "run", lambda images: made.append(images) or actual(images))
+    assert len(extractor.prepare(samples).batches) > 1
+    found, expected = extract(extractor, samples), extract(make(model, share_prompts=False), samples)
+    assert len(made) == 2, "one image, and two of another prompt"
+    assert relative(found.segment_vector, expected.segment_vector) < TOLERANCE
+
+
+def test_features_beyond_the_room_for_them_are_made_again(tmp_path, monkeypatch):
+    model = str(tiny_vision_model("qwen3_vl", tmp_path / "qwen3_vl"))
+    samples = [ask_about("wide", f"How many of {n}?", response=responses(n)) for n in range(3)]
+    expected = extract(make(model), samples)
+    monkeypatch.setattr(image_features, "MOST_BYTES", 1)
+    assert relative(extract(make(model), samples).segment_vector, expected.segment_vector) < TOLERANCE
+
+
 # ---------------------------------------------------------------- where memory runs out, or a sample fails
 
 
@@ -199,12 +222,24 @@ def test_hidden_states_that_depend_on_what_shares_the_pass_are_noticed(model, mo
     assert "come out otherwise" in find_sharing_fault(extractor, 512, with_images=False)
 
 
-def test_a_window_that_would_come_out_wrong_is_noticed(tmp_path, monkeypatch):
-    """A cache that forgets what lies beyond a window, as one of the model's own would."""
-    model = str(tiny_text_model("mistral", tmp_path / "mistral"))
-    config = transformers.AutoConfig.from_pretrained(model)
-    monkeypatch.setattr(shared_pass, "DynamicCache", lambda: transformers.DynamicCache(config=config))
-    assert "DynamicSlidingWindowLayer" in make(model).sharing_fault
+def test_prompts_that_do_not_end_together_are_noticed(model, monkeypatch):
+    extractor = make(model)
+    monkeypatch.setattr(shared_pass, "_shifted", lambda states, shift: states)
+    assert "come out otherwise" in find_sharing_fault(extractor, 512, with_images=False)
+
+
+def test_a_window_is_tried_from_both_sides(tmp_path, monkeypatch):
+    """As a cache would that forgets what lies beyond the model's window and more."""
+    extractor = make(str(tiny_text_model("mistral", tmp_path / "mistral")))
+    actual = shared_pass._PromptLayer._before
+
+    def forgets(layer: Any, of_prompts: Any, following: Any) -> Any:
+        kept = torch.cat((torch.zeros_like(of_prompts[..., :-12, :]), of_prompts[..., -12:, :]), dim=-2)
+        return actual(layer, kept, following)
+
+    monkeypatch.setattr(shared_pass._PromptLayer, "_before", forgets)
+    assert "come out otherwise" in find_sharing_fault(extractor, 512, with_images=False)
+    assert find_sharing_fault(extractor, 20, with_images=False) is None, "no sample is as long as the window"
 
 
 # ---------------------------------------------------------------- settings

@@ -6,7 +6,7 @@ them, and only what lies before a shorter prompt is masked.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,14 +52,17 @@ class PromptKeys:
         self, model: nn.Module, prompts: Mapping[str, Tensor], shared: SharedPrompts, device: torch.device
     ) -> None:
         # Without a configuration every layer keeps all it is given, also one that looks back at a window only.
-        self._cache = DynamicCache()
-        self.arguments: dict[str, Any] = {"past_key_values": self._cache, "use_cache": True}
+        cache = DynamicCache()
+        cache.layer_class_to_replicate = _PromptLayer
+        self.arguments: dict[str, Any] = {"past_key_values": cache, "use_cache": True}
         run_backbone(model, **prompts, **self.arguments)
-        shift = None if shared.shift is None else devices.to_device(shared.shift, device)
-        shape = tuple(prompts["input_ids"].shape)
-        self._layers = [_Followed(layer, shape, shift) for layer in self._cache.layers]
+        self._layers: Sequence[Any] = cache.layers
         if not self._layers:
             raise ModelError("it keeps no keys and values")
+        if shared.shift is not None:
+            shift = devices.to_device(shared.shift, device)
+            for layer in self._layers:
+                layer.keys, layer.values = _shifted(layer.keys, shift), _shifted(layer.values, shift)
 
     def look_from(self, prompt: Tensor) -> None:
         """Say which prompt each response of the next pass follows."""
@@ -67,28 +70,30 @@ class PromptKeys:
             layer.prompt = prompt
 
 
-class _Followed:
-    """What stands for a layer's update: keys and values of prompts before those of responses, which are not kept."""
+class _PromptLayer(DynamicLayer):
+    """Keeps the keys and values that it is given first, and puts them before all others, which it does not keep."""
 
-    def __init__(self, layer: Any, shape: tuple[int, ...], shift: Tensor | None) -> None:
-        kind = type(layer)
-        if kind is not DynamicLayer or (layer.keys.shape[0], layer.keys.shape[-2]) != shape:
-            raise ModelError(f"it keeps a {kind.__name__}, not the keys and values of every token")
-        if shift is not None:
-            layer.keys, layer.values = _shifted(layer.keys, shift), _shifted(layer.values, shift)
-        # Not the layer itself: nothing would free the memory of a layer and this if each held the other.
-        self._keys, self._values = layer.keys, layer.values
-        self.prompt: Tensor | None = None
-        layer.update = self
+    keys: Tensor
+    values: Tensor
+    prompt: Tensor | None = None
 
-    def __call__(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        return self._before(self._keys, keys), self._before(self._values, values)
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+            self.keys, self.values = _owned(key_states), _owned(value_states)
+            return key_states, value_states
+        return self._before(self.keys, key_states), self._before(self.values, value_states)
 
     def _before(self, of_prompts: Tensor, following: Tensor) -> Tensor:
         if len(of_prompts) == 1:
             return torch.cat((of_prompts.expand(len(following), *of_prompts.shape[1:]), following), dim=-2)
         assert self.prompt is not None
         return torch.cat((of_prompts.index_select(0, self.prompt), following), dim=-2)
+
+
+def _owned(states: Tensor) -> Tensor:
+    """Return the states by themselves, should they be part of something larger (of queries, keys and values in one)."""
+    return states if states.untyped_storage().nbytes() <= states.nbytes else states.clone()
 
 
 def _shifted(states: Tensor, shift: Tensor) -> Tensor:

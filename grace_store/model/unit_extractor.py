@@ -4,8 +4,9 @@ import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -23,6 +24,7 @@ from grace_store.model.devices import in_words
 from grace_store.model.head.choose_head import choose_head
 from grace_store.model.head.closed_form import OutputHead
 from grace_store.model.head.own_forward import response_states
+from grace_store.model.image_features import KeptFeatures, VisionTower
 from grace_store.model.inputs.batches import ANY_LENGTHS, form_batches, form_packs, form_passes, form_shared
 from grace_store.model.inputs.collate import Batch, collate, collate_shared
 from grace_store.model.inputs.packing import packed_positions
@@ -142,6 +144,8 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         """Whether samples of one prompt run it once; only after a trial, as not every model can."""
         self.sharing_fault: str | None = None
         """Why they do not although they were to."""
+        self.tower: VisionTower | None = None
+        """What makes the features of an image once for all prompts of a unit that have it, after a trial too."""
         self._rule = find_length_rule(loaded.model, loaded.longest(spec.max_length))
         if self._rule != ANY_LENGTHS and not spec.freezes_batches:
             raise ResumeMismatch(
@@ -217,6 +221,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
     def _compute(self, prepared: PreparedUnit) -> UnitInFlight[ResultT, OutcomeT]:
         pending = self._pending(prepared)
         images = ImageQueue(prepared.images, self._image_pool, self._device)
+        kept = KeptFeatures(self.tower, (key for batch in prepared.batches for key, _ in _shown(batch, prepared)))
         waiting = deque(prepared.batches)
         while waiting:
             batch = waiting.popleft()
@@ -224,7 +229,8 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
                 waiting.extendleft(reversed(self._halves(batch, prepared.tokens)))
                 pending.is_split = True
                 continue
-            made = self._try(batch, images, waiting[0].shown if waiting else ())
+            features = kept.for_batch(_shown(batch, prepared))
+            made = self._try(batch, images, features, waiting[0].shown if waiting else ())
             if isinstance(made, Exception):
                 waiting.extendleft(reversed(self._smaller(batch, made, prepared)))
             else:
@@ -237,11 +243,14 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         samples = [tokens[member] for member in members]
         return collate(members, samples, self._device, packed=self._batching.packing)
 
-    def _try(self, batch: Batch, images: ImageQueue, upcoming: Sequence[int]) -> ResultT | Exception:
+    def _try(
+        self, batch: Batch, images: ImageQueue, features: AbstractContextManager[None], upcoming: Sequence[int]
+    ) -> ResultT | Exception:
         try:
             image_inputs = images.take(batch.shown)
             images.announce(upcoming)
-            return self._run(batch, image_inputs)
+            with features:
+                return self._run(batch, image_inputs)
         except GraceStoreError:
             raise
         except Exception as error:
@@ -324,6 +333,12 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
             return self._collate(members, tokens)
         lengths = prompt_lengths({member: tokens[member] for member in members})
         return collate_shared(form_passes(groups, lengths, self._batching.batch_tokens), tokens, self._device)
+
+
+def _shown(batch: Batch, prepared: PreparedUnit) -> list[tuple[tuple[str, ...], Callable[[], ImageInputs]]]:
+    """Return the digests of the images that go through the model in a batch, prompt by prompt, and what makes them."""
+    images = [prepared.images[member] for member in batch.shown if member in prepared.images]
+    return [(each.digests, each.inputs) for each in images]
 
 
 def _in_halves(several: Sequence[ItemT]) -> list[list[ItemT]]:

@@ -4,6 +4,7 @@ Asked before any work. Where it does not (a state that runs through all tokens, 
 length, prompts that look ahead, a cache of another kind), prompts are not shared and nothing else changes.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from grace_store.base.errors import ModelError
 from grace_store.model.devices import in_words, is_lost
 from grace_store.model.head.own_forward import trial_ids
+from grace_store.model.image_features import VisionTower
 from grace_store.model.inputs.batches import form_passes
 from grace_store.model.inputs.collate import Batch, collate, collate_shared
 from grace_store.model.inputs.prompt_groups import find_groups, prompt_lengths
@@ -23,6 +25,8 @@ from grace_store.model.inputs.vision import join_images
 from grace_store.model.load.length_probe import numbers_named
 from grace_store.model.load.probes import Picture, probe
 from grace_store.model.proxy import ProxyExtractor
+
+_LOG = logging.getLogger(__name__)
 
 TOLERANCE = 1e-4
 """Largest relative difference of a token's hidden state; what is right is a hundredth of it."""
@@ -57,6 +61,30 @@ def find_sharing_fault(extractor: ProxyExtractor, max_length: int, *, with_image
     return None
 
 
+def find_tower(extractor: ProxyExtractor, device: torch.device) -> VisionTower | None:
+    """Return what makes the features of images apart from the model's forward; None where hidden states then differ."""
+    unit = _with_pictures(extractor)
+    members = [position for position in unit.tokens if unit.images[position].digests]
+    if not members:
+        return None
+    batch = collate(members, [unit.tokens[member] for member in members])
+    try:
+        tower = VisionTower(extractor.model, device)
+        features = [tower.run(unit.images[member].inputs()) for member in members]
+        with tower.given(features):
+            found = _states(extractor, unit, batch)
+    except Exception as error:
+        if is_lost(error):
+            raise
+        _LOG.info("each batch runs its own images: %s", in_words(error))
+        return None
+    worst = max(_distance(found[i], each) for i, each in _states(extractor, unit, batch).items())
+    if not worst <= _tolerance(extractor):
+        _LOG.info("each batch runs its own images: made apart, hidden states differ by %.0e", worst)
+        return None
+    return tower
+
+
 def _tolerance(extractor: ProxyExtractor) -> float:
     return TOLERANCE if next(extractor.model.parameters()).dtype == torch.float32 else HALF_TOLERANCE
 
@@ -65,10 +93,12 @@ def _trials(extractor: ProxyExtractor, max_length: int, *, with_images: bool) ->
     """Yield units of samples to try, each with several prompts."""
     for lengths in _prompt_lengths(extractor.model, max_length):
         yield ReadUnit(_made_up(extractor.model, lengths))
-    if with_images:
-        unit = extractor.reader.read([probe(*each, response=text) for each in _PICTURES for text in _RESPONSES])
-        if unit.tokens:
-            yield unit
+    if with_images and (unit := _with_pictures(extractor)).tokens:
+        yield unit
+
+
+def _with_pictures(extractor: ProxyExtractor) -> ReadUnit:
+    return extractor.reader.read([probe(*each, response=text) for each in _PICTURES for text in _RESPONSES])
 
 
 def _prompt_lengths(model: Any, max_length: int) -> list[Mapping[int, tuple[int, ...]]]:
@@ -100,9 +130,13 @@ def _apart(extractor: ProxyExtractor, unit: ReadUnit) -> float:
     worst = 0.0
     for position, found in _states(extractor, unit, collate_shared(formed, unit.tokens)).items():
         expected = _states(extractor, unit, collate([position], [unit.tokens[position]]))[position]
-        apart = (found - expected).norm(dim=1) / expected.norm(dim=1)
-        worst = max(worst, float(apart.max().nan_to_num(torch.inf)))
+        worst = max(worst, _distance(found, expected))
     return worst
+
+
+def _distance(found: Tensor, expected: Tensor) -> float:
+    """Return the largest relative difference of a token; infinite if one is not a number."""
+    return float(((found - expected).norm(dim=1) / expected.norm(dim=1)).max().nan_to_num(torch.inf))
 
 
 def _states(extractor: ProxyExtractor, unit: ReadUnit, batch: Batch) -> dict[int, Tensor]:
