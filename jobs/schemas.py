@@ -26,7 +26,17 @@ NOTES: tuple[type[Document], ...] = (
     Judgement, Recipe, WarmupSubset, CheckpointState, WarmupDone,
 )  # fmt: skip
 """Every kind of document beside results. A new kind is a model where it is written, and its name here."""
-OMITTED = ("gradient", "images_as", "map", "flagged", "batch_tokens", "head_tokens", "packing", "split")
+OMITTED = (
+    "gradient",
+    "images_as",
+    "map",
+    "flagged",
+    "batch_tokens",
+    "head_tokens",
+    "packing",
+    "share_prompts",
+    "split",
+)
 """Fields that documents of a store leave out when they are what they were before there was a choice."""
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -39,6 +39,8 @@ SAMPLES = [sample(number) for number in range(7)]
 
 
 def make(model: str, options: RunOptions = OPTIONS, **wishes) -> ProxyExtractor:
+    """Return an extractor of plain batches; those of shared prompts have tests of their own."""
+    wishes = {"share_prompts": False, **wishes}
     return open_extractor(model, resolve_spec(model, ExtractRequest(**wishes), options), options)
 
 

@@ -8,13 +8,15 @@ from pydantic import Field
 from grace_store.base.settings import DataSpec, ExtractSpec, Frozen, Kind, canonical_json
 from grace_store.base.states import Reason
 
-FORMAT_VERSION = "1.2"
+FORMAT_VERSION = "1.3"
 KIND_VERSIONS: dict[Kind, str] = {"proxy": "1.0", "gradient": "1.1"}
 """The version of the format in which each kind of signal appeared."""
 IMAGES_AS_VERSION = "1.1"
 """That in which images need not be as the processor has them."""
 BATCHES_VERSION = "1.2"
 """That in which a signal freezes its batches."""
+SHARING_VERSION = "1.3"
+"""That in which samples share prompts."""
 
 
 def version_number(version: str) -> tuple[int, ...]:

@@ -240,6 +240,9 @@ class ExtractSpec(Frozen):
     packing: bool | None = Field(default=None, exclude_if=lambda value: value is None)
     """Run samples end to end without padding, if the model gives the same numbers so; faster with the attention kernel
     flash_attention_2."""
+    share_prompts: bool | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Run a prompt (and its images) that several samples of a unit have once, and each response after it, if the model
+    gives the same numbers so. Not with --packing, and not for gradients."""
     storage: Storage = "int8"
     """How vectors are stored. Grams, and so GRACE's scores, are exact in all of these; what reads vectors (LESS, ICONS,
     CADC, duplicates, diversity) is as precise as they are."""
@@ -254,6 +257,10 @@ class ExtractSpec(Frozen):
     def _batches_whole(self) -> ExtractSpec:
         if len({getattr(self, name) is None for name in Batching._fields}) > 1:
             raise ValueError(f"a spec has all of {', '.join(Batching._fields)}, or none of them")
+        if self.share_prompts is not None and (not self.freezes_batches or self.kind == "gradient"):
+            raise ValueError("share_prompts belongs to proxies in batches that are frozen")
+        if self.share_prompts and self.packing:
+            raise ValueError("share_prompts and packing exclude each other")
         return self
 
     @property
@@ -268,8 +275,12 @@ class ExtractSpec(Frozen):
         return Batching(*said) if self.freezes_batches else DEFAULT_BATCHING[self.kind]
 
     def without_batches(self) -> ExtractSpec:
-        """Return the spec as an older version of the format has it."""
-        return self.model_copy(update=dict.fromkeys(Batching._fields))
+        """Return the spec as versions of the format before 1.2 have it."""
+        return self.without_sharing().model_copy(update=dict.fromkeys(Batching._fields))
+
+    def without_sharing(self) -> ExtractSpec:
+        """Return the spec as versions of the format before 1.3 have it."""
+        return self.model_copy(update={"share_prompts": None})
 
     @property
     def vector_size(self) -> int:
@@ -328,6 +339,7 @@ class ExtractRequest(Frozen):
     batch_tokens: int | None = Field(default=None, ge=1)
     head_tokens: int | None = Field(default=None, ge=1)
     packing: bool | None = None
+    share_prompts: bool | None = None
     storage: Storage | None = None
 
 

@@ -28,6 +28,7 @@ from grace_store.model.inputs.render import resolve_rendering
 from grace_store.model.inputs.trainer_images import as_trainer
 from grace_store.model.load import weights
 from grace_store.model.load.adapter_folder import require_peft
+from grace_store.model.load.sharing_trial import find_sharing_fault, find_tower
 from grace_store.model.load.trials import check_packing, check_sees_images
 from grace_store.model.load.weights import LoadedModel, ModelDescription, describe_model
 from grace_store.model.proxy import ProxyExtractor
@@ -51,6 +52,7 @@ def resolve_spec(
         "rendering": resolve_rendering(request.rendering, described.tokenizer),
         "dtype": request.dtype or devices.default_dtype(options.device),
         "attention": _resolve_attention(request.attention, described),
+        "share_prompts": _resolve_sharing(request),
     }
     batching = DEFAULT_BATCHING[request.kind or "proxy"]._asdict()
     return ExtractSpec(**{**batching, **wishes_in(request), **chosen})
@@ -82,7 +84,7 @@ def _try_extractor(
     *,
     sees_images: bool,
 ) -> None:
-    """Raise unless the model sees its images, and keeps packed samples apart."""
+    """Raise unless the model sees its images, and keeps packed samples apart; have prompts shared if that is right."""
     # Batches large enough to hold all samples of a trial.
     large = spec.model_copy(update=Batching(2**20)._asdict())
     trial = partial(ProxyExtractor, loaded, options=options, head=extractor.head, images=images)
@@ -91,6 +93,10 @@ def _try_extractor(
     if spec.packing:
         packed = trial(large.model_copy(update={"packing": True}))
         check_packing(packed, trial(large), with_images=sees_images)
+    if spec.share_prompts and isinstance(extractor, ProxyExtractor):
+        longest = loaded.longest(spec.max_length)
+        extractor.share_prompts(find_sharing_fault(extractor, longest, with_images=sees_images))
+        extractor.tower = find_tower(extractor, loaded.device) if sees_images else None
 
 
 def load_planned(
@@ -186,6 +192,19 @@ def _identity(described: ModelDescription, adapter: str | None) -> ModelIdentity
     check_base(read, described.identity)
     place(read, weights.skeleton_of(described))
     return described.identity.model_copy(update={"adapter": read.digest})
+
+
+def _resolve_sharing(request: ExtractRequest) -> bool | None:
+    """Return whether samples are to share prompts: unless told otherwise, wherever that has a meaning."""
+    if request.kind == "gradient":
+        if request.share_prompts:
+            raise SettingError("--share-prompts has no meaning for gradients. Leave it out.")
+        return None
+    if request.packing:
+        if request.share_prompts:
+            raise SettingError("--share-prompts and --packing exclude each other. Leave one of them out.")
+        return False
+    return request.share_prompts is not False
 
 
 def _check_images(request: ExtractRequest, described: ModelDescription) -> None:

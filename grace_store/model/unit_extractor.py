@@ -4,8 +4,9 @@ import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -23,17 +24,21 @@ from grace_store.model.devices import in_words
 from grace_store.model.head.choose_head import choose_head
 from grace_store.model.head.closed_form import OutputHead
 from grace_store.model.head.own_forward import response_states
-from grace_store.model.inputs.batches import ANY_LENGTHS, form_batches, form_packs
-from grace_store.model.inputs.collate import Batch, collate
+from grace_store.model.image_features import KeptFeatures, VisionTower
+from grace_store.model.inputs.batches import ANY_LENGTHS, form_batches, form_packs, form_passes, form_shared
+from grace_store.model.inputs.collate import Batch, collate, collate_shared
 from grace_store.model.inputs.packing import packed_positions
-from grace_store.model.inputs.reading import ImageQueue, SampleReader
+from grace_store.model.inputs.prompt_groups import find_groups, prompt_lengths
+from grace_store.model.inputs.reading import ImageQueue, ReadUnit, SampleReader
 from grace_store.model.inputs.tokens import TokenizedSample
 from grace_store.model.inputs.vision import ImageInputs, SampleImages
 from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import LoadedModel
+from grace_store.model.shared_pass import places_after, shared_states
 
 _LOG = logging.getLogger(__name__)
 
+ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 OutcomeT = TypeVar("OutcomeT", bound=UnitOutcome)
 
@@ -135,6 +140,12 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         self._spec, self._batching = spec, spec.batching
         self._too_large: int | None = None
         """The smallest number of tokens that did not fit into memory as one batch."""
+        self.shares_prompts = False
+        """Whether samples of one prompt run it once; only after a trial, as not every model can."""
+        self.sharing_fault: str | None = None
+        """Why they do not although they were to."""
+        self.tower: VisionTower | None = None
+        """What makes the features of an image once for all prompts of a unit that have it, after a trial too."""
         self._rule = find_length_rule(loaded.model, loaded.longest(spec.max_length))
         if self._rule != ANY_LENGTHS and not spec.freezes_batches:
             raise ResumeMismatch(
@@ -149,6 +160,17 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
     def reader(self) -> SampleReader:
         """What samples are read with."""
         return self._reader
+
+    def share_prompts(self, fault: str | None) -> None:
+        """Have samples of one prompt run it once, unless a trial found a fault with it."""
+        self.shares_prompts, self.sharing_fault = fault is None, fault
+        if fault is not None:
+            _LOG.warning("prompts are not shared, which costs time only: %s", fault)
+
+    @property
+    def takes_any_lengths(self) -> bool:
+        """Whether what the model makes of a token depends on nothing that follows it."""
+        return self._rule == ANY_LENGTHS
 
     @property
     @abstractmethod
@@ -170,15 +192,26 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
     def prepare(self, samples: Sequence[Sample]) -> PreparedUnit:
         """Tokenise a unit, open its images and form its batches; CPU work only, safe from several threads."""
         read = self._reader.read(samples)
-        positions = list(read.tokens)
+        with devices.watching(self._device):
+            devices.make_current(self._device)  # of this thread, whichever it is
+            batches = self._shared_batches(read) if self.shares_prompts else self._batches(read, list(read.tokens))
+        num_rows = tuple(sample.num_segments for sample in samples)
+        return PreparedUnit(num_rows, read.tokens, read.images, read.set_aside, batches)
+
+    def _batches(self, read: ReadUnit, positions: Sequence[int]) -> list[Batch]:
         lengths = [read.tokens[position].num_tokens for position in positions]
         form = form_packs if self._batching.packing else form_batches
         groups = form(lengths, self._batching.batch_tokens, self._rule)
-        with devices.watching(self._device):
-            devices.make_current(self._device)  # of this thread, whichever it is
-            batches = [self._collate([positions[i] for i in group], read.tokens) for group in groups]
-        num_rows = tuple(sample.num_segments for sample in samples)
-        return PreparedUnit(num_rows, read.tokens, read.images, read.set_aside, batches)
+        return [self._collate([positions[i] for i in group], read.tokens) for group in groups]
+
+    def _shared_batches(self, read: ReadUnit) -> list[Batch]:
+        """Return batches of samples that share prompts, then those of all others."""
+        images = {position: each.digests for position, each in read.images.items()}
+        groups = find_groups(read.tokens, images, self._reader.image_ids)
+        formed = form_shared(groups, prompt_lengths(read.tokens), self._batching.batch_tokens)
+        shared = [collate_shared(each, read.tokens, self._device) for each in formed]
+        together = {member for batch in shared for member in batch.members}
+        return shared + self._batches(read, [position for position in read.tokens if position not in together])
 
     def compute(self, prepared: PreparedUnit) -> UnitInFlight[ResultT, OutcomeT]:
         """Run the model on a prepared unit; called from one thread only."""
@@ -188,6 +221,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
     def _compute(self, prepared: PreparedUnit) -> UnitInFlight[ResultT, OutcomeT]:
         pending = self._pending(prepared)
         images = ImageQueue(prepared.images, self._image_pool, self._device)
+        kept = KeptFeatures(self.tower, (key for batch in prepared.batches for key, _ in _shown(batch, prepared)))
         waiting = deque(prepared.batches)
         while waiting:
             batch = waiting.popleft()
@@ -195,7 +229,8 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
                 waiting.extendleft(reversed(self._halves(batch, prepared.tokens)))
                 pending.is_split = True
                 continue
-            made = self._try(batch, images, waiting[0].members if waiting else ())
+            features = kept.for_batch(_shown(batch, prepared))
+            made = self._try(batch, images, features, waiting[0].shown if waiting else ())
             if isinstance(made, Exception):
                 waiting.extendleft(reversed(self._smaller(batch, made, prepared)))
             else:
@@ -208,11 +243,14 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         samples = [tokens[member] for member in members]
         return collate(members, samples, self._device, packed=self._batching.packing)
 
-    def _try(self, batch: Batch, images: ImageQueue, upcoming: Sequence[int]) -> ResultT | Exception:
+    def _try(
+        self, batch: Batch, images: ImageQueue, features: AbstractContextManager[None], upcoming: Sequence[int]
+    ) -> ResultT | Exception:
         try:
-            image_inputs = images.take(batch.members)
+            image_inputs = images.take(batch.shown)
             images.announce(upcoming)
-            return self._run(batch, image_inputs)
+            with features:
+                return self._run(batch, image_inputs)
         except GraceStoreError:
             raise
         except Exception as error:
@@ -249,12 +287,15 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
 
     def hidden_states(self, batch: Batch, image_inputs: ImageInputs) -> Tensor:
         """Return what the head is given for each response token, (num_tokens, d), in the order of the segments."""
-        predecessor = devices.to_device(batch.predecessor, self._device)
-        return response_states(self.model, self.inputs_on_device(batch, image_inputs), predecessor)
+        inputs = self.inputs_on_device(batch, image_inputs)
+        if batch.shared is None:
+            return response_states(self.model, inputs, devices.to_device(batch.predecessor, self._device))
+        first_places = places_after(self.model, {**batch.inputs, **image_inputs}, batch.shared.lengths)
+        return shared_states(self.model, inputs, batch.shared, first_places, self._device)
 
     def image_inputs(self, prepared: PreparedUnit, batch: Batch) -> ImageInputs:
         """Return what a model that sees images is given for those of a batch."""
-        return ImageQueue(prepared.images, self._image_pool).take(batch.members)
+        return ImageQueue(prepared.images, self._image_pool).take(batch.shown)
 
     def inputs_on_device(self, batch: Batch, image_inputs: ImageInputs) -> dict[str, Tensor]:
         """Return all arguments of the model for a batch."""
@@ -279,8 +320,30 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         self._too_large = batch.num_padded_tokens
 
     def _halves(self, batch: Batch, tokens: dict[int, TokenizedSample]) -> list[Batch]:
-        middle = (len(batch.members) + 1) // 2
-        return [self._collate(part, tokens) for part in (batch.members[:middle], batch.members[middle:])]
+        if batch.shared is None:
+            return [self._collate(part, tokens) for part in _in_halves(batch.members)]
+        groups = batch.shared.groups
+        halves = _in_halves(groups) if len(groups) > 1 else [[part] for part in _in_halves(groups[0])]
+        return [self._collate_groups(half, tokens) for half in halves]
+
+    def _collate_groups(self, groups: list[list[int]], tokens: dict[int, TokenizedSample]) -> Batch:
+        """Return the batch of groups that share their prompts; of one sample by itself, a plain one."""
+        members = [member for group in groups for member in group]
+        if len(members) == 1:
+            return self._collate(members, tokens)
+        lengths = prompt_lengths({member: tokens[member] for member in members})
+        return collate_shared(form_passes(groups, lengths, self._batching.batch_tokens), tokens, self._device)
+
+
+def _shown(batch: Batch, prepared: PreparedUnit) -> list[tuple[tuple[str, ...], Callable[[], ImageInputs]]]:
+    """Return the digests of the images that go through the model in a batch, prompt by prompt, and what makes them."""
+    images = [prepared.images[member] for member in batch.shown if member in prepared.images]
+    return [(each.digests, each.inputs) for each in images]
+
+
+def _in_halves(several: Sequence[ItemT]) -> list[list[ItemT]]:
+    middle = (len(several) + 1) // 2
+    return [list(several[:middle]), list(several[middle:])]
 
 
 def _images_digest(images: dict[int, SampleImages], set_aside: Container[int]) -> str | None:

@@ -27,7 +27,7 @@ from grace_store.store.backend import open_backend
 from grace_store.store.keys import check_signal_name
 from grace_store.store.lock import hold
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.unit_writer import can_freeze_batches, check_kind, create_signal
+from grace_store.store.unit_writer import as_store_has_it, check_kind, create_signal
 
 SIGNAL_WAIT_SECONDS = 3600.0
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "peft", "pillow", "zarr", "numpy")
@@ -92,9 +92,9 @@ def open_signal(
         if model is None:
             raise SettingError(f"{store.location} has no signal {name!r} yet; say which --model to extract it with.")
         said_batches = any(getattr(request, name) is not None for name in Batching._fields)
-        check_kind(store, request.kind or "proxy", request.images_as or "processor", batches=said_batches)
-        spec = door.resolve_spec(model, request, options, adapter=adapter)
-        spec = spec if can_freeze_batches(store) else spec.without_batches()
+        images_as, shares = request.images_as or "processor", bool(request.share_prompts)
+        check_kind(store, request.kind or "proxy", images_as, batches=said_batches, shares=shares)
+        spec = as_store_has_it(store, door.resolve_spec(model, request, options, adapter=adapter))
         # The plan's lock: while there is no signal yet, the plan may be made anew.
         with hold(store.backend, "plan", wait_seconds=SIGNAL_WAIT_SECONDS):
             store = _same_plan(store)
@@ -140,8 +140,11 @@ def check_same(
     """Raise ResumeMismatch, with a readable difference, unless the run would write the same numbers."""
     frozen = view.signal.spec
     now = door.resolve_spec(model, as_begun(frozen, request), options, adapter=adapter)
-    if not frozen.freezes_batches:  # what was said of them has been refused by now
+    # What was said of settings that an older version does not have has been refused by now.
+    if not frozen.freezes_batches:
         now = now.without_batches()
+    elif frozen.share_prompts is None:
+        now = now.without_sharing()
     _refuse_differences(view, describe_differences(frozen, now))
 
 

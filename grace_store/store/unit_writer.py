@@ -12,6 +12,7 @@ from grace_store.base.metadata import (
     BATCHES_VERSION,
     IMAGES_AS_VERSION,
     KIND_VERSIONS,
+    SHARING_VERSION,
     ChunkDigest,
     Commit,
     Completion,
@@ -19,7 +20,7 @@ from grace_store.base.metadata import (
     Signal,
     version_number,
 )
-from grace_store.base.settings import ImagesAs, Kind
+from grace_store.base.settings import ExtractSpec, ImagesAs, Kind
 from grace_store.base.states import STATE_CODES, STATE_DONE
 from grace_store.base.text import counted
 from grace_store.base.unit import SampleSignals, UnitOutcome, UnitSignals
@@ -39,7 +40,9 @@ Regions = dict[str, tuple[int, Array]]
 def create_signal(store: Store, signal: Signal) -> SignalView:
     """Write the empty arrays of a signal and, last, the metadata that makes it exist."""
     keys.check_signal_name(signal.name)
-    check_kind(store, signal.spec.kind, signal.spec.images_as, batches=signal.spec.freezes_batches)
+    spec = signal.spec
+    shares = spec.share_prompts is not None
+    check_kind(store, spec.kind, spec.images_as, batches=spec.freezes_batches, shares=shares)
     write_copy(store.backend, signal)
     _write_metadata(store, signal)
     store.backend.write(f"{keys.signal_key(signal.name)}/zarr.json", group_bytes(signal))
@@ -47,17 +50,19 @@ def create_signal(store: Store, signal: Signal) -> SignalView:
     return store.signal(signal.name)
 
 
-def check_kind(store: Store, kind: Kind, images_as: ImagesAs, *, batches: bool) -> None:
+def check_kind(store: Store, kind: Kind, images_as: ImagesAs, *, batches: bool, shares: bool) -> None:
     """Raise unless the version of the format that the store was planned in has signals of this kind.
 
-    batches is whether the signal says which samples share a pass.
+    batches is whether the signal says which samples share a pass, shares whether it says that they share prompts.
     """
     planned = version_number(store.plan.format_version)
     missing = [f"{kind} signals"] if planned < version_number(KIND_VERSIONS[kind]) else []
     if images_as != "processor" and planned < version_number(IMAGES_AS_VERSION):
         missing.append(f"signals of images as {images_as} prepares them")
-    if batches and not can_freeze_batches(store):
+    if batches and not _can_freeze_batches(store):
         missing.append("signals with settings for batches")
+    if shares and not _can_share_prompts(store):
+        missing.append("signals of shared prompts")
     if missing:
         raise StoreError(
             f"{store.location} was planned in version {store.plan.format_version} of the format, which has no "
@@ -66,9 +71,20 @@ def check_kind(store: Store, kind: Kind, images_as: ImagesAs, *, batches: bool) 
         )
 
 
-def can_freeze_batches(store: Store) -> bool:
+def _can_freeze_batches(store: Store) -> bool:
     """Return whether signals of the store say which samples share a pass."""
     return version_number(store.plan.format_version) >= version_number(BATCHES_VERSION)
+
+
+def _can_share_prompts(store: Store) -> bool:
+    return version_number(store.plan.format_version) >= version_number(SHARING_VERSION)
+
+
+def as_store_has_it(store: Store, spec: ExtractSpec) -> ExtractSpec:
+    """Return a spec without what signals of the store's version of the format do not say."""
+    if not _can_freeze_batches(store):
+        return spec.without_batches()
+    return spec if _can_share_prompts(store) else spec.without_sharing()
 
 
 def rewrite_signal_metadata(view: SignalView) -> None:

@@ -23,6 +23,7 @@ from jobs.study.environment import describe_environment
 
 FAMILIES = {
     "forward": "extraction against a bare forward pass",
+    "sharing": "traces of one prompt that run it once against each by itself",
     "tokenwise": "the head by segments against token by token",
     "gradients": "extraction against true step gradients",
     "peers": "extraction against bergson and TRAK, where installed",

@@ -62,6 +62,7 @@ class Assumptions:
     commit_seconds: float = 0.4e-3
     score_seconds: float = 10e-6
     score_threads: int = 32
+    traces: int = 8
 
     @property
     def num_gpus(self) -> int:
@@ -74,6 +75,7 @@ MEANING = {
     "hidden_size": "length d of a vector",
     "tokens": "tokens T of a sample, those of its image among them",
     "response_tokens": "tokens Tr of its response",
+    "traces": "traces n of a question, where questions have several, all in one unit",
     "body_parameters": "parameters B of Qwen3-VL-2B's text model, embedding aside",
     "num_layers": "its layers L",
     "vocabulary": "its vocabulary V",
@@ -203,6 +205,17 @@ def sample_flops(given: Assumptions) -> dict[str, float]:
     }
 
 
+def shared_flops(given: Assumptions) -> float:
+    """Return the same of a sample that shares the pass over its prompt with other traces of the question."""
+    prompt, response = given.tokens - given.response_tokens, given.response_tokens
+    computed = prompt / given.traces + response
+    # Pairs of a query and a key: of the prompt's own once, of the response's with both.
+    pairs = prompt**2 / 2 / given.traces + response * prompt + response**2 / 2
+    alone = sample_flops(given)
+    body = 2 * given.body_parameters * computed
+    return body + 4 * given.num_layers * given.hidden_size * pairs + alone["head"] + alone["vision"] / given.traces
+
+
 def sample_seconds(given: Assumptions) -> float:
     """Return the seconds that one GPU takes for a sample."""
     return sum(sample_flops(given).values()) / (given.peak_flops * given.utilisation)
@@ -225,6 +238,12 @@ def _computing(given: Assumptions) -> Iterator[Row]:
     yield Row("GPU hours", "N x that / 3600", f"{hours:,.0f}")
     yield Row("hours on all GPUs", "GPU hours / GPUs", f"{hours / given.num_gpus:.1f}")
     yield Row("price of the GPUs", "GPU hours x $", f"${hours * given.dollars_per_gpu_hour:,.0f}")
+    share = shared_flops(given) / sum(flops.values())
+    yield Row(
+        "the same with n traces a question, the prompt run once",
+        "2 B ((T - Tr) / n + Tr) + attention of as many + head + vision / n",
+        f"{share:.2f} x: {share * hours:,.0f} GPU hours, ${share * hours * given.dollars_per_gpu_hour:,.0f}",
+    )
     per_unit = seconds * Layout(given).samples_per_unit
     yield Row("a unit on one GPU, so lost at most when it is killed", "S x GPU seconds", f"{per_unit:.0f} s")
 

@@ -38,20 +38,23 @@ class Extraction:
         threads: int,
         batch_tokens: int | None = None,
         storage: str = "int8",
+        request: ExtractRequest | None = None,
+        images: Path | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._options = RunOptions(device="cpu", threads=threads, loader_threads=1)
         data = traces.write(folder / "traces.jsonl")
         self.store = plan([data], folder / "store.zarr", DataRequest(min_steps=1))
         self._dataset = open_dataset(self.store)
-        self._spec = resolve_spec(str(model), ExtractRequest(storage=storage, batch_tokens=batch_tokens), self._options)
-        extractor = open_extractor(str(model), self._spec, self._options)
+        request = request or ExtractRequest(storage=storage, batch_tokens=batch_tokens)
+        self._spec = resolve_spec(str(model), request, self._options)
+        extractor = open_extractor(str(model), self._spec, self._options, images=images)
         assert isinstance(extractor, ProxyExtractor)
         self.extractor = extractor
         self._loader = UnitLoader(self.store, self._dataset)
         self.units = self.prepare_all()
-        if any(unit.set_aside for unit in self.units):
-            raise RuntimeError("the model cannot read the benchmark's traces")
+        if set_aside := [each for unit in self.units for each in unit.set_aside.values()]:
+            raise RuntimeError(f"the model cannot read the benchmark's traces: {set_aside[0]}")
         self._empty: list[SignalView] = []
         self._num_signals = 0
 

@@ -13,7 +13,7 @@ from jobs.bench.findings import Findings, Goal, Ratio, sides
 from jobs.bench.measuring import in_turns
 from jobs.bench.workload import RandomModel, Traces, real_model
 
-GOAL = Goal("<=", 1.10)
+GOAL = Goal("<=", 1.02)
 
 
 def measure(*, quick: bool, threads: int) -> dict[str, Any]:

@@ -115,6 +115,10 @@ class Stage:
 
 
 MODEL, MACHINE, SAMPLE = Model(), Machine(), Sample()
+TEXT_SAMPLE = Sample(num_patches=0, num_prompt_tokens=700)
+"""Without an image, the prompt twice as long as the response."""
+TRACES = (1, 2, 4, 8, 16)
+"""Of one question, all in one unit."""
 BATCH_TOKENS = 16_384
 HEAD_TOKENS = 512
 LOGIT_PASSES = 9
@@ -130,15 +134,42 @@ CPU_MILLISECONDS = {
 """Of one core, for one sample: what the family "host" of the benchmark measured, as RESULTS.md has it."""
 
 
-def stages(model: Model = MODEL, sample: Sample = SAMPLE) -> list[Stage]:
-    """Return what the GPU does for a sample; weights are read once a batch, the head's once a block."""
+def stages(model: Model = MODEL, sample: Sample = SAMPLE, traces: int = 1) -> list[Stage]:
+    """Return what the GPU does for a sample that shares its prompt with others, so many traces in all.
+
+    Weights are read once a batch, the head's once a block.
+    """
     tokens = sample.num_tokens(model)
     samples_a_batch = BATCH_TOKENS / tokens
     return [
-        _vision(model, sample, samples_a_batch),
-        _language(model, tokens, samples_a_batch),
+        *([_once_for(traces, _vision(model, sample, samples_a_batch))] if sample.num_patches else []),
+        _language(model, tokens, samples_a_batch)
+        if traces == 1
+        else _shared_language(model, sample, samples_a_batch, traces),
         *_head(model, sample, samples_a_batch),
     ]
+
+
+def _once_for(traces: int, stage: Stage) -> Stage:
+    return Stage(stage.name, stage.flops / traces, stage.num_bytes / traces, stage.in_float32)
+
+
+def _shared_language(model: Model, sample: Sample, samples_a_batch: float, traces: int) -> Stage:
+    """Return the prompt's pass, once for all traces, and the response's, which looks back at all of the prompt."""
+    response = sample.num_response_tokens
+    prompt = sample.num_tokens(model) - response
+    queries, keys = model.heads * model.head_size, model.kv_heads * model.head_size
+    of_prompt = _once_for(traces, _language(model, prompt, samples_a_batch))
+    of_response = _language(model, response, samples_a_batch)
+    # Every query of the response with every key of the prompt: two products of two operations each.
+    looking_back = 4 * response * prompt * queries * model.layers
+    # Keys and values of the prompt are read, written before those of the response, and read by the attention.
+    copied = 2 * 3 * 2 * prompt * keys * model.layers
+    return Stage(
+        of_prompt.name,
+        of_prompt.flops + of_response.flops + looking_back,
+        of_prompt.num_bytes + of_response.num_bytes + copied,
+    )
 
 
 def _vision(model: Model, sample: Sample, samples_a_batch: float) -> Stage:
@@ -180,8 +211,9 @@ def _head(model: Model, sample: Sample, samples_a_batch: float) -> list[Stage]:
     ]
 
 
-def gpu_seconds(*, at_peak: bool = False) -> float:
-    return sum(stage.peak_seconds(MACHINE) if at_peak else stage.seconds(MACHINE) for stage in stages())
+def gpu_seconds(*, at_peak: bool = False, traces: int = 1, sample: Sample = SAMPLE) -> float:
+    several = stages(sample=sample, traces=traces)
+    return sum(stage.peak_seconds(MACHINE) if at_peak else stage.seconds(MACHINE) for stage in several)
 
 
 def shape_table() -> str:
@@ -307,8 +339,46 @@ def node_table() -> str:
     return markdown(headings, rows)
 
 
+def group_table() -> str:
+    """Return what several traces of a question save, with an image and of text alone, on a node."""
+    rows = []
+    for name, sample in (("image of 640 x 480", SAMPLE), ("text, prompt of 700 tokens", TEXT_SAMPLE)):
+        alone = gpu_seconds(sample=sample)
+        for traces in TRACES:
+            seconds = gpu_seconds(sample=sample, traces=traces)
+            rate = MACHINE.num_gpus / seconds
+            useful = sum(stage.flops for stage in stages(sample=sample, traces=traces))
+            rows.append(
+                [
+                    name,
+                    str(traces),
+                    shown(useful / 1e9),
+                    f"{seconds * 1e3:.2f}",
+                    f"{seconds / alone:.2f}",
+                    f"{rate:.0f}",
+                    f"{1e6 / rate / 3600:.2f}",
+                ]
+            )
+    headings = (
+        "prompt",
+        "traces a question",
+        "GFLOP",
+        "ms usual",
+        "of those alone",
+        "samples/s, 8 GPUs",
+        "hours for 1M",
+    )
+    return markdown(headings, rows)
+
+
 def tables() -> dict[str, str]:
-    return {"Shapes": shape_table(), "GPU": stage_table(), "Host": host_table(), "Nodes": node_table()}
+    return {
+        "Shapes": shape_table(),
+        "GPU": stage_table(),
+        "Host": host_table(),
+        "Nodes": node_table(),
+        "Groups": group_table(),
+    }
 
 
 def main() -> None:

@@ -30,6 +30,10 @@ class Traces:
     num_steps: int = 9
     words_per_segment: int = 20
     prompt_words: int = 60
+    traces: int = 1
+    """Of each prompt."""
+    image: str | None = None
+    """Of every prompt."""
 
     def write(self, path: Path) -> Path:
         """Write them as JSON lines; lengths vary by a third around what is said."""
@@ -41,7 +45,11 @@ class Traces:
         with path.open("w") as lines:
             for number in range(self.num_samples):
                 steps = [text(self.words_per_segment) for _ in range(self.num_steps)]
-                record = {"id": str(number), "prompt": text(self.prompt_words), "steps": steps}
+                if number % self.traces == 0:
+                    asked = {"prompt": text(self.prompt_words)} | (
+                        {} if self.image is None else {"images": [self.image]}
+                    )
+                record = {"id": str(number), **asked, "steps": steps}
                 lines.write(json.dumps({**record, "answer": text(self.words_per_segment)}) + "\n")
         return path
 

@@ -36,7 +36,9 @@ class Workload:
         model = folder / self.family
         if not model.exists():
             make(self.family, model)
-        request = ExtractRequest(**{"dtype": "float32", "batch_tokens": 150, **self.request})
+        # Each unit has every sample twice: with shared prompts they would be another workload.
+        plain = {"dtype": "float32", "batch_tokens": 150, "share_prompts": False}
+        request = ExtractRequest(**{**plain, **self.request})
         adapter = None
         if request.kind == "gradient":
             adapter = str(folder / "adapter")
@@ -52,9 +54,11 @@ class Workload:
 
 WORKLOADS = {
     "text": Workload("qwen3", {}),
+    "text, shared prompts": Workload("qwen3", {"share_prompts": True}),
     "text, packed": Workload("qwen3", {"packing": True}),
     "text, bfloat16": Workload("llama", {"dtype": "bfloat16"}),
     "Qwen3-VL": Workload("qwen3_vl", {}, with_images=True),
+    "Qwen3-VL, shared prompts": Workload("qwen3_vl", {"share_prompts": True}, with_images=True),
     "LLaVA": Workload("llava", {}, with_images=True),
     "one batch": Workload("qwen3", {"batch_tokens": 100_000}),
     "gradients": Workload("qwen2", {"kind": "gradient", "gradient": GradientRequest(dimension=64)}),

@@ -21,10 +21,19 @@ from tests.jobs import content
 
 def regrouped(extractor: Any, prepared: Any, sizes: tuple[int, ...]) -> None:
     """Cut a prepared unit into passes of these numbers of samples, in the order in which they were formed."""
-    members = [member for batch in prepared.batches for member in batch.members]
-    stops = [sum(sizes[: number + 1]) for number in range(len(sizes))]
-    groups = [members[stop - size : stop] for stop, size in zip(stops, sizes, strict=True)]
-    prepared.batches = [extractor._collate(group, prepared.tokens) for group in groups]
+    waiting, batches = list(sizes), []
+    for batch in prepared.batches:
+        groups = None if batch.shared is None else batch.shared.groups
+        members = list(batch.members) if groups is None else [member for group in groups for member in group]
+        while members:
+            size = waiting.pop(0)
+            part, members = members[:size], members[size:]
+            if groups is None:
+                batches.append(extractor._collate(part, prepared.tokens))
+            else:
+                kept = [[member for member in group if member in part] for group in groups]
+                batches.append(extractor._collate_groups([group for group in kept if group], prepared.tokens))
+    prepared.batches = batches
 
 
 def units_again(view: SignalView, loaded: Iterator[LoadedUnit], extractor: Any, writer: UnitWriter) -> None:

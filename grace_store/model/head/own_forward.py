@@ -17,7 +17,7 @@ from grace_store.model.head.closed_form import ResponseTokens, SegmentMeans, ave
 
 def run_backbone(model: nn.Module, **inputs: Any) -> Any:
     """Return the output of the model without its head; last_hidden_state is what the head is given."""
-    return backbone_of(model)(**inputs, use_cache=False, return_dict=True)
+    return backbone_of(model)(**{"use_cache": False, **inputs}, return_dict=True)
 
 
 def backbone_of(model: Any) -> Any:

@@ -1,7 +1,13 @@
-"""Which samples share a forward pass. A pure function of lengths."""
+"""Which samples share a forward pass, and which a prompt. A pure function of lengths."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+LEAST_SAVED = 1 / 8
+"""Share of a group's tokens that sharing must save: below it, batches of samples of like lengths are as fast."""
+LOOK_BACK = 4
+"""How many times as many tokens as it computes a pass may look back at, and a batch have in its responses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +82,106 @@ def form_batches(lengths: Sequence[int], batch_tokens: int, rule: LengthRule = A
 def _fits(rule: LengthRule, lengths: Sequence[int], batches: list[list[int]], position: int) -> bool:
     """Tell whether a sample may share the pass of the batch begun last, whose first is its longest."""
     return bool(batches) and not rule.alone and rule.kind_of(lengths[batches[-1][0]]) == rule.kind_of(lengths[position])
+
+
+# ---------------------------------------------------------------- samples that share a prompt
+
+
+class PromptLengths(NamedTuple):
+    """What forming batches needs to know of samples, by their positions in the unit."""
+
+    prompt: Mapping[int, int]
+    """Tokens of the prompt that could be shared."""
+    response: Mapping[int, int]
+    """Tokens that follow these."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGroups:
+    """Groups whose prompts run together, and the passes of their responses."""
+
+    groups: list[list[int]]
+    """Positions of each group's samples."""
+    passes: list[list[int]]
+    """The same positions as they run, the longest responses first."""
+
+
+def form_shared(groups: Iterable[Sequence[int]], lengths: PromptLengths, batch_tokens: int) -> list[SharedGroups]:
+    """Return batches of those groups that are worth it, the longest prompts first.
+
+    Prompts and each pass of responses have at most batch_tokens tokens with their padding; a prompt that has more is
+    not shared, and a response that has more is a pass by itself.
+
+    >>> lengths = PromptLengths({0: 9, 1: 9, 2: 9, 5: 9}, {0: 3, 1: 5, 2: 4, 5: 3})
+    >>> form_shared([[0, 1, 5], [2]], lengths, 10)
+    [SharedGroups(groups=[[0, 1, 5]], passes=[[1, 0], [5]])]
+    """
+    fitting = [group for group in groups if lengths.prompt[group[0]] < batch_tokens]
+    worth = [group for group in fitting if _saves(group, lengths)]
+    pieces = [piece for group in worth for piece in _pieces(group, lengths, LOOK_BACK * batch_tokens)]
+    pieces.sort(key=lambda piece: (-lengths.prompt[piece[0]], piece[0]))
+    return [form_passes(batch, lengths, batch_tokens) for batch in _fill(pieces, lengths, batch_tokens)]
+
+
+def form_passes(groups: list[list[int]], lengths: PromptLengths, pass_tokens: int) -> SharedGroups:
+    """Return groups with the passes of their responses, each of at most pass_tokens tokens with its padding."""
+    longest_prompt = max(lengths.prompt[group[0]] for group in groups)
+    members = sorted((i for group in groups for i in group), key=lambda i: (-lengths.response[i], i))
+    passes: list[list[int]] = []
+    room = 0
+    for position in members:
+        if room == 0:
+            # The first is the longest, so it says how many fit beside it.
+            length = max(1, lengths.response[position])
+            room = max(1, min(pass_tokens // length, LOOK_BACK * pass_tokens // (longest_prompt + length)))
+            passes.append([])
+        passes[-1].append(position)
+        room -= 1
+    return SharedGroups(groups, passes)
+
+
+def _saves(members: Sequence[int], lengths: PromptLengths) -> bool:
+    """Tell whether a group is worth sharing its prompt.
+
+    >>> [_saves([0, 1], PromptLengths({0: 2, 1: 2}, {0: rest, 1: rest})) for rest in (6, 7)]
+    [True, False]
+    """
+    prompt = lengths.prompt[members[0]]
+    return (len(members) - 1) * prompt >= LEAST_SAVED * sum(prompt + lengths.response[i] for i in members)
+
+
+def _pieces(members: Sequence[int], lengths: PromptLengths, most: int) -> list[list[int]]:
+    """Return a group in pieces whose responses have at most so many tokens; one sample may have more.
+
+    >>> _pieces([0, 1, 2], PromptLengths({}, {0: 5, 1: 4, 2: 3}), 9)
+    [[0, 1], [2]]
+    """
+    pieces: list[list[int]] = [[]]
+    taken = 0
+    for position in members:
+        if pieces[-1] and taken + lengths.response[position] > most:
+            pieces.append([])
+            taken = 0
+        pieces[-1].append(position)
+        taken += lengths.response[position]
+    return pieces
+
+
+def _fill(pieces: Sequence[list[int]], lengths: PromptLengths, batch_tokens: int) -> list[list[list[int]]]:
+    """Return pieces, the longest prompts first, in batches; no prompt is less than half as long as its batch's first.
+
+    >>> lengths = PromptLengths({0: 9, 2: 8, 4: 4}, dict.fromkeys(range(6), 1))
+    >>> _fill([[0, 1], [2, 3], [4, 5]], lengths, 30)
+    [[[0, 1], [2, 3]], [[4, 5]]]
+    """
+    batches: list[list[list[int]]] = []
+    longest = taken = 0
+    for piece in pieces:
+        prompt, responses = lengths.prompt[piece[0]], sum(lengths.response[i] for i in piece)
+        full = not batches or (len(batches[-1]) + 1) * longest > batch_tokens or 2 * prompt < longest
+        if full or taken + responses > LOOK_BACK * batch_tokens:
+            batches.append([])
+            longest, taken = prompt, 0
+        batches[-1].append(piece)
+        taken += responses
+    return batches

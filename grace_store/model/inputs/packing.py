@@ -1,4 +1,4 @@
-"""Positions of samples that lie end to end in one row. Knows nothing of batches or texts."""
+"""Positions of tokens where a model does not find them by itself. Knows nothing of batches or texts."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,9 +15,7 @@ def packed_positions(model: nn.Module, inputs: Mapping[str, Tensor], lengths: Se
     Those are, row by row: within the sample, by which samples are told apart; then time, height and width.
     """
     within: Tensor = inputs["position_ids"]
-    backbone = backbone_of(model)
-    grid = inputs.get("image_grid_thw")
-    if grid is None or not hasattr(backbone, "get_rope_index"):
+    if not has_image_positions(model, inputs):
         return within
     device = within.device
     rows = {
@@ -26,5 +24,17 @@ def packed_positions(model: nn.Module, inputs: Mapping[str, Tensor], lengths: Se
     }
     longest = rows["input_ids"].shape[1]
     mask = torch.arange(longest, device=device) < torch.tensor(lengths, device=device).unsqueeze(1)
-    positions, _ = backbone.get_rope_index(**rows, image_grid_thw=grid, attention_mask=mask.long())
+    positions = image_positions(model, rows, inputs["image_grid_thw"], mask)
     return torch.cat((within.unsqueeze(0), positions[:, mask].unsqueeze(1)))
+
+
+def has_image_positions(model: nn.Module, inputs: Mapping[str, Tensor]) -> bool:
+    """Tell whether tokens have positions in time, height and width, as there are images and the family has these."""
+    return "image_grid_thw" in inputs and hasattr(backbone_of(model), "get_rope_index")
+
+
+def image_positions(model: nn.Module, rows: Mapping[str, Tensor], grid: Tensor, mask: Tensor) -> Tensor:
+    """Return positions in time, height and width, (3, samples, longest), of samples padded on the right."""
+    given = {name: rows[name] for name in ("input_ids", "mm_token_type_ids")}
+    positions: Tensor = backbone_of(model).get_rope_index(**given, image_grid_thw=grid, attention_mask=mask.long())[0]
+    return positions

@@ -80,6 +80,11 @@ class SampleReader:
                 dtype=next(loaded.model.parameters()).dtype,
             )
 
+    @property
+    def image_ids(self) -> frozenset[int]:
+        """The tokens that stand for images."""
+        return frozenset() if self._vision is None else self._vision.image_ids
+
     def with_images_as(self, images_as: ImagesAs) -> SampleReader:
         """Return what reads the same but for its images; raises SettingError where that has no meaning."""
         loaded, spec, vocab_size, images = self._made_of

@@ -31,8 +31,22 @@ class TokenizedSample:
     def num_tokens(self) -> int:
         return len(self.ids)
 
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens before the one that predicts the first of a segment."""
+        return max(0, int(np.argmax(self.segment >= 0)) - 1)
+
     def tokens_per_segment(self) -> IntArray:
         return np.bincount(self.segment[self.segment >= 0], minlength=self.num_segments)
+
+    def cut(self, place: int) -> tuple["TokenizedSample", "TokenizedSample"]:
+        """Return the tokens before a place, which are in no segment, and those from there on."""
+        before = {name: values[:place] for name, values in self.token_inputs.items()}
+        after = {name: values[place:] for name, values in self.token_inputs.items()}
+        return (
+            TokenizedSample(self.ids[:place], self.segment[:place], 0, before),
+            TokenizedSample(self.ids[place:], self.segment[place:], self.num_segments, after),
+        )
 
 
 @dataclass(frozen=True, slots=True)

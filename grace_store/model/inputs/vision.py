@@ -78,6 +78,8 @@ class VisionReader:
         self._add_special_tokens = add_special_tokens
         self._max_length = max_length
         self._dtype = dtype
+        self.image_ids = frozenset(processor.image_token_ids)
+        """The tokens that stand for images."""
         self._reserved = _reserved_words(processor)
         # Left over from whoever used it last, and changed by each call that finds it: not safe between threads.
         processor.tokenizer.backend_tokenizer.no_truncation()

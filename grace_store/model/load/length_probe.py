@@ -6,7 +6,7 @@ differently are found, so that batches never mix them.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -65,7 +65,7 @@ def find_length_rule(model: nn.Module, max_length: int) -> LengthRule:
 def _find(model: nn.Module, max_length: int) -> LengthRule:
     if max_length <= _FEWEST:
         return ANY_LENGTHS
-    limits = sorted(limit for limit in set(_limits(model)) if _FEWEST < limit < max_length)
+    limits = sorted(limit for limit in set(numbers_named(model, ("max_position",))) if _FEWEST < limit < max_length)
     if _are_alike(model, (*limits, max_length // 2, max_length - 1), max_length):
         return ANY_LENGTHS
     for number, limit in reversed(list(enumerate(limits))):
@@ -84,14 +84,14 @@ def _is_unsteady(module: nn.Module) -> bool:
     return any(isinstance(kind, str) and kind not in _STEADY for kind in several)
 
 
-def _limits(model: Any) -> Iterator[int]:
-    """Yield every whole number that the configuration calls a limit on positions."""
+def numbers_named(model: Any, words: Sequence[str]) -> Iterator[int]:
+    """Yield every whole number of the configuration whose name holds one of some words."""
     waiting: list[Any] = [model.config.to_dict()]
     while waiting:
         for key, value in waiting.pop().items():
             if isinstance(value, dict):
                 waiting.append(value)
-            elif "max_position" in str(key) and isinstance(value, int | float):
+            elif any(word in str(key) for word in words) and isinstance(value, int | float):
                 yield int(value)
 
 

@@ -1,23 +1,21 @@
 """Does a model, as loaded, see images, and each sample only its own, padded or packed? Asked before any work."""
 
-from io import BytesIO
-
 import torch
-from PIL import Image
 from torch import Tensor
 
 from grace_store.base.errors import ModelError, SettingError
 from grace_store.base.states import Reason
-from grace_store.data.sample import ImageRef, Sample, Turn
+from grace_store.data.sample import Sample
 from grace_store.model.devices import in_words, telling
 from grace_store.model.inputs.vision import join_images
+from grace_store.model.load.probes import probe
 from grace_store.model.proxy import ProxyExtractor
 
 
 @telling("This model cannot be run on a trial with images; --text-only leaves them out")
 def check_sees_images(extractor: ProxyExtractor) -> None:
     """Raise unless hidden states of a batch of differing images are those of each sample alone, and images count."""
-    one, other, two = _probe(("red", 64, 48)), _probe(("white", 64, 48)), _probe(("blue", 40, 90), ("green", 72, 50))
+    one, other, two = probe(("red", 64, 48)), probe(("white", 64, 48)), probe(("blue", 40, 90), ("green", 72, 50))
     verdict = extractor.prepare([one]).set_aside.get(0)
     if verdict is not None and verdict.reason == Reason.TOO_LONG:
         return  # --max-length leaves next to no room for images
@@ -25,9 +23,9 @@ def check_sees_images(extractor: ProxyExtractor) -> None:
         raise ModelError(f"This model cannot be asked about an image: {verdict.reason}, {verdict.detail}.")
     if torch.equal(_hidden(extractor, [one]), _hidden(extractor, [other])):
         raise ModelError("This model does not see the images it is given. --text-only leaves them out.")
-    probes = [probe for probe in (one, two, _probe()) if not extractor.prepare([probe]).set_aside]
+    probes = [each for each in (one, two, probe()) if not extractor.prepare([each]).set_aside]
     together = _hidden(extractor, probes)
-    alone = torch.cat([_hidden(extractor, [probe]) for probe in probes])
+    alone = torch.cat([_hidden(extractor, [each]) for each in probes])
     if bool(torch.isfinite(alone).all()) and not _is_close(together, alone):
         raise ModelError(
             "This model gives a sample with images other hidden states in a batch than alone, so its vectors would "
@@ -37,9 +35,9 @@ def check_sees_images(extractor: ProxyExtractor) -> None:
 
 def check_packing(packed: ProxyExtractor, padded: ProxyExtractor, *, with_images: bool) -> None:
     """Raise unless hidden states of samples that lie end to end are those of padded ones."""
-    pictures = [_probe(("red", 64, 48)), _probe(("blue", 40, 90), ("green", 72, 50))] if with_images else []
-    texts = [_probe(), _probe(text="Tom has 3 apples and buys 4 more. How many are that?"), _probe(text="And now?")]
-    probes = [probe for probe in (*texts, *pictures, texts[0]) if not padded.prepare([probe]).set_aside]
+    pictures = [probe(("red", 64, 48)), probe(("blue", 40, 90), ("green", 72, 50))] if with_images else []
+    texts = [probe(), probe(text="Tom has 3 apples and buys 4 more. How many are that?"), probe(text="And now?")]
+    probes = [each for each in (*texts, *pictures, texts[0]) if not padded.prepare([each]).set_aside]
     with telling("This model cannot be run on a few words"):
         expected = _hidden(padded, probes)
     try:
@@ -53,17 +51,6 @@ def check_packing(packed: ProxyExtractor, padded: ProxyExtractor, *, with_images
 def _is_close(found: Tensor, expected: Tensor) -> bool:
     tolerance = 1e-3 if expected.dtype == torch.float32 else 5e-2
     return bool((found.float() - expected.float()).norm() <= tolerance * expected.float().norm())
-
-
-def _probe(*pictures: tuple[str, int, int], text: str = "What is known?") -> Sample:
-    """Return a sample with images of a colour, width and height among its words."""
-    parts: list[str | ImageRef] = []
-    for colour, width, height in pictures:
-        buffer = BytesIO()
-        Image.new("RGB", (width, height), colour).save(buffer, "PNG")
-        parts += [ImageRef(buffer.getvalue()), f"What is {width} plus {height}? "]
-    response = "It is a sum. It is known."
-    return Sample("probe", (Turn("user", tuple(parts) or (text,)),), response, (0, 13, len(response)))
 
 
 def _hidden(extractor: ProxyExtractor, probes: list[Sample]) -> Tensor:

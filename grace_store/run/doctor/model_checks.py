@@ -9,6 +9,7 @@ import numpy as np
 
 from grace_store.base.arrays import Float32Array as Vectors
 from grace_store.base.arrays import FloatArray, Int32Array
+from grace_store.base.settings import ExtractSpec
 from grace_store.base.text import counted
 from grace_store.data.folders import default_image_folder
 from grace_store.data.sample import Sample
@@ -36,7 +37,16 @@ def examine_model(job: DoctorJob, seen: Seen) -> Finding:
     seen.extractor = door.open_extractor(job.model, spec, job.options, adapter=job.adapter, images=images)
     seen.spec = spec
     text = f"{spec.model.architecture}, {spec.dtype}, {spec.attention} attention, vectors of {spec.model.hidden_size}"
-    return Finding("model", "ok", text + (f", with {job.adapter}" if job.adapter else ""))
+    text += f", with {job.adapter}" if job.adapter else ""
+    return Finding("model", "ok", text + _sharing_in_words(seen.extractor, spec))
+
+
+def _sharing_in_words(extractor: Extractor, spec: ExtractSpec) -> str:
+    """Return whether samples share prompts, and if not although they were to, why."""
+    if not spec.share_prompts:
+        return ""
+    fault = getattr(extractor, "sharing_fault", None)
+    return ", prompts shared" if fault is None else f"; prompts are not shared: {fault}"
 
 
 def examine_samples(job: DoctorJob, seen: Seen) -> Finding | None:

@@ -1,0 +1,148 @@
+"""Does a model, as loaded, give responses that share a prompt the hidden states of each sample by itself?
+
+Asked before any work. Where it does not (a state that runs through all tokens, positions that depend on the whole
+length, prompts that look ahead, a cache of another kind), prompts are not shared and nothing else changes.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grace_store.base.errors import ModelError
+from grace_store.model.devices import in_words, is_lost
+from grace_store.model.head.own_forward import trial_ids
+from grace_store.model.image_features import VisionTower
+from grace_store.model.inputs.batches import form_passes
+from grace_store.model.inputs.collate import Batch, collate, collate_shared
+from grace_store.model.inputs.prompt_groups import find_groups, prompt_lengths
+from grace_store.model.inputs.reading import ReadUnit
+from grace_store.model.inputs.tokens import NO_SEGMENT, TokenizedSample
+from grace_store.model.inputs.vision import join_images
+from grace_store.model.load.length_probe import numbers_named
+from grace_store.model.load.probes import Picture, probe
+from grace_store.model.proxy import ProxyExtractor
+
+_LOG = logging.getLogger(__name__)
+
+TOLERANCE = 1e-4
+"""Largest relative difference of a token's hidden state; what is right is a hundredth of it."""
+HALF_TOLERANCE = 1e-1
+"""The same of a model that runs in half precision."""
+_MOST_TOKENS = 2**20
+"""Room for all samples of a trial in one pass."""
+_LONGEST_RESPONSE = 9
+_SHORT: Mapping[int, tuple[int, ...]] = {7: (4, 9, 2), 12: (6, 3)}
+_PICTURES: tuple[tuple[Picture, ...], ...] = ((("red", 64, 48),), (("blue", 40, 90), ("green", 72, 50)), ())
+_RESPONSES = ("It is a sum. It is known.", "It is not so. What is known is the sum of both of these.")
+
+
+def find_sharing_fault(extractor: ProxyExtractor, max_length: int, *, with_images: bool) -> str | None:
+    """Return why samples cannot share their prompts, or None if they can.
+
+    Several prompts of several responses each are tried, shorter and longer than any window that the model looks back
+    at, and with images.
+    """
+    if not extractor.takes_any_lengths:
+        return "what it makes of a token depends on the length of the whole sample"
+    try:
+        for unit in _trials(extractor, max_length, with_images=with_images):
+            if not (apart := _apart(extractor, unit)) <= _tolerance(extractor):
+                return f"hidden states of responses come out otherwise, by {apart:.0e} of their length"
+    except ModelError as error:
+        return str(error)
+    except Exception as error:
+        if is_lost(error):
+            raise
+        return f"it does not run on responses after the keys and values of a prompt ({in_words(error)})"
+    return None
+
+
+def find_tower(extractor: ProxyExtractor, device: torch.device) -> VisionTower | None:
+    """Return what makes the features of images apart from the model's forward; None where hidden states then differ."""
+    unit = _with_pictures(extractor)
+    members = [position for position in unit.tokens if unit.images[position].digests]
+    if not members:
+        return None
+    batch = collate(members, [unit.tokens[member] for member in members])
+    try:
+        tower = VisionTower(extractor.model, device)
+        features = [tower.run(unit.images[member].inputs()) for member in members]
+        with tower.given(features):
+            found = _states(extractor, unit, batch)
+    except Exception as error:
+        if is_lost(error):
+            raise
+        _LOG.info("each batch runs its own images: %s", in_words(error))
+        return None
+    worst = max(_distance(found[i], each) for i, each in _states(extractor, unit, batch).items())
+    if not worst <= _tolerance(extractor):
+        _LOG.info("each batch runs its own images: made apart, hidden states differ by %.0e", worst)
+        return None
+    return tower
+
+
+def _tolerance(extractor: ProxyExtractor) -> float:
+    return TOLERANCE if next(extractor.model.parameters()).dtype == torch.float32 else HALF_TOLERANCE
+
+
+def _trials(extractor: ProxyExtractor, max_length: int, *, with_images: bool) -> Iterator[ReadUnit]:
+    """Yield units of samples to try, each with several prompts."""
+    for lengths in _prompt_lengths(extractor.model, max_length):
+        yield ReadUnit(_made_up(extractor.model, lengths))
+    if with_images and (unit := _with_pictures(extractor)).tokens:
+        yield unit
+
+
+def _with_pictures(extractor: ProxyExtractor) -> ReadUnit:
+    return extractor.reader.read([probe(*each, response=text) for each in _PICTURES for text in _RESPONSES])
+
+
+def _prompt_lengths(model: Any, max_length: int) -> list[Mapping[int, tuple[int, ...]]]:
+    """Return lengths of prompts, each with those of its responses: below and above every window.
+
+    A window that no sample is as long as need not be tried.
+    """
+    most = max_length - _LONGEST_RESPONSE
+    windows = sorted({number for number in numbers_named(model, ("window", "chunk")) if 4 < number < most - 3})
+    return [_SHORT, *({window - 2: (9, 2), window + 3: (3, 6)} for window in windows)]
+
+
+def _made_up(model: Any, lengths: Mapping[int, tuple[int, ...]]) -> dict[int, TokenizedSample]:
+    """Return samples of prompts and responses of some lengths, the last token of a prompt not counted."""
+    tokens: dict[int, TokenizedSample] = {}
+    for number, (prompt, responses) in enumerate(lengths.items()):
+        for response in responses:
+            parts = trial_ids(model, prompt + 1, 31 + number), trial_ids(model, response, 7 + len(tokens))
+            ids = torch.cat(parts, dim=1)[0].cpu().numpy()
+            tokens[len(tokens)] = TokenizedSample(ids, np.where(np.arange(len(ids)) > prompt, 0, NO_SEGMENT), 1)
+    return tokens
+
+
+def _apart(extractor: ProxyExtractor, unit: ReadUnit) -> float:
+    """Return the largest relative difference between hidden states with shared prompts and without."""
+    images = {position: each.digests for position, each in unit.images.items()}
+    groups = find_groups(unit.tokens, images, extractor.reader.image_ids)
+    formed = form_passes(groups, prompt_lengths(unit.tokens), _MOST_TOKENS)
+    worst = 0.0
+    for position, found in _states(extractor, unit, collate_shared(formed, unit.tokens)).items():
+        expected = _states(extractor, unit, collate([position], [unit.tokens[position]]))[position]
+        worst = max(worst, _distance(found, expected))
+    return worst
+
+
+def _distance(found: Tensor, expected: Tensor) -> float:
+    """Return the largest relative difference of a token; infinite if one is not a number."""
+    return float(((found - expected).norm(dim=1) / expected.norm(dim=1)).max().nan_to_num(torch.inf))
+
+
+def _states(extractor: ProxyExtractor, unit: ReadUnit, batch: Batch) -> dict[int, Tensor]:
+    """Return each member's hidden states that predict its response, in float32."""
+    images = join_images([unit.images[member].inputs() for member in batch.shown if member in unit.images])
+    with torch.inference_mode():
+        hidden = extractor.hidden_states(batch, images).float()
+    sizes = [int(unit.tokens[member].tokens_per_segment().sum()) for member in batch.members]
+    return dict(zip(batch.members, torch.split_with_sizes(hidden, sizes), strict=True))

@@ -1,0 +1,113 @@
+"""Prompts through the model once, and each response after the keys and values of its prompt. Knows no samples.
+
+Prompts begin together, padded on the right, as any batch does. Their keys and values are then moved so that prompts end
+together, where responses follow: distances between tokens are as in a sample by itself, whatever the model makes of
+them, and only what lies before a shorter prompt is masked.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from grace_store.base.errors import ModelError
+from grace_store.model import devices
+from grace_store.model.head.own_forward import backbone_of, response_states, run_backbone
+from grace_store.model.inputs.collate import SharedPrompts
+from grace_store.model.inputs.packing import has_image_positions, image_positions
+
+
+def shared_states(
+    model: nn.Module, prompts: Mapping[str, Tensor], shared: SharedPrompts, first_places: Tensor, device: torch.device
+) -> Tensor:
+    """Return what the head is given for each response token, pass by pass: (tokens, d).
+
+    prompts are the model's arguments of the prompts and their images; first_places is, for each prompt, the position of
+    the first token after it, in main memory.
+    """
+    kept = PromptKeys(model, prompts, shared, device)
+    takes_positions = "position_ids" in inspect.signature(backbone_of(model).forward).parameters
+    states = []
+    for each in shared.passes:
+        inputs = {name: devices.to_device(tensor, device) for name, tensor in each.inputs.items()}
+        if each.mask is not None:
+            inputs["attention_mask"] = devices.to_device(each.mask, device)
+        if takes_positions:
+            places = first_places[each.prompt].unsqueeze(1) + each.within
+            inputs["position_ids"] = devices.to_device(devices.pin(places, device), device)
+        kept.look_from(devices.to_device(each.prompt, device))
+        predecessor = devices.to_device(each.predecessor, device)
+        states.append(response_states(model, {**inputs, **kept.arguments}, predecessor))
+    return torch.cat(states)
+
+
+class PromptKeys:
+    """The keys and values of prompts in every layer, for responses to look back at."""
+
+    def __init__(
+        self, model: nn.Module, prompts: Mapping[str, Tensor], shared: SharedPrompts, device: torch.device
+    ) -> None:
+        # Without a configuration every layer keeps all it is given, also one that looks back at a window only.
+        cache = DynamicCache()
+        cache.layer_class_to_replicate = _PromptLayer
+        self.arguments: dict[str, Any] = {"past_key_values": cache, "use_cache": True}
+        run_backbone(model, **prompts, **self.arguments)
+        self._layers: Sequence[Any] = cache.layers
+        if not self._layers:
+            raise ModelError("it keeps no keys and values")
+        if shared.shift is not None:
+            shift = devices.to_device(shared.shift, device)
+            for layer in self._layers:
+                layer.keys, layer.values = _shifted(layer.keys, shift), _shifted(layer.values, shift)
+
+    def look_from(self, prompt: Tensor) -> None:
+        """Say which prompt each response of the next pass follows."""
+        for layer in self._layers:
+            layer.prompt = prompt
+
+
+class _PromptLayer(DynamicLayer):
+    """Keeps the keys and values that it is given first, and puts them before all others, which it does not keep."""
+
+    keys: Tensor
+    values: Tensor
+    prompt: Tensor | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+            self.keys, self.values = _owned(key_states), _owned(value_states)
+            return key_states, value_states
+        return self._before(self.keys, key_states), self._before(self.values, value_states)
+
+    def _before(self, of_prompts: Tensor, following: Tensor) -> Tensor:
+        if len(of_prompts) == 1:
+            return torch.cat((of_prompts.expand(len(following), *of_prompts.shape[1:]), following), dim=-2)
+        assert self.prompt is not None
+        return torch.cat((of_prompts.index_select(0, self.prompt), following), dim=-2)
+
+
+def _owned(states: Tensor) -> Tensor:
+    """Return the states by themselves, should they be part of something larger (of queries, keys and values in one)."""
+    return states if states.untyped_storage().nbytes() <= states.nbytes else states.clone()
+
+
+def _shifted(states: Tensor, shift: Tensor) -> Tensor:
+    """Return (prompts, heads, tokens, size) with each prompt's tokens where the shift says."""
+    return states.gather(-2, shift[:, None, :, None].expand_as(states))
+
+
+def places_after(model: nn.Module, prompts: Mapping[str, Tensor], lengths: Tensor) -> Tensor:
+    """Return the position of the first token after each prompt; all of it in main memory.
+
+    That is its length, or less where the family has positions in images too.
+    """
+    if not has_image_positions(model, prompts):
+        return lengths
+    mask = torch.arange(prompts["input_ids"].shape[1]) < lengths.unsqueeze(1)
+    positions = image_positions(model, prompts, prompts["image_grid_thw"], mask)
+    return positions.masked_fill(~mask, -1).amax(dim=(0, 2)) + 1
