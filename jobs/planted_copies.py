@@ -1,7 +1,7 @@
 """Questions of a benchmark as they turn up in other data: copied, re-wrapped, diluted, paraphrased, with other numbers.
 
-The paraphrases are made by rules (a list of synonyms, other names, another order), not by people: they tell what happens
-when words change here and there, not what a good writer, or a model that rewrites freely, does.
+The paraphrases are made by rules (a list of synonyms, other names, another order), not by people: they tell what
+happens when words change here and there, not what a good writer, or a model that rewrites freely, does.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from typing import NamedTuple
 
 from grace_store.data.words import is_number
 
-SYNONYMS = dict(
-    pair.split(":")
-    for pair in """buys:purchases bought:purchased buy:purchase total:overall many:numerous each:every
+_PAIRS = """buys:purchases bought:purchased buy:purchase total:overall many:numerous each:every
     gives:hands gave:handed sells:vends sold:vended makes:produces made:produced needs:requires need:require
     money:cash costs:runs cost:price big:large small:little friends:pals children:kids kids:children
     gets:receives got:received uses:employs used:employed day:weekday house:home starts:begins started:began
@@ -24,14 +22,16 @@ SYNONYMS = dict(
     store:shop car:vehicle only:just twice:double class:course job:position walks:strolls runs:jogs goes:heads
     went:headed has:owns had:owned are:were were:are is:was was:is if:supposing per:for more:extra fewer:less
     collected:gathered collects:gathers another:one remaining:leftover finds:discovers found:discovered read:studied
-    reads:studies long:lengthy much:considerable all:everything people:persons""".split()
-)
-NAMES = "Amara Bjorn Chidi Dagny Elif Farid Greta Haruki Imani Jorge Katya Lars Mireya Nadia Otto Priya".split()
+    reads:studies long:lengthy much:considerable all:everything people:persons"""
+_NEW_NAMES = "Amara Bjorn Chidi Dagny Elif Farid Greta Haruki Imani Jorge Katya Lars Mireya Nadia Otto Priya"
+_DAYS_AND_BEGINNINGS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday If How What When The"
+_NUMBERS = "two three four five six seven eight nine ten eleven twelve"
+SYNONYMS = {word: other for word, _, other in (pair.partition(":") for pair in _PAIRS.split())}
+NAMES, WORDS_OF_NUMBERS = _NEW_NAMES.split(), _NUMBERS.split()
 _SENTENCE = re.compile(r"(?<=[.?!])\s+")
 _CAPITALISED = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]{2,}\b|^[A-Z][a-z]{2,}(?=['’]s\b)")
-_NOT_NAMES = frozenset("Monday Tuesday Wednesday Thursday Friday Saturday Sunday If How What When The".split())
+_NOT_NAMES = frozenset(_DAYS_AND_BEGINNINGS.split())
 _TOKEN = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|[A-Za-z]+|[^A-Za-z\d]+")
-_WORDS = "two three four five six seven eight nine ten eleven twelve".split()
 
 Plant = Callable[[str, Sequence[str], Random], str]
 
@@ -105,7 +105,7 @@ def change_one_number(question: str, others: Sequence[str], rng: Random) -> str:
 
 def _other_number(number: str, rng: Random) -> str:
     if not number[0].isdigit():
-        return rng.choice([word for word in _WORDS if word != number.lower()])
+        return rng.choice([word for word in WORDS_OF_NUMBERS if word != number.lower()])
     value = float(number.replace(",", ""))
     other = value + rng.randrange(1, max(10, int(value)))
     return f"{other:.{len(number.partition('.')[2])}f}"

@@ -41,6 +41,7 @@ HEADINGS = {
     "sweep": "field of a sweep",
     "subset": "field of a subset",
     "duplicates": "field of duplicates",
+    "against": "field of against",
     "diversity": "field of diversity",
     "stability": "field of stability",
     "fidelity": "field of fidelity",

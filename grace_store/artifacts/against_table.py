@@ -110,7 +110,9 @@ def read_against(path: str | Path) -> AgainstTable:
     if any(table[name].null_count for name in NEEDED):
         raise DataError(f"{path} has rows without a sample or an item. Compare with the benchmarks again.")
     if unknown := set(table["kind"].to_pylist()) - {*COPIES, TEMPLATE}:
-        raise DataError(f"{path} has matches of the kind {sorted(unknown)[0][:40]!r}, which this release does not know.")
+        raise DataError(
+            f"{path} has matches of the kind {sorted(unknown)[0][:40]!r}, which this release does not know."
+        )
     found = AgainstTable(table, note, path)
     if len(found.contaminated) != note.num_contaminated:
         raise DataError(
@@ -138,7 +140,10 @@ def _found(note: AgainstNote) -> str:
 def _templates(note: AgainstNote) -> list[str]:
     number = sum(each.num_templates for each in note.benchmarks)
     have = "sample has" if number == 1 else "samples have"
-    told = f"{number} more {have} the words of an item with other numbers, which is another question and does not count."
+    more = "more " if note.num_contaminated else ""
+    told = (
+        f"{number} {more}{have} the words of an item with other numbers, which is another question and does not count."
+    )
     return [told] if number else []
 
 
@@ -157,3 +162,6 @@ def _named(benchmarks: Sequence[BenchmarkNote]) -> str:
 
 def _short(benchmark: BenchmarkNote) -> str:
     return Path(benchmark.name).name or benchmark.name
+
+
+AgainstLike = AgainstTable | str | Path

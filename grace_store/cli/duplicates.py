@@ -33,7 +33,18 @@ from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHO
 
 BESIDE_FROM = ("source", "out", "threshold", "keep", "scores", "as_json")
 """What --from has a use for."""
-BESIDE_AGAINST = ("store", "out", "against", "threshold", "data", "signal", "descriptor", "dimension", "partial", "threads")
+BESIDE_AGAINST = (
+    "store",
+    "out",
+    "against",
+    "threshold",
+    "data",
+    "signal",
+    "descriptor",
+    "dimension",
+    "partial",
+    "threads",
+)
 """What --against has a use for, and what only it has."""
 ONLY_AGAINST = ("ngram", "share", "format", "map")
 WORST_SHOWN = 3
@@ -74,7 +85,7 @@ against_options = stacked(
     "grace-store duplicates --from duplicates.parquet --threshold 0.98 --out stricter.parquet   # no new search",
     "grace-store duplicates s3://bucket/traces.zarr --out duplicates.parquet --engine ray --address auto",
     "grace-store duplicates traces.zarr --against test.jsonl --out against.parquet   # is a test set in it?",
-    "grace-store duplicates traces.zarr --against test.zarr --against mmlu.parquet --map prompt=question --out a.parquet",
+    "grace-store duplicates traces.zarr --against test.zarr --against mmlu.parquet --out against.parquet",
 )
 @click.argument("store", type=click.Path(), required=False)
 @option("--out", OUT_FILE, "Parquet file to write.", required=True)
@@ -106,15 +117,17 @@ def duplicates(
 
     With --engine ray the cluster reads and decodes the vectors; they are searched where the command runs.
 
-    With --against, the samples of STORE are compared with the items of benchmarks instead. A sample has an item in it if
-    its text has the item's question or solution, or enough runs of its words (case, punctuation, spacing and line breaks
-    do not count), or if its vectors point the same way. The same words with other numbers are another question. `select
-    --exclude-contaminated` never chooses such samples.
+    With --against, the samples of STORE are compared with the items of benchmarks instead. A sample has an item in it
+    if its text has the item's question or solution, or enough runs of its words (case, punctuation, spacing and line
+    breaks do not count), or if its vectors point the same way. The same words with other numbers are another question.
+    `select --exclude-contaminated` never chooses samples that have an item in them.
     """
     from grace_store.artifacts.outputs import check_results
 
     benchmarks, only = settings.pop("against"), {name: settings.pop(name) for name in ONLY_AGAINST}
-    check_results(store, [out], [scores, source, settings["subset"], *(Path(each) for each in benchmarks if "://" not in each)])
+    check_results(
+        store, [out], [scores, source, settings["subset"], *(Path(each) for each in benchmarks if "://" not in each)]
+    )
     if benchmarks:
         _hold_against(store, benchmarks, out, settings | only, as_json=as_json)
         return
@@ -171,7 +184,9 @@ def _print_against(found: gs.AgainstTable, out: Path) -> None:
     width = max(len("benchmark"), *(len(each.name) for each in note.benchmarks))
     click.echo(f"  {'benchmark':<{width}}{'items':>8}{'found':>8}{'samples':>9}{'templates':>11}{'short':>7}")
     for each in note.benchmarks:
-        counts = f"{each.num_items:>8}{each.num_found:>8}{each.num_samples:>9}{each.num_templates:>11}{each.num_short:>7}"
+        counts = (
+            f"{each.num_items:>8}{each.num_found:>8}{each.num_samples:>9}{each.num_templates:>11}{each.num_short:>7}"
+        )
         click.echo(f"  {harmless(each.name):<{width}}{counts}")
     for each in note.benchmarks:
         for row in found.worst(WORST_SHOWN, each.name):

@@ -147,13 +147,16 @@ class _Vectors:
         theirs = comparable_signal(ours, benchmark.store)
         if request.descriptor == "weighted":
             raise SettingError("the descriptor weighted needs the scores of both sides: choose another --descriptor")
-        how = request.descriptor, request.dimension, request.seed
-        partial = {"partial": request.partial, "threads": threads}
-        return cls(
-            DescriptionReader.of(pool, DescriptorSpec(ours.name, *how), **partial),
-            benchmark,
-            DescriptionReader.of(benchmark.store, DescriptorSpec(theirs.name, *how), **partial),
-        )
+        readers = [
+            DescriptionReader.of(
+                view.store,
+                DescriptorSpec(view.name, request.descriptor, request.dimension, request.seed),
+                partial=request.partial,
+                threads=threads,
+            )
+            for view in (ours, theirs)
+        ]
+        return cls(readers[0], benchmark, readers[1])
 
     @property
     def signal(self) -> NamedSignal:
@@ -175,7 +178,11 @@ class _Vectors:
         for near in nearest_items(self.pool, items, threshold):
             for sample, item, cosine in zip(*(each.tolist() for each in near), strict=True):
                 known = {"sample_id": str(our_ids[sample]), "row": int(our_rows[sample])}
-                named = {"item_id": str(ids[item]), "item_row": int(rows[item]), "item_text": texts.get(int(rows[item]))}
+                named = {
+                    "item_id": str(ids[item]),
+                    "item_row": int(rows[item]),
+                    "item_text": texts.get(int(rows[item])),
+                }
                 yield {**known, **named, "benchmark": self.benchmark.name, "kind": "vector", "strength": cosine}
 
 

@@ -41,7 +41,7 @@ def comparable_signal(ours: SignalView, benchmark: Store) -> SignalView:
         raise TargetMismatch(
             f"The vectors of {ours.store.location} ({ours.name}) cannot be compared with those of {benchmark.location} "
             f"({nearest}), which another model or other settings made:\n  " + "\n  ".join(obstacles[nearest]) + "\n"
-            "Extract the benchmark with the pool's model, or give its file in place of the store to compare texts alone."
+            "Extract the benchmark with the pool's model, or give its file in place of the store to compare texts only."
         )
     return fitting[0]
 
@@ -59,4 +59,3 @@ def nearest_items(pool: DescriptionReader, items: Descriptions, threshold: float
             cosine = np.maximum(cosine, larger)
         near = np.flatnonzero(cosine >= threshold - _ROUNDING)
         yield Nearby(block.sample[near], items.sample[nearest[near]], cosine[near].clip(-1, 1))
-

@@ -1,7 +1,7 @@
 """Which of many known passages stand in a text, whole or in part, by runs of n words. Knows no samples and no files.
 
-Passages are held as 64-bit hashes of their runs of words; texts come in blocks and are hashed in NumPy. What hashes find
-is held against the words themselves (`overlap`), so that no two words are ever taken for each other.
+Passages are held as 64-bit hashes of their runs of words; texts come in blocks and are hashed in NumPy. What hashes
+find is held against the words themselves (`overlap`), so that no two words are ever taken for each other.
 """
 
 from __future__ import annotations
@@ -198,10 +198,15 @@ def overlap(passage: Words, text: Sequence[Words], length: int) -> Overlap | Non
 def _num_other_numbers(passage: Words, text: Sequence[Words], found: set[Run], length: int) -> int:
     """Count the numbers of a passage that are not in the text, although the words around them are.
 
-    A number is there if any run found has it. It has another in its place if none has, but with all numbers alike the
-    text has a run around it of which at least half are words.
+    A number is there if any run found has it. It has another in its place if none has, but the text has a run that is
+    not the passage's and, with all numbers alike, equals one around it of which at least half are words.
     """
-    masked = {run for part in text for run in runs_of(without_numbers(part), length)}
+    masked = {
+        same
+        for part in text
+        for run, same in zip(runs_of(part, length), runs_of(without_numbers(part), length), strict=True)
+        if run not in found
+    }
     runs, alike = runs_of(passage, length), runs_of(without_numbers(passage), length)
     is_there = [False] * len(passage)
     is_around = [False] * len(passage)
@@ -210,6 +215,4 @@ def _num_other_numbers(passage: Words, text: Sequence[Words], found: set[Run], l
             is_there[start : start + length] = [True] * length
         elif same in masked and sum(map(is_number, run)) * 2 <= length:
             is_around[start : start + length] = [True] * length
-    return sum(
-        is_number(word) and is_around[at] and not is_there[at] for at, word in enumerate(passage)
-    )
+    return sum(is_number(word) and is_around[at] and not is_there[at] for at, word in enumerate(passage))

@@ -1,4 +1,4 @@
-"""Items of benchmarks in the texts of samples: copied, copied in part, or with other numbers. Knows no files or stores."""
+"""Items of benchmarks in the texts of samples: copied, copied in part, or with other numbers. Knows no files."""
 
 from __future__ import annotations
 

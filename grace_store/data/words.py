@@ -1,8 +1,9 @@
-"""A text as the words that count when texts are compared: no case, punctuation, spacing or line breaks. Knows no samples.
+"""A text as the words that count when texts are compared: no case, punctuation, spacing or line breaks.
 
-Words are runs of letters; apostrophes inside them are dropped (don't, don’t and dont are one word). Numbers are words of
-their own, with thousands written alike (1,000 and 1000). Characters of scripts without spaces (Chinese, Japanese) are
-a word each. Letters that only look different (fullwidth, ligatures) are the same, and what cannot be seen is left out.
+Words are runs of letters; apostrophes inside them are dropped (don't, don’t and dont are one word). Numbers are words
+of their own, with thousands written alike (1,000 and 1000). Characters of scripts without spaces (Chinese, Japanese)
+are a word each. Letters that only look different (fullwidth, ligatures) are the same, and what cannot be seen is left
+out. Knows no samples.
 """
 
 import re
