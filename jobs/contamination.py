@@ -1,12 +1,13 @@
 """How well `duplicates --against` finds items of a benchmark in a pool, and how often it finds what is not there.
 
-    python -m jobs.contamination GSM8K/train.jsonl GSM8K/test.jsonl [--elsewhere PROCESSBENCH.json ...] [--vectors FOLDER]
+    python -m jobs.contamination TRAIN.jsonl TEST.jsonl [--elsewhere OTHER.json ...] [--vectors FOLDER]
 
 Every test question is planted once in each way of `jobs.planted_copies`, each with the solution of another question, so
 that only the question can give it away. Recall is the share of them that is found as a copy of that question; false
 positives are untouched training traces that are said to have a test question in them, and planted questions whose
 numbers are others. --elsewhere counts what is found in other files. --vectors extracts some of it with
-SmolLM2-135M-Instruct into FOLDER, and asks whether vectors find what words do not. Prints the tables of docs/auditing.md.
+SmolLM2-135M-Instruct into FOLDER, and asks whether vectors find what words do not. Prints the tables of
+docs/auditing.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -99,15 +99,19 @@ class TextMatcher:
         return np.asarray(self._index.num_runs[:: len(PARTS)] == 0)
 
     def matches(self, samples: Sequence[Sample]) -> Iterator[tuple[int, TextMatch]]:
-        """Yield the places of samples that have an item, and the strongest match with it, in their order."""
+        """Yield the places of samples that have an item, and the strongest match with it, in their order.
+
+        Of a sample that has no copy of an item, but the words of several with other numbers, the nearest is told.
+        """
         texts = [_SampleText.of(sample) for sample in samples]
-        best: dict[tuple[int, int], TextMatch] = {}
-        for place, passage in self._index.candidates([text.words for text in texts]):
-            match = self._match(texts[place], passage)
-            key = place, passage // len(PARTS)
-            if match is not None and (key not in best or _rank(match) < _rank(best[key])):
-                best[key] = match
-        yield from ((place, match) for (place, _), match in best.items())
+        found = self._index.candidates([text.words for text in texts])
+        for place, passages in groupby(found, key=lambda each: each.text):
+            best: dict[int, TextMatch] = {}
+            for _, passage in passages:
+                match = self._match(texts[place], passage)
+                if match is not None and (match.item not in best or _rank(match) < _rank(best[match.item])):
+                    best[match.item] = match
+            yield from ((place, match) for match in _copies_or_nearest(list(best.values())))
 
     def _match(self, text: _SampleText, passage: int) -> TextMatch | None:
         """Return what a candidate comes to when its words are looked at."""
@@ -125,6 +129,11 @@ class TextMatcher:
         wanted = item.solution if of else item.question
         parts = [turn.text for turn in text.sample.turns] if not of else [text.sample.response]
         return " ".join(wanted.split()) in (" ".join(part.split()) for part in parts)
+
+
+def _copies_or_nearest(matches: list[TextMatch]) -> list[TextMatch]:
+    copies = [match for match in matches if match.kind != "template"]
+    return copies or sorted(matches, key=_rank)[:1]
 
 
 def _rank(match: TextMatch) -> tuple[int, float]:
