@@ -1,8 +1,8 @@
 """Whether vectors find paraphrased items of a benchmark that words do not: SmolLM2-135M-Instruct on some of GSM8K.
 
 The benchmark is a store of test items with their solutions. The pool has untouched training traces, and test items in
-several ways: those of `jobs.planted_copies` with the item's own solution, question and solution both paraphrased or
-renumbered, and the same question with a solution that somebody else wrote.
+several ways: the question paraphrased and the item's own solution, both paraphrased or renumbered, and the question as
+it is with a solution that somebody else wrote.
 """
 
 from __future__ import annotations
@@ -24,14 +24,12 @@ from grace_store.read.descriptors import describe_samples
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.store.opened import Store
 from grace_store.values.intervals import share_interval
-from jobs.planted_copies import Plant, embed, has_number, renumber, reorder, reword, rewrap
+from jobs.planted_copies import Plant, has_number, renumber, reorder, reword
 
-NUM_ITEMS, NUM_PLANTED, NUM_UNTOUCHED = 100, 40, 200
+NUM_ITEMS, NUM_PLANTED, NUM_UNTOUCHED = 40, 20, 80
 COSINES = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5)
 UNTOUCHED = "untouched"
 _OWN_SOLUTION: dict[str, Plant] = {
-    "question re-wrapped": rewrap,
-    "question inside longer text": embed,
     "question with other names and synonyms": reword,
     "question with other names, synonyms and order": reorder,
 }
