@@ -10,6 +10,7 @@ from grace_store.artifacts.against_table import SCHEMA, AgainstTable, read_again
 from grace_store.artifacts.notes import AgainstNote, AgainstSpec, BenchmarkNote
 from grace_store.base.documents import METADATA_KEY
 from grace_store.base.errors import DataError
+from grace_store.pages.audits import against_section
 from tests.example_notes import BENCHMARK, DUPLICATES, MADE_FROM
 
 WHAT = {"sample_id": "s", "benchmark": "a/test.jsonl", "item_id": "q", "part": "question"}
@@ -69,6 +70,14 @@ def test_it_is_read_as_it_was_written(tmp_path):
     assert found.table.equals(written.table)
     assert found.table.schema.metadata[METADATA_KEY]
     assert "4 rows, 2 of 200 samples contaminated" in repr(found)
+
+
+def test_the_report_shows_benchmarks_and_matches_side_by_side():
+    opening, benchmarks, matches = against_section(table_of(*MATCHES)).blocks
+    assert opening["text"].startswith("2 of 200 samples")
+    assert benchmarks["rows"] == [["a/test.jsonl", 20, 2, 4, 0, "texts"]]
+    assert [row[0] for row in matches["rows"]] == ["exact", "vector", "template"]
+    assert matches["rows"][0][1:] == [1.0, "s", "prompt", "p", "q", "t"]
 
 
 def spoil(path, change) -> None:

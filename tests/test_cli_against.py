@@ -9,7 +9,16 @@ from click.testing import CliRunner
 
 from grace_store.artifacts.against_table import read_against
 from grace_store.cli import main
-from tests.benchmark_stores import DILUTED, EXACT, WRAPPED, extracted, item_records, pool_records, write_records
+from tests.benchmark_stores import (
+    DILUTED,
+    EXACT,
+    WRAPPED,
+    extracted,
+    item_records,
+    planned,
+    pool_records,
+    write_records,
+)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +90,7 @@ def test_what_is_contaminated_is_never_selected_and_the_note_says_so(folder, tmp
         ("duplicates {store} --against {test} --out {test}", "which is read for it; choose another --out"),
         ("duplicates {store} --against {test} --map prompt=nowhere --out {out}", "No record of"),
         ("duplicates {store} --against {out} --out {out}x", "out.parquet"),
+        ("report {other} --against {found} --out {out}", "table of benchmark items {found} was made from another plan"),
         ("select {scores} --exclude-contaminated {scores} --out {out}", "not a table of benchmark items"),
         ("select {scores} --exclude-contaminated {found} --out {found}", "the table of benchmark items; choose"),
     ],
@@ -88,9 +98,10 @@ def test_what_is_contaminated_is_never_selected_and_the_note_says_so(folder, tmp
 def test_wrong_commands_are_told_what_is_wrong(folder, tmp_path, arguments, words):
     places = {"store": folder / "pool" / "s.zarr", "test": folder / "test.jsonl", "out": tmp_path / "out.parquet"}
     places |= {"scores": folder / "scores.parquet", "found": folder / "a.parquet"}
+    places["other"] = planned(tmp_path / "other", pool_records()[1:]).location if "{other}" in arguments else ""
     result = CliRunner().invoke(main, arguments.format(**places).split())
     assert result.exit_code != 0
-    assert words in " ".join(result.stderr.split())
+    assert words.format(**places) in " ".join(result.stderr.split())
     assert not (tmp_path / "out.parquet").exists()
 
 

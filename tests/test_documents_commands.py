@@ -186,7 +186,10 @@ CARRIERS = (
     ),
     Carrier(
         "against.parquet", read_table, write_table,
-        (("select", "{scores}", "--exclude-contaminated", "{it}", "--out", "{out}/s.jsonl"),),
+        (
+            ("select", "{scores}", "--exclude-contaminated", "{it}", "--out", "{out}/s.jsonl"),
+            ("report", "{store}", "--against", "{it}", "--out", "{out}/r.html"),
+        ),
     ),
     Carrier(
         "diversity.json", *json_file(lambda path: path),

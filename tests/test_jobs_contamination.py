@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from grace_store.data.words import is_number, words_of
+from jobs.bench.against import against_in, make_files
 from jobs.contamination import tables
 from jobs.contamination_vectors import NUM_PLANTED, UNTOUCHED, planted_records
 from jobs.planted_copies import PLANTS, has_number
@@ -59,3 +60,8 @@ def test_the_pool_for_vectors_has_every_item_in_every_way():
         assert [record["item"] for record in records if record["how"] == way] == list(range(NUM_PLANTED))
     assert all("\n####" in record["answer"] for record in records)
     assert sum(record["how"] == UNTOUCHED for record in records) == len(train)
+
+
+def test_the_bench_finds_what_it_planted_and_nothing_else(tmp_path):
+    store, benchmark = make_files(tmp_path, num_samples=1001, num_items=30)
+    assert against_in(str(store), str(benchmark)) == {"contaminated": 2, "planted": 2}
