@@ -29,10 +29,9 @@ def naive_runs(words: Words, length: int) -> set[tuple[str, ...]]:
 def naive_candidates(passages: list[Words], texts: list[list[Words]], threshold: Threshold) -> list[Candidate]:
     """Return what is in the texts, one pair after the other."""
     length = threshold.length
-    num_passages = Counter(run for passage in passages for run in naive_runs(passage, length))
-    common = {
-        run for run, count in num_passages.items() if count > COMMON_PASSAGES and count > COMMON_SHARE * len(passages)
-    }
+    distinct = {tuple(passage) for passage in passages}
+    counts = Counter(run for passage in distinct for run in naive_runs(list(passage), length))
+    common = {run for run, count in counts.items() if count > max(COMMON_PASSAGES, COMMON_SHARE * len(distinct))}
     found = []
     for text, parts in enumerate(texts):
         there = {run for part in parts for run in naive_runs(part, length)}
@@ -88,6 +87,14 @@ def test_a_run_that_most_passages_share_tells_none_of_them():
     assert index.num_common == 1
     assert not list(index.candidates([[["answer", "this", "question"]]]))
     assert list(index.candidates([[passages[4][1:]]])) == [Candidate(0, 4)]
+
+
+def test_a_passage_that_is_there_many_times_is_not_common():
+    passages = [words_of("what did the old man say then")] * (COMMON_PASSAGES + 5)
+    index = PassageIndex(passages, Threshold(3, 0.3))
+    assert (index.num_common, index.num_runs.tolist()) == (0, [5] * len(passages))
+    found = index.candidates([[words_of("tell me what did the old man say then")]])
+    assert [each.passage for each in found] == list(range(len(passages)))
 
 
 @pytest.mark.parametrize(

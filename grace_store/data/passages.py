@@ -28,8 +28,8 @@ DEFAULT_SHARE = 0.3
 """By what `python -m jobs.contamination` measures: none of GSM8K's 7,473 training traces has a test item by these."""
 COMMON_SHARE = 0.01
 COMMON_PASSAGES = 10
-"""A run of words that is in more passages than this, and in more than this share of them, is a form of words (an
-instruction, say) that tells none of them from the others."""
+"""A run of words that is in more different passages than this, and in more than this share of them, is a form of words
+(an instruction, say) that tells none of them from the others."""
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _SLOTS_PER_RUN = 32
 
@@ -68,6 +68,7 @@ class PassageIndex:
     """Passages to look for.
 
     A passage with fewer words than a run, or with none but common runs, is found only where a text consists of it.
+    Passages of the same words are held once.
     """
 
     def __init__(self, passages: Sequence[Words], threshold: Threshold) -> None:
@@ -77,17 +78,21 @@ class PassageIndex:
             self._number.setdefault(word, len(self._number) + 1)
         # 0 is every word that no passage has: a run with one in it is in no passage.
         self._hash = np.array([0, *map(_word_hash, self._number)], dtype=np.uint64)
-        self.num_common = self._index(passages)
-        self._whole: dict[Run, list[int]] = defaultdict(list)
-        for place in np.flatnonzero(self._num_runs == 0).tolist():
-            if passages[place]:
-                self._whole[tuple(passages[place])].append(place)
+        same: dict[Run, list[int]] = defaultdict(list)
+        for place, words in enumerate(passages):
+            same[tuple(words)].append(place)
+        distinct, self._places = list(same), list(same.values())
+        self.num_common = self._index(distinct)
+        self._whole = {distinct[each]: each for each in np.flatnonzero(self._num_runs == 0).tolist() if distinct[each]}
         self._whole_lengths = frozenset(map(len, self._whole))
 
     @property
     def num_runs(self) -> IntArray:
         """Different runs of each passage that count; 0 for one that is found only whole."""
-        return self._num_runs
+        counts = np.zeros(sum(map(len, self._places)), dtype=np.int64)
+        for places, count in zip(self._places, self._num_runs.tolist(), strict=True):
+            counts[places] = count
+        return counts
 
     def _index(self, passages: Sequence[Words]) -> int:
         """Keep the hashes of runs and which passages have them; return how many runs are too common to tell."""
@@ -116,9 +121,9 @@ class PassageIndex:
         part_text = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
         found = {*self._found_by_runs(parts, part_text)}
         for part, text in zip(parts, part_text.tolist(), strict=True):
-            if len(part) in self._whole_lengths:
-                found.update((text, passage) for passage in self._whole.get(tuple(part), ()))
-        yield from (Candidate(*each) for each in sorted(found))
+            if len(part) in self._whole_lengths and (whole := self._whole.get(tuple(part))) is not None:
+                found.add((text, whole))
+        yield from sorted(Candidate(text, place) for text, passage in found for place in self._places[passage])
 
     def _found_by_runs(self, parts: Sequence[Words], part_text: IntArray) -> list[tuple[int, int]]:
         hashes, start = self._hashes(parts)
