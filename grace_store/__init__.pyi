@@ -1,9 +1,12 @@
 # Every public name, and the module it lives in. Listed here and nowhere else.
+from grace_store.artifacts.against_table import AgainstTable as AgainstTable
+from grace_store.artifacts.against_table import read_against as read_against
 from grace_store.artifacts.duplicate_table import DuplicateTable as DuplicateTable
 from grace_store.artifacts.duplicate_table import read_duplicates as read_duplicates
 from grace_store.artifacts.judgement import Judgement as Judgement
 from grace_store.artifacts.measures import Diversity as Diversity
 from grace_store.artifacts.measures import FidelityDocument as FidelityDocument
+from grace_store.artifacts.notes import AgainstNote as AgainstNote
 from grace_store.artifacts.notes import DuplicatesNote as DuplicatesNote
 from grace_store.artifacts.notes import ScoresNote as ScoresNote
 from grace_store.artifacts.notes import SubsetNote as SubsetNote
@@ -14,6 +17,8 @@ from grace_store.base.errors import GraceStoreError as GraceStoreError
 from grace_store.base.settings import DataRequest as DataRequest
 from grace_store.base.settings import ExtractRequest as ExtractRequest
 from grace_store.base.settings import RunOptions as RunOptions
+from grace_store.curate.against import AgainstRequest as AgainstRequest
+from grace_store.curate.against import against as against
 from grace_store.curate.audit import Audit as Audit
 from grace_store.curate.audit import audit as audit
 from grace_store.curate.compare import Change as Change

@@ -19,6 +19,9 @@ from grace_store.artifacts.measures import (
     TradePoint,
 )
 from grace_store.artifacts.notes import (
+    AgainstNote,
+    AgainstSpec,
+    BenchmarkNote,
     ChosenDiversity,
     CustomHistory,
     DuplicatesNote,
@@ -117,6 +120,33 @@ WHOLE_DUPLICATES = DUPLICATES.model_copy(
         "where": WHERE,
     }
 )
+BENCHMARK = BenchmarkNote(
+    name="test.jsonl",
+    sha256="5" * 64,
+    num_items=20,
+    num_set_aside=1,
+    num_short=2,
+    num_found=3,
+    num_samples=4,
+    num_templates=1,
+)
+AGAINST = AgainstNote(
+    **MADE_FROM,
+    spec=AgainstSpec(ngram=5, share=0.3, cosine=0.95),
+    benchmarks=(BENCHMARK,),
+    num_samples=10,
+    num_contaminated=4,
+)
+WHOLE_AGAINST = AGAINST.model_copy(
+    update={
+        "benchmarks": (BENCHMARK.model_copy(update={"signal": SIGNAL}),),
+        "signal": SIGNAL,
+        "descriptor": "projected",
+        "dimension": 16,
+        "seed": 3,
+        "where": WHERE,
+    }
+)
 SUBSET = SubsetNote(
     spec=SubsetSpec(ratio="0.2"),
     as_format="source",
@@ -134,6 +164,7 @@ WHOLE_SUBSET = SUBSET.model_copy(
             threshold=0.5,
             by="num_steps",
             exclude_flagged=("repeated_steps",),
+            exclude_contaminated=WHOLE_AGAINST,
             control=("step_length", "num_steps"),
             diversity=ChosenDiversity(
                 method="dedup",
@@ -336,6 +367,8 @@ EXAMPLES: dict[str, Document] = {
     "subset with all fields": WHOLE_SUBSET,
     "duplicates": DUPLICATES,
     "duplicates with all fields": WHOLE_DUPLICATES,
+    "against": AGAINST,
+    "against with all fields": WHOLE_AGAINST,
     "diversity": DIVERSITY,
     "diversity with all fields": WHOLE_DIVERSITY,
     "stability": STABILITY,

@@ -54,6 +54,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_well("select", folder / "scores.parquet", "--ratio", "0.5", "--out", folder / "subset.jsonl")
     run_well("sweep", store.location, "--out", folder / "sweep", "--alpha", "0.3,0.7")
     run_well("duplicates", store.location, "--out", folder / "duplicates.parquet")
+    against = ("--against", folder / "data.jsonl")
+    run_well("duplicates", store.location, *against, "--out", folder / "against.parquet")
     run_well("diversity", store.location, "--scores", folder / "scores.parquet", "--out", folder / "diversity.json")
     run_well("stability", store.location, "--draws", "2", "--out", folder / "stability.json")
     (folder / "inputs").mkdir()
@@ -180,6 +182,13 @@ CARRIERS = (
             ("duplicates", "--from", "{it}", "--out", "{out}/d.parquet"),
             ("select", "{scores}", "--diversity", "dedup", "--duplicates", "{it}", "--out", "{out}/s.jsonl"),
             ("report", "{store}", "--duplicates", "{it}", "--out", "{out}/r.html"),
+        ),
+    ),
+    Carrier(
+        "against.parquet", read_table, write_table,
+        (
+            ("select", "{scores}", "--exclude-contaminated", "{it}", "--out", "{out}/s.jsonl"),
+            ("report", "{store}", "--against", "{it}", "--out", "{out}/r.html"),
         ),
     ),
     Carrier(

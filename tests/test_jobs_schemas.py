@@ -17,6 +17,7 @@ import grace_store.artifacts
 import grace_store.model.lora.recipe
 from grace_store.artifacts.notes import StoreNote
 from grace_store.base.documents import FIRST_VERSION, METADATA_KEY, VERSION, Document, write_document
+from grace_store.curate.against import against
 from grace_store.curate.diversity import DiversityRequest, diversity
 from grace_store.curate.duplicates import DuplicatesRequest, duplicates
 from grace_store.curate.export import ExportRequest, export
@@ -28,6 +29,7 @@ from grace_store.curate.trade_curve import TradeSpec
 from grace_store.values.grid import Grid, SweepSpec
 from grace_store.values.methods.method_spec import HeuristicSpec
 from jobs.schemas import NOTES, kind_of, note_schema
+from tests.benchmark_stores import extracted, item_records, pool_records
 from tests.example_notes import EXAMPLES
 from tests.format_page import TEXT, names_in, table
 from tests.influence_stores import CADC, CHECKPOINTS, ICONS, LESS, fill, make_pool, make_targets
@@ -41,6 +43,7 @@ HEADINGS = {
     "sweep": "field of a sweep",
     "subset": "field of a subset",
     "duplicates": "field of duplicates",
+    "against": "field of against",
     "diversity": "field of diversity",
     "stability": "field of stability",
     "fidelity": "field of fidelity",
@@ -191,7 +194,11 @@ def results(tmp_path_factory) -> dict[str, dict[str, Any]]:
     sweep(store, SweepSpec(grid=(Grid(alpha="0.1,0.9"),)), out=folder / "sweep")
     found = duplicates(store, DuplicatesRequest(scores=folder / "scores.parquet", descriptor="projected", dimension=4))
     found.write(folder / "duplicates.parquet")
+    pool, benchmark = extracted(folder / "against", pool_records()), extracted(folder / "items", item_records())
+    held = against(pool, [benchmark])
+    held.write(folder / "against.parquet")
     ids = ExportRequest(as_format="ids")
+    export(select(score(pool), RankRequest(exclude_contaminated=held)), folder / "clean.txt", ids)
     export(select(folder / "scores.parquet"), folder / "plain.txt", ids)
     export(select(folder / "cadc.parquet"), folder / "balanced.txt", ids)
     by = RankRequest(diversity="dedup", duplicates=folder / "duplicates.parquet", store=store.location)
@@ -199,6 +206,7 @@ def results(tmp_path_factory) -> dict[str, dict[str, Any]]:
     measured = DiversityRequest(subsets=[folder / "plain.txt"], scores=folder / "scores.parquet", curve=TradeSpec())
     write_document(folder / "diversity.json", diversity(store, measured))
     named = ["diversity.json", "plain.txt.spec.json", "balanced.txt.spec.json", "diverse.txt.spec.json"]
+    named.append("clean.txt.spec.json")
     paths = [*folder.glob("*.parquet"), *folder.glob("sweep/*.parquet"), folder / "sweep" / "sweep.json"]
     return {str(path.relative_to(folder)): note_in(path) for path in [*paths, *(folder / each for each in named)]}
 

@@ -250,6 +250,62 @@ class DuplicatesNote(PointsNote):
     subset: str | None = None
 
 
+# ---------------------------------------------------------------- against benchmarks
+
+
+class AgainstSpec(Frozen):
+    """From when on a sample counts as having an item of a benchmark in it."""
+
+    ngram: int = Field(ge=2, le=100)
+    """Words in a run."""
+    share: float = Field(gt=0, le=1)
+    """Of the runs of an item's question or solution that a sample has."""
+    cosine: float = Field(gt=0, le=1)
+    """Between the descriptors of a sample and an item."""
+
+
+class BenchmarkNote(Frozen):
+    """A benchmark that samples were compared with, and what was found of it."""
+
+    name: str
+    """Its file, folder or store, as it was given."""
+    sha256: str
+    """Digest over its files' contents, or of its plan if they were out of reach."""
+    num_items: Count
+    num_set_aside: Count
+    """Records without a question."""
+    num_short: Count
+    """Items found only as the whole of a prompt or response: too short, or made of common words."""
+    num_found: Count
+    """Items that samples have copies of."""
+    num_samples: Count
+    """Samples that have such a copy."""
+    num_templates: Count
+    """Samples that have an item's words with other numbers, and no copy of an item."""
+    signal: NamedSignal | None = None
+    """Whose vectors were compared, too; None where only texts were."""
+
+
+class AgainstNote(StoreNote):
+    """What made a table of samples that have items of benchmarks in them."""
+
+    words: ClassVar[str] = "a table of benchmark items in samples"
+    maker: ClassVar[str] = "duplicates"
+
+    kind: Literal["against"] = "against"
+    spec: AgainstSpec
+    benchmarks: tuple[BenchmarkNote, ...] = Field(min_length=1)
+    num_samples: Count
+    """Samples that were looked at: all of the plan."""
+    num_contaminated: Count
+    """Samples that have a copy of an item."""
+    signal: NamedSignal | None = None
+    """The pool's, if vectors were compared."""
+    descriptor: str | None = None
+    dimension: int | None = None
+    seed: int | None = None
+
+
 # ---------------------------------------------------------------- subsets
 
 
@@ -278,6 +334,8 @@ class SubsetSpec(Frozen):
     """Strata that keep their shares."""
     exclude_flagged: tuple[str, ...] = ()
     """Samples with one of these flags were left out before anything else."""
+    exclude_contaminated: AgainstNote | None = None
+    """The table whose contaminated samples were left out, too."""
     control: tuple[Length, ...] = ()
     """Lengths that were taken out of the values first."""
     diversity: ChosenDiversity | None = None
@@ -294,8 +352,9 @@ class SubsetSpec(Frozen):
     @property
     def is_by_value(self) -> bool:
         """Whether nothing but the table's values decided, so that what is left out has no larger one."""
-        chosen_otherwise = (self.by, self.control, self.diversity, self.balanced, self.where, self.exclude_flagged)
-        return not any(chosen_otherwise) and self.per_group is None and self.margin is None
+        left_out = (self.where, self.exclude_flagged, self.exclude_contaminated)
+        chosen_otherwise = (self.by, self.control, self.diversity, self.balanced)
+        return not any((*left_out, *chosen_otherwise)) and self.per_group is None and self.margin is None
 
 
 class SubsetNote(Document):

@@ -77,6 +77,7 @@ diversity_options = stacked(
     "grace-store select scores.parquet --where 'is_correct and \"meta.level\" > 2' --by source,level --out sub.jsonl",
     "grace-store select scores.parquet --exclude-flagged --ratio 0.2 --out subset.jsonl",
     "grace-store select scores.parquet --exclude-flagged repeated_steps,cut_off --out subset.jsonl",
+    "grace-store select scores.parquet --exclude-contaminated against.parquet --out subset.jsonl",
     "grace-store select scores.parquet --diversity facility --weight 0.3 --out subset.jsonl",
     "grace-store select scores.parquet --per-group 1 --out best-of-n.jsonl          # the best trace of each question",
     "grace-store select scores.parquet --per-group 0.5 --ratio 0.2 --out subset.jsonl",
@@ -103,6 +104,12 @@ diversity_options = stacked(
     flag_value=HYGIENE,
 )
 @option(
+    "--exclude-contaminated",
+    FILE,
+    "Leave out samples that have items of benchmarks in them, by a table that `duplicates --against` wrote. [default: "
+    "none is left out]",
+)
+@option(
     "--by",
     "FIELD[,...]",
     "Field of the records, num_steps, or several (source,level), whose values, combined, keep their shares of all "
@@ -118,7 +125,7 @@ diversity_options = stacked(
 def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings: Any) -> None:
     """Write the best samples of a table of scores as a training set.
 
-    Keeps ceil(ratio N) of the N samples that have a value, meet --where and are not left out by --exclude-flagged,
+    Keeps ceil(ratio N) of the N samples that have a value, meet --where and are not left out by an --exclude option,
     exactly; ties go to the earlier record. Samples are written in the order of their records, and what made the subset
     is written beside it, in OUT.spec.json.
 
@@ -137,6 +144,7 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     sizes = SubsetSizes(*(settings.pop(name) for name in ("ratio", "count", "threshold")))
     by, control, duplicates, where = (settings.pop(name) for name in ("by", "control", "duplicates", "where"))
     flags = [name for names in settings.pop("exclude_flagged") for name in names.split(",")]
+    against = settings.pop("exclude_contaminated")
     questions = {name: settings.pop(name) for name in ("per_group", "margin", "group_by")}
     questions["margin"] = _margin(as_format, questions["margin"])
     threads, images = settings.pop("threads"), settings.pop("images")
@@ -144,12 +152,13 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     spec = _diversity_spec(settings, duplicates)
     with ProgressDisplay(quiet=as_json) as display:
         order = {"by": by, "control": control, "diversity": spec, "duplicates": duplicates, **questions}
-        wanted = gs.RankRequest(where=where, exclude_flagged=flags, **order, **places)
+        left_out = {"where": where, "exclude_flagged": flags, "exclude_contaminated": against}
+        wanted = gs.RankRequest(**left_out, **order, **places)
         ranking = gs.rank_samples(scores, wanted, threads=threads, listener=display)
     subsets = sizes.take(ranking)
     paths = subset_paths(out, list(subsets))
-    if duplicates is not None:
-        check_outputs(paths, [(duplicates, "the table of duplicates")])
+    tables = ((duplicates, "the table of duplicates"), (against, "the table of benchmark items"))
+    check_outputs(paths, [(path, what) for path, what in tables if path is not None])
     request = gs.ExportRequest(as_format=as_format, images=images, **places)
     results = [
         _result(size, subset, gs.export(subset, path, request))
@@ -187,6 +196,7 @@ def _result(size: str, subset: gs.Subset, exported: gs.Exported) -> dict[str, An
         "num_samples": len(subset),
         "num_with_value": subset.num_with_value,
         "num_excluded": subset.excluded.counts if subset.excluded else {},
+        "num_contaminated": subset.excluded.num_contaminated if subset.excluded else 0,
         "threshold": subset.threshold if subset.spec.is_by_value else None,
         "smallest_value": subset.threshold,
         "files": [str(file) for file in exported.files],

@@ -153,6 +153,9 @@ def _side(subset: WrittenSubset) -> _Side:
         notes.append(f"{path.name} was chosen with {order}; ranks are those over all {over}")
     if spec.exclude_flagged:
         notes.append(f"{path.name} was chosen without samples flagged {', '.join(spec.exclude_flagged)}")
+    if spec.exclude_contaminated:
+        order = "benchmark items in samples left out"
+        notes.append(f"{path.name} was chosen with {order}; ranks are those over all samples")
     if spec.by:
         order = f"strata of {spec.by}"
         notes.append(f"{path.name} was chosen in {order}; ranks are those over all of them")

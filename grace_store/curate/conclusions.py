@@ -268,6 +268,7 @@ def conclude_choice(choice: SubsetChoice, groups: Sequence[str] = ()) -> str:
 def _among(spec: SubsetSpec) -> str:
     conditions = ["meet --where"] if spec.where is not None else []
     conditions += ["have none of the excluded flags"] if spec.exclude_flagged else []
+    conditions += ["have no item of a benchmark in them"] if spec.exclude_contaminated else []
     return f" that {' and '.join(conditions)}" if conditions else ""
 
 

@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from grace_store.artifacts.against_table import AgainstLike
 from grace_store.artifacts.filtered_scores import filter_scores, groups_of
 from grace_store.artifacts.notes import ChosenDiversity, SubsetSpec, WhereNote
 from grace_store.artifacts.score_table import ScoresLike, ScoreTable, read_scores
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned, ignore
-from grace_store.base.flags import HYGIENE_FLAGS, named_flags
 from grace_store.base.text import counted
 from grace_store.curate.conclusions import SubsetChoice, conclude_choice
+from grace_store.curate.exclusions import Excluded, exclude
 from grace_store.curate.group_counts import GroupCount, group_sizes, rise_and_fall
 from grace_store.curate.question_choice import QuestionChoice, choose_in_questions
 from grace_store.values.diversity_spec import DiversityMethod, DiversitySpec
@@ -26,21 +27,6 @@ from grace_store.values.ranking import Ratio, at_least, budget, rank, stratified
 
 DiversityChoice = DiversityMethod | DiversitySpec
 DEFAULT_RATIO = "0.2"
-
-
-@dataclass(frozen=True, slots=True)
-class Excluded:
-    """Samples with a value that were left out for their flags."""
-
-    flags: tuple[str, ...]
-    num_samples: int
-    counts: dict[str, int]
-    """How many of them have each of the flags; one may have several."""
-
-    def __str__(self) -> str:
-        counts = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)
-        what = counted(self.num_samples, "sample")
-        return f"{what} left out for flags ({counts})" if counts else "no sample has one of the flags to exclude"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -61,7 +47,7 @@ class Subset:
     groups: tuple[GroupCount, ...] = ()
     """With strata or a filter, how many samples of each group were chosen."""
     excluded: Excluded | None = None
-    """What was left out for its flags."""
+    """What was left out for its flags, or for items of benchmarks."""
     conclusion: str = ""
     """What was chosen, in a sentence or two."""
     rejected: IntArray | None = None
@@ -161,6 +147,7 @@ class Ranking:
             count=count,
             threshold=threshold,
             exclude_flagged=() if self.excluded is None else self.excluded.flags,
+            exclude_contaminated=None if self.excluded is None else self.excluded.against,
             by=self.by,
             control=self.control,
             diversity=None if self.diversified is None else self.diversified.choice,
@@ -179,9 +166,8 @@ class Ranking:
         """Return the rows that there were to choose from; of questions, those that others of them were chosen over."""
         if self.questions is None:
             return self.ranked
-        flags = () if self.excluded is None else self.excluded.flags
         ranked = self.scores.ranked()
-        return ranked[~self.scores.is_flagged(flags)[ranked]]
+        return ranked if self.excluded is None else ranked[~self.excluded.is_out[ranked]]
 
     def _counts(self, kept: IntArray) -> tuple[GroupCount, ...]:
         """Return how many samples of each group were chosen, the largest group first."""
@@ -194,7 +180,7 @@ class Ranking:
         left_out = self.where.num_samples - self.where.num_kept
         return (
             GroupCount(
-                f"kept by --where{'' if self.excluded is None else ', not flagged'}",
+                f"kept by --where{'' if self.excluded is None else ', not excluded'}",
                 len(self.ranked),
                 len(kept),
                 len(kept),
@@ -294,6 +280,8 @@ class RankRequest:
     that their values make in their natural shares."""
     exclude_flagged: Sequence[str] = ()
     """Names of flags; samples with one of them are left out before anything else. "hygiene" is all flags of traces."""
+    exclude_contaminated: AgainstLike | None = None
+    """A table by ``grace-store duplicates --against``; samples that have items of benchmarks in them are left out."""
     control: Sequence[str] = ()
     """Lengths that are taken out of the values first; "length" is all three."""
     diversity: DiversityChoice | None = None
@@ -330,7 +318,8 @@ def rank_samples(
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
     table, where = filter_scores(table, request.where, request.store, request.data)
     lengths = _controls(request.control, table)
-    value, excluded = _without_flagged(table, request.exclude_flagged)
+    excluded = exclude(table, request.exclude_flagged, request.exclude_contaminated)
+    value = table.value if excluded is None else np.where(excluded.is_out, np.nan, table.value)
     if lengths:
         value = residuals(value, table.lengths, lengths)
     if not np.isfinite(value).any():
@@ -387,31 +376,6 @@ def select(
     if ratio is None and count is None and threshold is None:
         ratio = ranking.default_ratio
     return ranking.take(ratio=ratio, count=count, threshold=threshold)
-
-
-def _without_flagged(table: ScoreTable, names: Sequence[str]) -> tuple[FloatArray, Excluded | None]:
-    """Return the values of a table, NaN where a sample has one of some flags, and what that left out."""
-    if not names:
-        return table.value, None
-    flags = _named_flags(table, names)
-    has_value = np.isfinite(table.value)
-    counts = {name: int((table.is_flagged([name]) & has_value).sum()) for name in flags}
-    flagged = table.is_flagged(flags)
-    return np.where(flagged, np.nan, table.value), Excluded(flags, int((flagged & has_value).sum()), counts)
-
-
-def _named_flags(table: ScoreTable, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the flags of that name; raise SettingError if it is not known which samples of the table have them."""
-    flags = named_flags(names)
-    if missing := [name for name in flags if name not in table.known_flags]:
-        known = [name for name in HYGIENE_FLAGS if name in table.known_flags]
-        instead = f" It does know {', '.join(known)}, which can be named." if known else ""
-        raise SettingError(
-            f"the {table.what} does not know which samples are flagged {', '.join(missing)}. Flags of texts are found "
-            "while planning, and its store may be older; same_direction is found while scoring by the method grace."
-            f"{instead}"
-        )
-    return flags
 
 
 def _controls(control: Sequence[str], table: ScoreTable) -> tuple[Length, ...]:

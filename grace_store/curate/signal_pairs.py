@@ -184,7 +184,7 @@ def _obstacles(ours: SignalView, theirs: SignalView, method: InfluenceMethod) ->
     """Return all that keeps a signal of the pool from being compared with one of the targets."""
     found = [*_unsuitable(ours, method, is_target=False), *_unsuitable(theirs, method, is_target=True)]
     if ours.signal.spec.is_per_sample and theirs.signal.spec.is_per_sample:
-        found += _differences(ours.signal.spec, theirs.signal.spec)
+        found += differences(ours.signal.spec, theirs.signal.spec)
     return found
 
 
@@ -202,11 +202,15 @@ def _unsuitable(view: SignalView, method: InfluenceMethod, *, is_target: bool) -
     return []
 
 
-def _differences(ours: ExtractSpec, theirs: ExtractSpec) -> list[str]:
+def differences(ours: ExtractSpec, theirs: ExtractSpec, whose: str = "targets") -> list[str]:
+    """Return what the vectors of two signals must share to be compared, and do not; whose is the second one."""
     fields = ModelIdentity.model_fields
     pairs = [(f"model {name}", getattr(ours.model, name), getattr(theirs.model, name)) for name in fields]
-    pairs += [(name, getattr(ours.gradient, name), getattr(theirs.gradient, name)) for name in PROJECTION]
-    return [f"{name}: pool {short(a)}, targets {short(b)}" for name, a, b in pairs if a != b]
+    if ours.gradient is not None and theirs.gradient is not None:
+        pairs += [(name, getattr(ours.gradient, name), getattr(theirs.gradient, name)) for name in ("per", *PROJECTION)]
+    else:
+        pairs.append(("kind", ours.kind, theirs.kind))
+    return [f"{name}: pool {short(a)}, {whose} {short(b)}" for name, a, b in pairs if a != b]
 
 
 def _between_checkpoints(first: SignalView, other: SignalView) -> list[str]:

@@ -73,6 +73,12 @@ def _check_parts(spec: DataSpec) -> None:
 
 def suggested_map(record: Fields) -> dict[str, str] | None:
     """Return a mapping for a record whose fields have usual names, also one level down; None if they have not."""
+    found = usual_parts(record)
+    return found if {"prompt", "response"} <= found.keys() else None
+
+
+def usual_parts(record: Fields) -> dict[str, str]:
+    """Return the fields of a record whose names are usual for a part, by the part, also one level down."""
     paths = {path.rpartition(".")[2]: path for path in reversed(list(_paths(record)))}
     names = {part: next((name for name in usual if name in paths), None) for part, usual in _USUAL_NAMES.items()}
     found = {part: paths[name] for part, name in names.items() if name is not None}
@@ -80,7 +86,7 @@ def suggested_map(record: Fields) -> dict[str, str] | None:
         found.pop("answer", None)
     if "id" in record:
         found.pop("id", None)
-    return found if {"prompt", "response"} <= found.keys() else None
+    return found
 
 
 def _paths(record: Fields) -> Iterator[str]:

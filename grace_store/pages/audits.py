@@ -1,4 +1,7 @@
-"""The page's parts on trust: what `judge`, `stability` and `fidelity` found, if they were run. Computes nothing."""
+"""The page's parts on trust: what `judge`, `stability`, `fidelity` and `duplicates --against` found, if they were run.
+
+Computes nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from grace_store.artifacts.against_table import AgainstTable
 from grace_store.artifacts.judgement import JudgedItems, Judgement
 from grace_store.artifacts.measures import FidelityDocument, StabilityDocument
-from grace_store.artifacts.notes import WhereNote
+from grace_store.artifacts.notes import BenchmarkNote, WhereNote
 from grace_store.base.text import counted, one_line
 from grace_store.curate.verdict import headline, shown_area
 from grace_store.pages.figures import NamedInterval, intervals, proxy_scatter
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 INTERVALS = "Dots with the intervals that hold 95 % of the draws."
 WHOLE = "representation"
 """The set of all parameters below the head."""
+WORST_SHOWN = 20
+"""Matches with items of benchmarks that are shown side by side."""
 COMPARED = {"answer_alignment": "answer alignment", "history_alignment": "history alignment", "value": "value"}
 
 
@@ -34,6 +40,8 @@ def audit_sections(given: ReportInputs) -> list[Section]:
         sections.append(stability_section(given.stability))
     if given.fidelity is not None:
         sections.append(fidelity_section(given.fidelity))
+    if given.against is not None:
+        sections.append(against_section(given.against))
     return sections
 
 
@@ -190,3 +198,39 @@ def _values(section: Section, found: FidelityDocument) -> None:
     proxy, true = (np.array([each.scores[name].value for each in samples]) for name in ("proxy", WHOLE))
     picture = proxy_scatter(proxy, true, [each.sample_id for each in samples])
     section.figure("fidelity-values", "Values of samples", picture, "Each point is a trace; dashed: both are equal.")
+
+
+# ---------------------------------------------------------------- items of benchmarks
+
+
+def against_section(found: AgainstTable) -> Section:
+    """Return which benchmarks have items in the pool, and the strongest matches side by side."""
+    section = Section("benchmarks", "Benchmark items", "Are items of test sets in the pool?")
+    _opened(section, found.conclusion)
+    section.records("Benchmarks", [_benchmark_row(each) for each in found.note.benchmarks])
+    rows: list[dict[str, Cell]] = [
+        {
+            "kind": row["kind"],
+            "strength": row["strength"],
+            "sample": row["sample_id"],
+            "where": row["where"],
+            "the sample has": row["passage"],
+            "item": row["item_id"],
+            "the item says": row["item_text"],
+        }
+        for row in found.worst(WORST_SHOWN)
+    ]
+    about = "Of each item the strongest match: the share of the item's runs of words that the sample has, or a cosine."
+    section.records("Side by side", rows, about)
+    return section
+
+
+def _benchmark_row(each: BenchmarkNote) -> dict[str, Cell]:
+    return {
+        "benchmark": each.name,
+        "items": each.num_items,
+        "found": each.num_found,
+        "samples that have one": each.num_samples,
+        "with other numbers": each.num_templates,
+        "compared": "texts" if each.signal is None else "texts and vectors",
+    }

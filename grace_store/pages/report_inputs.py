@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
+from grace_store.artifacts.against_table import AgainstTable, read_against
 from grace_store.artifacts.duplicate_table import DuplicateTable, read_duplicates
 from grace_store.artifacts.judgement import Judgement
 from grace_store.artifacts.made_from import check_plan_of
@@ -43,6 +44,8 @@ class ReportRequest:
     """What ``grace-store stability --out`` wrote."""
     fidelity: Path | None = None
     """What ``grace-store fidelity --out`` wrote."""
+    against: Path | None = None
+    """What ``grace-store duplicates --against`` wrote."""
     subsets: Sequence[Path] = ()
     by: Sequence[str] = ()
     """Fields of the records whose groups are compared; several that commas join are combined."""
@@ -73,6 +76,7 @@ class ReportInputs:
     judgement: Judgement | None
     stability: StabilityDocument | None
     fidelity: FidelityDocument | None
+    against: AgainstTable | None
     subsets: dict[str, IntArray]
     """The dataset rows of each subset, by its file's name."""
     conclusions: tuple[str, ...] = ()
@@ -105,6 +109,7 @@ class ReportInputs:
             judgement=_measured(store, request.judge, Judgement),
             stability=_measured(store, request.stability, StabilityDocument),
             fidelity=_measured(store, request.fidelity, FidelityDocument),
+            against=_against(store, request.against),
             subsets=subsets,
             conclusions=tuple(told),
         )
@@ -116,6 +121,15 @@ def _measured(store: Store, path: Path | None, kind: type[PlannedT]) -> PlannedT
         return None
     found = read_document(path, kind)
     check_plan_of(found, store, f"{kind.words.partition(' ')[2]} {path}")
+    return found
+
+
+def _against(store: Store, path: Path | None) -> AgainstTable | None:
+    """Read a table of benchmark items, if one is given, and make sure that it is about this store."""
+    if path is None:
+        return None
+    found = read_against(path)
+    check_plan_of(found.note, store, f"table of benchmark items {path}")
     return found
 
 

@@ -1,0 +1,101 @@
+"""The benchmarks that a pool is held against: files of records, or stores, whose vectors can be compared too."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grace_store.base.errors import DataError, SettingError
+from grace_store.base.events import Listener, Warned, ignore
+from grace_store.base.text import counted
+from grace_store.data.benchmark_items import Items, read_items
+from grace_store.data.dataset import Dataset
+from grace_store.data.text_matches import Item
+from grace_store.read.records import open_dataset
+from grace_store.store.backend import is_url, open_backend
+from grace_store.store.opened import Store
+
+BenchmarkLike = str | Path | Store
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A benchmark as it was read."""
+
+    name: str
+    """As it was given."""
+    items: list[Item]
+    """Those whose text can be compared."""
+    num_items: int
+    num_set_aside: int
+    sha256: str
+    store: Store | None = None
+    """Where its vectors are, if it is a store with a signal."""
+
+
+def read_benchmarks(
+    given: Sequence[BenchmarkLike],
+    format: str | None = None,
+    mapping: Mapping[str, str] | None = None,
+    listener: Listener = ignore,
+) -> list[Benchmark]:
+    """Read the items of each benchmark; format and mapping are those of the files, for stores know their own."""
+    if not given:
+        raise SettingError("there is no benchmark to compare with: give a file or a store")
+    found = []
+    for each in given:
+        store = _as_store(each)
+        found.append(_from_files(str(each), format, mapping) if store is None else _from_store(store, listener))
+    names = [each.name for each in found]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise SettingError(f"the benchmark {repeated[0]} is given twice")
+    return found
+
+
+def _as_store(given: BenchmarkLike) -> Store | None:
+    """Return the store that is meant; None for files."""
+    if isinstance(given, Store):
+        return given
+    if is_url(given) or (Path(given).is_dir() and open_backend(given).read("zarr.json") is not None):
+        return Store.open(given)
+    return None
+
+
+def _from_files(name: str, format: str | None, mapping: Mapping[str, str] | None) -> Benchmark:
+    with Dataset.open([name]) as dataset:
+        found = read_items(dataset, format, mapping)
+        digest = _digest([file.sha256 for file in dataset.summary()])
+    return _benchmark(name, found, digest)
+
+
+def _from_store(store: Store, listener: Listener) -> Benchmark:
+    has_vectors = store if store.signal_names else None
+    if has_vectors is None:
+        listener(Warned(f"{store.location} has no signal yet, so only its texts are compared."))
+    spec = store.plan.spec
+    try:
+        with open_dataset(store) as dataset:
+            found = read_items(dataset, spec.format, spec.map)
+    except DataError as error:
+        if has_vectors is None:
+            raise
+        listener(Warned(f"{error}\nSo only vectors are compared with {store.location}, and no texts."))
+        num_items = store.plan.num_samples
+        return Benchmark(store.location, [], num_items, store.plan.num_records - num_items, store.plan.digest(), store)
+    return _benchmark(store.location, found, _digest([file.sha256 for file in store.plan.files]), has_vectors)
+
+
+def _benchmark(name: str, found: Items, sha256: str, store: Store | None = None) -> Benchmark:
+    return Benchmark(name, found.items, len(found.items), found.set_aside.total(), sha256, store)
+
+
+def _digest(contents: Sequence[str]) -> str:
+    return contents[0] if len(contents) == 1 else hashlib.sha256("\n".join(contents).encode()).hexdigest()
+
+
+def in_words(benchmarks: Sequence[Benchmark]) -> str:
+    """Say how many items of what there are."""
+    items = counted(sum(each.num_items for each in benchmarks), "item")
+    return f"{items} of {', '.join(Path(each.name).name or each.name for each in benchmarks)}"

@@ -1,0 +1,223 @@
+"""Which of many known passages stand in a text, whole or in part, by runs of n words. Knows no samples and no files.
+
+Passages are held as 64-bit hashes of their runs of words; texts come in blocks and are hashed in NumPy. What hashes
+find is held against the words themselves (`overlap`), so that no two words are ever taken for each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_store.base.arrays import IntArray
+from grace_store.data.words import is_number, without_numbers
+
+Words = Sequence[str]
+Run = tuple[str, ...]
+Hashes = npt.NDArray[np.uint64]
+
+DEFAULT_NGRAM = 5
+DEFAULT_SHARE = 0.3
+"""By what `python -m jobs.contamination` measures: none of GSM8K's 7,473 training traces has a test item by these."""
+COMMON_SHARE = 0.01
+COMMON_PASSAGES = 10
+"""A run of words that is in more different passages than this, and in more than this share of them, is a form of words
+(an instruction, say) that tells none of them from the others."""
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_SLOTS_PER_RUN = 32
+
+
+def runs_of(words: Words, length: int) -> list[Run]:
+    """Return the runs of that many words, in order."""
+    return list(zip(*(words[start:] for start in range(length)), strict=False))
+
+
+# ---------------------------------------------------------------- finding
+
+
+class Candidate(NamedTuple):
+    """A text that seems to hold enough of a passage."""
+
+    text: int
+    """Its place in the block."""
+    passage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """How much of a passage must be found."""
+
+    length: int = DEFAULT_NGRAM
+    """Words in a run."""
+    share: float = DEFAULT_SHARE
+    """Of the passage's runs."""
+
+    def least(self, num_runs: int) -> int:
+        """Return how many runs of a passage must be found: the share, no fewer than a run has words, or else all."""
+        return min(num_runs, max(self.length, int(np.ceil(self.share * num_runs - 1e-9))))
+
+
+class PassageIndex:
+    """Passages to look for.
+
+    A passage with fewer words than a run, or with none but common runs, is found only where a text consists of it.
+    Passages of the same words are held once.
+    """
+
+    def __init__(self, passages: Sequence[Words], threshold: Threshold) -> None:
+        self.threshold = threshold
+        self._number: dict[str, int] = {}
+        for word in chain.from_iterable(passages):
+            self._number.setdefault(word, len(self._number) + 1)
+        # 0 is every word that no passage has: a run with one in it is in no passage.
+        self._hash = np.array([0, *map(_word_hash, self._number)], dtype=np.uint64)
+        same: dict[Run, list[int]] = defaultdict(list)
+        for place, words in enumerate(passages):
+            same[tuple(words)].append(place)
+        distinct, self._places = list(same), list(same.values())
+        self.num_common = self._index(distinct)
+        self._whole = {distinct[each]: each for each in np.flatnonzero(self._num_runs == 0).tolist() if distinct[each]}
+        self._whole_lengths = frozenset(map(len, self._whole))
+
+    @property
+    def num_runs(self) -> IntArray:
+        """Different runs of each passage that count; 0 for one that is found only whole."""
+        counts = np.zeros(sum(map(len, self._places)), dtype=np.int64)
+        for places, count in zip(self._places, self._num_runs.tolist(), strict=True):
+            counts[places] = count
+        return counts
+
+    def _index(self, passages: Sequence[Words]) -> int:
+        """Keep the hashes of runs and which passages have them; return how many runs are too common to tell."""
+        hashes, start = self._hashes(passages)
+        owner = np.repeat(np.arange(len(passages)), np.diff(start))[_starts(start, self.threshold.length)]
+        order = np.lexsort((owner, hashes))
+        hashes, owner = hashes[order], owner[order]
+        is_new = np.ones(len(hashes), dtype=np.bool_)
+        is_new[1:] = (hashes[1:] != hashes[:-1]) | (owner[1:] != owner[:-1])
+        run, count = np.unique(hashes[is_new], return_counts=True)
+        is_common = count > max(COMMON_PASSAGES, COMMON_SHARE * len(passages))
+        self._run, self._count = run[~is_common], count[~is_common]
+        self._first = np.cumsum(self._count) - self._count
+        self._owner = owner[is_new][~np.repeat(is_common, count)]
+        self._num_runs = np.bincount(self._owner, minlength=len(passages)).astype(np.int64)
+        self._least = np.array([self.threshold.least(each) for each in self._num_runs.tolist()], dtype=np.int64)
+        bits = max(10, int(len(self._run) * _SLOTS_PER_RUN).bit_length())
+        self._shift = np.uint64(64 - bits)
+        self._is_taken = np.zeros(1 << bits, dtype=np.bool_)
+        self._is_taken[self._run >> self._shift] = True
+        return int(is_common.sum())
+
+    def candidates(self, texts: Sequence[Sequence[Words]]) -> Iterator[Candidate]:
+        """Yield what a block of texts, each in parts that no run crosses, seems to hold, by text and passage."""
+        parts = [part for text in texts for part in text]
+        part_text = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
+        found = {*self._found_by_runs(parts, part_text)}
+        for part, text in zip(parts, part_text.tolist(), strict=True):
+            if len(part) in self._whole_lengths and (whole := self._whole.get(tuple(part))) is not None:
+                found.add((text, whole))
+        yield from sorted(Candidate(text, place) for text, passage in found for place in self._places[passage])
+
+    def _found_by_runs(self, parts: Sequence[Words], part_text: IntArray) -> list[tuple[int, int]]:
+        hashes, start = self._hashes(parts)
+        text_of = np.repeat(part_text, np.diff(start))[_starts(start, self.threshold.length)]
+        maybe = np.flatnonzero(self._is_taken[hashes >> self._shift])
+        run = np.searchsorted(self._run, hashes[maybe])
+        is_run = run < len(self._run)
+        is_run[is_run] = self._run[run[is_run]] == hashes[maybe[is_run]]
+        # Each run counts once in a text, for every passage that has it.
+        num_runs = max(1, len(self._run))
+        text, run = np.divmod(np.unique(text_of[maybe[is_run]] * num_runs + run[is_run]), num_runs)
+        count = self._count[run]
+        within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        passage = self._owner[np.repeat(self._first[run], count) + within]
+        key, num_found = np.unique(np.repeat(text, count) * len(self._least) + passage, return_counts=True)
+        enough = key[num_found >= self._least[key % len(self._least)]]
+        return [divmod(each, len(self._least)) for each in enough.tolist()]
+
+    def _hashes(self, parts: Sequence[Words]) -> tuple[Hashes, IntArray]:
+        """Return the hashes of all runs, part by part, and where the words of each part begin among all words."""
+        lengths = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
+        start = np.concatenate([[0], np.cumsum(lengths)])
+        get = self._number.get
+        number = np.fromiter((get(word, 0) for part in parts for word in part), dtype=np.int64, count=int(start[-1]))
+        word = self._hash[number]
+        size = max(0, len(word) - self.threshold.length + 1)
+        total = np.zeros(size, dtype=np.uint64)
+        for place in range(self.threshold.length):
+            total = total * _FACTOR + word[place : place + size]
+        return total[_starts(start, self.threshold.length)], start
+
+
+def _starts(start: IntArray, length: int) -> IntArray:
+    """Return the words, of parts that begin where start says, at which a run begins that ends in the same part."""
+    size = max(0, int(start[-1]) - length + 1)
+    ends = np.repeat(start[1:], np.diff(start))[:size]
+    return np.flatnonzero(np.arange(size) + length <= ends)
+
+
+def _word_hash(word: str) -> int:
+    return int.from_bytes(hashlib.blake2b(word.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
+
+
+# ---------------------------------------------------------------- looking closely
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """What a text has of a passage, by the words themselves."""
+
+    share: float
+    """Of the passage's runs; 1 for one that is there whole."""
+    num_other_numbers: int
+    """Numbers of the passage in whose place the text has others, between the same words."""
+    part: int
+    """The part of the text that has most of it."""
+    start: int
+    stop: int
+    """The words of that part from the first run found to the last."""
+
+
+def overlap(passage: Words, text: Sequence[Words], length: int) -> Overlap | None:
+    """Return what a text, in parts, has of a passage; None if it is nothing."""
+    wanted = set(runs_of(passage, length))
+    if not wanted:
+        same = [place for place, part in enumerate(text) if list(part) == list(passage)]
+        return Overlap(1.0, 0, same[0], 0, len(passage)) if same and passage else None
+    places = [[at for at, run in enumerate(runs_of(part, length)) if run in wanted] for part in text]
+    found = {run for part in text for run in runs_of(part, length)} & wanted
+    if not found:
+        return None
+    part = max(range(len(text)), key=lambda place: len(places[place]))
+    others = _num_other_numbers(passage, text, found, length)
+    return Overlap(len(found) / len(wanted), others, part, places[part][0], places[part][-1] + length)
+
+
+def _num_other_numbers(passage: Words, text: Sequence[Words], found: set[Run], length: int) -> int:
+    """Count the numbers of a passage that are not in the text, although the words around them are.
+
+    A number is there if any run found has it. It has another in its place if none has, but the text has a run that is
+    not the passage's and, with all numbers alike, equals one around it of which at least half are words.
+    """
+    masked = {
+        same
+        for part in text
+        for run, same in zip(runs_of(part, length), runs_of(without_numbers(part), length), strict=True)
+        if run not in found
+    }
+    runs, alike = runs_of(passage, length), runs_of(without_numbers(passage), length)
+    is_there = [False] * len(passage)
+    is_around = [False] * len(passage)
+    for start, (run, same) in enumerate(zip(runs, alike, strict=True)):
+        if run in found:
+            is_there[start : start + length] = [True] * length
+        elif same in masked and sum(map(is_number, run)) * 2 <= length:
+            is_around[start : start + length] = [True] * length
+    return sum(is_number(word) and is_around[at] and not is_there[at] for at, word in enumerate(passage))
