@@ -21,7 +21,7 @@ from grace_store.base.settings import (
 )
 from grace_store.base.text import counted
 from grace_store.model.load.adapter_folder import find_adapters
-from grace_store.model.lora.recipe import WarmupSpec
+from grace_store.model.lora.recipe import TrainingSpec, WarmupSpec
 from grace_store.run.model_door import ModelDoor
 from grace_store.store.backend import open_backend
 from grace_store.store.keys import check_signal_name
@@ -32,7 +32,7 @@ from grace_store.store.unit_writer import can_freeze_batches, check_kind, create
 SIGNAL_WAIT_SECONDS = 3600.0
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "peft", "pillow", "zarr", "numpy")
 
-SpecT = TypeVar("SpecT", ExtractSpec, ExtractRequest, WarmupSpec)
+SpecT = TypeVar("SpecT", ExtractSpec, ExtractRequest, TrainingSpec, WarmupSpec)
 
 
 def choose_signals(

@@ -1,4 +1,4 @@
-"""Do models trained on a subset differ from those trained on random ones? The test, its looks, its interval. numpy only.
+"""Do models trained on a subset differ from those trained on random ones? The test and its interval. numpy only.
 
 Every given subset and every random draw is trained once with every seed, and all models are measured on the same
 held-out items. The mean of a subset over the seeds so far is compared with the means of the draws over the same seeds.
@@ -62,7 +62,7 @@ def error_of_look(look: int, num_looks: int, num_subsets: int) -> float:
     (0.05, 0.05)
     """
     share = (2 * look - 1) / num_looks**2
-    return 1 - (1 - ERROR * share) ** (1 / num_subsets)
+    return -math.expm1(math.log1p(-ERROR * share) / num_subsets)
 
 
 @functools.cache
@@ -117,4 +117,5 @@ def _of_draws(draws: FloatArray, item_weight: FloatArray) -> float:
 def _item_variance(deviation: FloatArray, item_weight: FloatArray, num_free: int) -> float:
     """Return the variance over items of deviations, beyond their mean in proportion to the items' weights."""
     rest = deviation - deviation.mean(axis=-1, keepdims=True) * item_weight
-    return float((rest**2).sum()) / (num_free * (deviation.shape[-1] - 1))
+    num_items: int = deviation.shape[-1]
+    return float((rest**2).sum()) / (num_free * (num_items - 1))
