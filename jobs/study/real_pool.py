@@ -12,7 +12,6 @@ from pydantic import Field
 
 from grace_store.base.events import Listener
 from grace_store.base.settings import DataRequest, ExtractRequest, Frozen, GradientRequest, RunOptions
-from grace_store.curate.export import ExportRequest, export
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.select import RankRequest, select
 from grace_store.curate.targets import Targets
@@ -179,14 +178,10 @@ class RealCuration:
         )
         extract(job, self.listener)
 
-    def choose(self, method: str, out: Path) -> None:
-        """Write the subset of a method, if it is not there, with its note beside it."""
-        if out.is_file():
-            return
+    def choose(self, method: str) -> list[str]:
+        """Return the ids of a method's subset, in the order of the records."""
         choice = CHOICES[method]
-        scores = self.work / "scores" / f"{method}.parquet"
-        scores.parent.mkdir(parents=True, exist_ok=True)
         targets = Targets(self.target_store, (PLAIN,)) if isinstance(choice.spec, InfluenceSpec) else None
-        score(self.pool_store, ScoreRequest(spec=choice.spec, signals=choice.signal, targets=targets), out=scores)
+        scores = score(self.pool_store, ScoreRequest(spec=choice.spec, signals=choice.signal, targets=targets))
         ratio = None if choice.request.per_group is not None else self.subsets.ratio
-        export(select(scores, choice.request, ratio=ratio), out, ExportRequest(as_format="ids"))
+        return select(scores, choice.request, ratio=ratio).sample_id
