@@ -13,6 +13,7 @@ from grace_store.artifacts.notes import SubsetNote as SubsetNote
 from grace_store.artifacts.notes import SweepNote as SweepNote
 from grace_store.artifacts.score_table import ScoreTable as ScoreTable
 from grace_store.artifacts.score_table import read_scores as read_scores
+from grace_store.artifacts.trial import Trial as Trial
 from grace_store.base.errors import GraceStoreError as GraceStoreError
 from grace_store.base.settings import DataRequest as DataRequest
 from grace_store.base.settings import ExtractRequest as ExtractRequest
@@ -59,6 +60,11 @@ from grace_store.curate.sweep import read_sweep as read_sweep
 from grace_store.curate.sweep import sweep as sweep
 from grace_store.curate.targets import Targets as Targets
 from grace_store.curate.trade_curve import TradeSpec as TradeSpec
+from grace_store.curate.trial import TrialEstimate as TrialEstimate
+from grace_store.curate.trial import TrialRequest as TrialRequest
+from grace_store.curate.trial import estimate_trial as estimate_trial
+from grace_store.curate.trial import trial as trial
+from grace_store.model.lora.recipe import TrainingRequest as TrainingRequest
 from grace_store.model.lora.recipe import WarmupOptions as WarmupOptions
 from grace_store.model.lora.recipe import WarmupRequest as WarmupRequest
 from grace_store.pages.report import Report as Report

@@ -27,7 +27,7 @@ from grace_store.run.scan import Understanding
 
 FEWEST_STEPS = 3
 GSM8K = DataSpec(format="gsm8k", min_steps=FEWEST_STEPS)
-PROCESSBENCH = DataSpec(format="mapped", map={"prompt": "problem", "steps": "steps"}, answer="last", min_steps=1)
+PROCESSBENCH = DataSpec(format="processbench", min_steps=1)
 MORE_TEXT = (
     "\n\nQuestion: A train travels 60 miles in 2 hours. How fast is it?\nIt goes 60/2 = 30 miles an hour.",
     "\nLet me check this once more, to be sure that nothing was left out.",

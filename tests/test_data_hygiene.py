@@ -78,6 +78,21 @@ def test_each_flaw_has_its_flag(flag, steps, answer):
     assert flags(steps, answer) == [flag]
 
 
+@pytest.mark.parametrize(
+    ("last", "found"),
+    [
+        ("So she sells \\(\\boxed{13}\\) eggs.", []),
+        ("Together, all of the eggs that she sells are **\\boxed{13}**.", []),
+        ("So she sells \\(\\boxed{13}\\) eggs, and the", ["cut_off"]),
+    ],
+)
+def test_an_answer_in_the_midst_of_a_sentence_does_not_cut_it_off(last, found):
+    response = "\n".join([*STEPS, last])
+    starts = [0, len(STEPS[0]) + 1, response.index(last)]
+    sample = Sample("s", (Turn("user", (QUESTION,)),), response, cover(response, starts, response.index("\\boxed")))
+    assert text_flag_names(text_flags(sample)) == found
+
+
 CHOICES = "Which is a prime number?\n(A) 21\n(B) 23\n(C) 25"
 
 

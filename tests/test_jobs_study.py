@@ -6,6 +6,7 @@ import ast
 import itertools
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from random import Random
 
@@ -14,14 +15,17 @@ import pytest
 import torch
 
 from grace_store.base.errors import Corrupt, ResumeMismatch, SettingError
+from grace_store.base.events import ignore
 from grace_store.curate.benchmark_results import Entry, Results
 from grace_store.curate.evaluate import relative_average
 from jobs.demo_traces.flaws import FILLERS as REAL_FILLERS
 from jobs.study import corruptions
 from jobs.study.answering import ask, generate, is_right
+from jobs.study.curation import Curation
 from jobs.study.drawings import curve_plot, interval_plot, stacked_plot
 from jobs.study.estimates import Comparison, separation, share_above
 from jobs.study.findings import ablation_table, main_table, ratio_table
+from jobs.study.folders import Folders
 from jobs.study.learner import (
     Encoded,
     batches,
@@ -40,7 +44,7 @@ from jobs.study.settings import Settings, TrainSettings, read_settings
 from jobs.study.study import run_study
 from jobs.study.tables import Table
 from jobs.study.traces import ANSWER_FLAWED, FILLERS, StudyData, all_prompts, make_data
-from jobs.study.tuning import tune
+from jobs.study.tuning import read_records, tune
 from jobs.study.vocabulary import make_tokenizer
 from jobs.study.writing import write_findings
 
@@ -576,6 +580,18 @@ def test_resuming_gives_the_same_results(miniature, monkeypatch):
         run.model_copy(update=same) for run in before.values()
     ]
     assert (out / "tables.md").read_bytes() == tables
+
+
+def test_subsets_by_kind_have_the_kinds_of_the_pool(miniature):
+    chosen, out = miniature
+    score = chosen.score.model_copy(update={"by": "kind"})
+    folders = Folders(out)
+    kind = {record["id"]: record["kind"] for record in read_records(folders.pool)}
+    curation = Curation(chosen.model_copy(update={"score": score}), folders, ignore)
+    curation.run()
+    for method in ("random", "less", "grace"):
+        ids = curation.choose(method, "0.2", 0)
+        assert Counter(kind[each] for each in ids) == dict.fromkeys(KINDS, 4)
 
 
 def test_other_settings_are_refused_where_results_are(miniature):

@@ -27,7 +27,7 @@ from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupRequest, W
 from grace_store.model.lora.step_loop import StepLoop, TrainingSet, checkpoint_steps, learning_rate, mean_learning_rate
 from grace_store.model.lora.trainer import resolve_warmup
 from grace_store.model.lora.training import AdapterTrainer
-from grace_store.model.lora.training_data import TrainingSample
+from grace_store.model.lora.training_data import TrainingSample, weigh
 from tests.tiny_models import scaled_positions_model, tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model
 
@@ -54,7 +54,8 @@ def samples(num: int = 5, seed: int = 0) -> list[TrainingSample]:
         length = int(random.integers(6, 30))
         first = int(random.integers(2, length - 2))
         ids = random.integers(3, 300, length).astype(np.int32)
-        made.append(TrainingSample(ids, np.arange(first, length, dtype=np.int32), {}, None))
+        learnt = np.arange(first, length, dtype=np.int32)
+        made.append(TrainingSample(ids, learnt, {}, None, learnt % 3))
     return made
 
 
@@ -152,6 +153,57 @@ def test_a_step_is_that_of_plain_autograd_and_adamw(tmp_path, family):
     for name, parameter in trainer.capture(2).tensors.items():
         torch.testing.assert_close(parameter, parameters[name].detach(), rtol=1e-3, atol=1e-4)
     assert trainer.heldout_loss(batch) == pytest.approx(float(reference_loss(model.model, batch).detach()), rel=1e-5)
+
+
+def test_tokens_count_by_their_weights(folder):
+    """The weighted mean over a batch, with one sample that has no weights, is what plain autograd would follow."""
+    batch = [weigh(each, np.array([0.0, 0.5, 2.0])) for each in samples(3)] + samples(1, seed=7)
+    model, trainer = make_trainer(folder, OPTIONS.model_copy(update={"batch_tokens": 40}))
+    other, _ = make_trainer(folder)
+    total, weights = torch.zeros(()), 0.0
+    for sample in batch:
+        ids, learnt = (torch.from_numpy(each.astype(np.int64)) for each in (sample.ids, sample.learnt))
+        logits = other.model(input_ids=ids[None]).logits[0].float()
+        losses = torch.nn.functional.cross_entropy(logits[learnt - 1], ids[learnt], reduction="none")
+        weight = [1.0] * len(learnt) if sample.weight is None else [(0.0, 0.5, 2.0)[i % 3] for i in learnt.tolist()]
+        total, weights = total + (losses * torch.tensor(weight)).sum(), weights + sum(weight)
+    expected = total / weights
+    (gradient,) = torch.autograd.grad(expected, [next(p for n, p in other.model.named_parameters() if "lora_B" in n)])
+    result = trainer.take_step(batch, 0.0)
+    assert result.loss == pytest.approx(float(expected.detach()), rel=1e-5)
+    mine = next(p for n, p in model.model.named_parameters() if "lora_B" in n).grad
+    torch.testing.assert_close(mine / mine.norm(), gradient / gradient.norm(), rtol=1e-3, atol=1e-5)
+
+
+def test_weights_of_one_change_nothing_and_a_batch_without_weight_teaches_nothing(folder):
+    plain, weighed = samples(3), [weigh(each, np.ones(3)) for each in samples(3)]
+    losses = [make_trainer(folder)[1].take_step(batch, 1e-2) for batch in (plain, weighed)]
+    assert losses[0].loss == pytest.approx(losses[1].loss, rel=1e-6)
+    assert losses[0].num_tokens == losses[1].num_tokens
+    silent = make_trainer(folder)[1].take_step([weigh(each, np.zeros(3)) for each in samples(3)], 1e-2)
+    assert (silent.loss, silent.grad_norm) == (0.0, 0.0)
+
+
+def test_a_restarted_training_is_a_new_one_to_the_bit(folder):
+    _, trainer = make_trainer(folder, seed=3)
+    first = [trainer.take_step(samples(), 1e-2) for _ in range(2)], trainer.capture(2).tensors
+    trainer.restart(5)
+    trainer.take_step(samples(seed=1), 1e-2)
+    trainer.restart(3)
+    again = [trainer.take_step(samples(), 1e-2) for _ in range(2)], trainer.capture(2).tensors
+    assert first[0] == again[0]
+    assert all(torch.equal(first[1][name], again[1][name]) for name in first[1])
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 64, 4096])
+def test_losses_of_samples_are_each_its_own_and_add_up(folder, batch_tokens):
+    model, trainer = make_trainer(folder, OPTIONS.model_copy(update={"batch_tokens": batch_tokens}))
+    batch = samples(6)
+    found = trainer.sample_losses(batch)
+    alone = [float(reference_loss(model.model, [each]).detach()) * len(each.learnt) for each in batch]
+    assert found == pytest.approx(alone, rel=1e-5)
+    total = sum(len(each.learnt) for each in batch)
+    assert found.sum() / total == pytest.approx(trainer.heldout_loss(batch), rel=1e-5)
 
 
 @pytest.mark.parametrize("scaling", [None, "longrope", "dynamic"])

@@ -38,7 +38,10 @@ GROUPS: dict[str, dict[str, str]] = {
         "judge": "Measure how well stored signals agree with labels.",
         "report": "Write one HTML page of plots, and of traces step by step.",
     },
-    "Afterwards": {"evaluate": "Compare trained models with the one trained on the full data."},
+    "Afterwards": {
+        "trial": "Train on subsets and on random ones, and compare the models.",
+        "evaluate": "Compare trained models with the one trained on the full data.",
+    },
     "Try it": {"demo": "Run all of it on traces that ship with grace-store."},
 }
 """Every command by what it is for, with the first line of its help, which must not take an import to show."""

@@ -12,9 +12,16 @@ from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.text import counted, sparkline
 from grace_store.cli import shared
 from grace_store.cli.console import print_json, stoppable
-from grace_store.cli.options import OUT_FOLDER, PLACE, As, command, config_option, option, options_of, pick
+from grace_store.cli.options import OUT_FOLDER, PLACE, As, command, config_option, option, options_of, pick, stacked
 from grace_store.cli.progress import ProgressDisplay
-from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest, WarmupSpec, check_fraction
+from grace_store.model.lora.recipe import (
+    TrainingRequest,
+    TrainingSpec,
+    WarmupOptions,
+    WarmupRequest,
+    WarmupSpec,
+    check_fraction,
+)
 
 
 class FractionsType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -32,17 +39,17 @@ class FractionsType(click.ParamType):  # type: ignore[type-arg]  # generic from 
             self.fail(str(error), param, ctx)
 
 
-recipe = options_of(
+own = options_of(
     WarmupRequest,
     WarmupSpec,
-    ExtractSpec,
+    but=TrainingRequest.model_fields,
     differing={
         "checkpoints": As(default="1", kind=FractionsType()),
         "num_heldout": As("--heldout"),
         "num_epochs": As("--epochs"),
-        **shared.reading,
     },
 )
+recipe = stacked(own, options_of(TrainingRequest, TrainingSpec, ExtractSpec, differing=shared.reading))
 """What changes the numbers; frozen in the recipe."""
 
 speed = options_of(

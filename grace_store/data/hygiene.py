@@ -141,9 +141,15 @@ def _is_cut_off(text: _Text) -> bool:
     response = text.response
     if ("```" in response and response.count("```") % 2) or _leaves_open(response):
         return True
-    if _ends_midway(text.answer, is_last=True) or _ends_midway(text.steps[-1], is_last=False):
+    if _ends_midway(text.answer, is_last=True) or _lacks_stop(text):
         return True
-    return _lacks_result(text) or _lacks_stop(text)
+    return not _leads_into_answer(text) and (_ends_midway(text.steps[-1], is_last=False) or _lacks_result(text))
+
+
+def _leads_into_answer(text: _Text) -> bool:
+    r"""Whether the answer stands in the line of the last step, as in "so she sells \boxed{13} eggs"."""
+    last = text.steps[-1]
+    return "\n" not in last[len(last.rstrip()) :]
 
 
 def _leaves_open(response: str) -> bool:

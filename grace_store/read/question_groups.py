@@ -29,14 +29,15 @@ def question_groups(
     is alone in its group. data says where the dataset is now.
     """
     if positions is None:
-        return _numbered(_digests(store, by, data, np.arange(store.plan.num_samples)))
+        return _numbered(question_digests(store, by, data, np.arange(store.plan.num_samples)))
     known, place = np.unique(positions, return_inverse=True)
-    return _numbered(_digests(store, by, data, known))[place]
+    return _numbered(question_digests(store, by, data, known))[place]
 
 
-def _digests(
+def question_digests(
     store: Store, by: str | None, data: Sequence[str | Path] | None, positions: IntArray
 ) -> npt.NDArray[np.uint64]:
+    """Return what samples of one question share, also in another store, and others do not; positions ascend."""
     each = _of_prompts(store, data, positions) if by is None else _of_field(store, by, data, positions)
     return np.fromiter((int.from_bytes(digest[:DIGEST_BYTES]) for digest in each), np.uint64)
 

@@ -12,7 +12,6 @@ from grace_store.base.metadata import Signal
 from grace_store.base.settings import (
     Batching,
     ExtractRequest,
-    ExtractSpec,
     Frozen,
     RunOptions,
     as_begun,
@@ -21,7 +20,6 @@ from grace_store.base.settings import (
 )
 from grace_store.base.text import counted
 from grace_store.model.load.adapter_folder import find_adapters
-from grace_store.model.lora.recipe import WarmupSpec
 from grace_store.run.model_door import ModelDoor
 from grace_store.store.backend import open_backend
 from grace_store.store.keys import check_signal_name
@@ -32,7 +30,7 @@ from grace_store.store.unit_writer import as_store_has_it, check_kind, create_si
 SIGNAL_WAIT_SECONDS = 3600.0
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "peft", "pillow", "zarr", "numpy")
 
-SpecT = TypeVar("SpecT", ExtractSpec, ExtractRequest, WarmupSpec)
+SpecT = TypeVar("SpecT", bound=Frozen)
 
 
 def choose_signals(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,6 +14,7 @@ from grace_store.artifacts.pictures.panels import Axis, Panel, Point, Series, dr
 from grace_store.base.documents import read_document, write_document
 from grace_store.base.errors import NothingUsable, SettingError, StoreBusy
 from grace_store.base.events import Listener, Note, Warned, ignore
+from grace_store.base.file_lock import try_lock
 from grace_store.base.settings import DataRequest, wishes_in
 from grace_store.base.states import SetAside
 from grace_store.base.text import counted
@@ -220,12 +220,9 @@ def _read_done(out: Path, recipe: Recipe) -> WarmupDone | None:
 @contextmanager
 def _held(out: Path) -> Iterator[None]:
     """Be the only run that writes to a folder; the lock goes with the process that holds it."""
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StoreBusy(f"Another warm-up is writing to {out}. Wait for it, or choose a new --out.") from None
+    with try_lock(out / ".lock") as is_mine:
+        if not is_mine:
+            raise StoreBusy(f"Another warm-up is writing to {out}. Wait for it, or choose a new --out.")
         yield
 
 

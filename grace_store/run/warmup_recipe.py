@@ -125,3 +125,15 @@ def order_steps(rows: Sequence[int], seed: int, batch_size: int, num_epochs: int
         order = rank(random_values(seed + _STREAM + epoch, row), row).tolist()
         steps += [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     return steps
+
+
+def order_updates(rows: Sequence[int], seed: int, batch_size: int, num_updates: int) -> list[list[int]]:
+    """Return the samples of exactly so many full batches: each once in an order of its own before any comes again.
+
+    >>> order_updates([3, 4, 9], seed=0, batch_size=2, num_updates=3)
+    [[2, 0], [1, 1], [2, 0]]
+    """
+    num_epochs = -(-batch_size * num_updates // len(rows))
+    epochs = order_steps(rows, seed, len(rows), num_epochs)
+    order = [place for epoch in epochs for place in epoch]
+    return [order[start : start + batch_size] for start in range(0, batch_size * num_updates, batch_size)]

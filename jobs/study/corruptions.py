@@ -77,11 +77,15 @@ def make_traces(path: Path, num_problems: int, seed: int) -> list[Record]:
     records = [(row, json.loads(line)) for row, line in enumerate(lines)]
     rng = Random(seed)
     chosen = sorted(rng.sample([each for each in records if usable(each[1])], num_problems), key=lambda each: each[0])
-    made = []
-    for row, record in chosen:
-        steps, final = split(record["answer"])
-        versions = {CLEAN: joined(steps, final)}
-        versions |= {label: spoil(steps, final, rng) for label, spoil in CORRUPTIONS.items()}
-        for label, answer in versions.items():
-            made.append({"id": f"{row}-{label}", "question": record["question"], "answer": answer, "label": label})
-    return made
+    return [version for row, record in chosen for version in versions_of(row, record, rng)]
+
+
+def versions_of(row: int, record: Record, rng: Random) -> list[Record]:
+    """Return a problem as it stands and with every corruption."""
+    steps, final = split(record["answer"])
+    versions = {CLEAN: joined(steps, final)}
+    versions |= {label: spoil(steps, final, rng) for label, spoil in CORRUPTIONS.items()}
+    return [
+        {"id": f"{row}-{label}", "question": record["question"], "answer": answer, "label": label}
+        for label, answer in versions.items()
+    ]

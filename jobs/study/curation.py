@@ -10,7 +10,7 @@ from pathlib import Path
 from grace_store.base.events import Listener
 from grace_store.base.settings import DataRequest, ExtractRequest, GradientRequest, RunOptions
 from grace_store.curate.score import ScoreRequest, score
-from grace_store.curate.select import select
+from grace_store.curate.select import RankRequest, select
 from grace_store.curate.targets import Targets
 from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
 from grace_store.run.extract import ExtractJob, extract
@@ -180,4 +180,5 @@ class Curation:
 
     def choose(self, method: str, ratio: str, seed: int) -> list[str]:
         """Return the ids of a method's subset, in the order of the records."""
-        return select(self.score(method, seed), ratio=ratio).sample_id
+        request = RankRequest(by=self._settings.score.by)
+        return select(self.score(method, seed), request, ratio=ratio).sample_id

@@ -100,6 +100,9 @@ class ScoreSettings(Frozen):
     ablations: tuple[str, ...]
     """Compared at the main ratio."""
     unit_samples: int = Field(ge=1)
+    # Left out of the digest where nothing is said, as it was before there was a choice.
+    by: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """A field of the records: every subset has its values in the pool's shares. Without it, the best are taken."""
 
     @model_validator(mode="after")
     def _known(self) -> Self:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +10,12 @@ from pathlib import Path
 import torch
 
 from grace_store.artifacts.score_table import read_scores
-from grace_store.base.errors import ResumeMismatch
 from grace_store.base.events import Event, Note, Warned
-from grace_store.base.files import whole_file
-from grace_store.base.settings import RunOptions, short
+from grace_store.base.settings import RunOptions
 from grace_store.curate.fidelity import Fidelity, FidelityRequest, fidelity
 from grace_store.curate.stability import Stability, StabilityRequest, stability
 from jobs.study.curation import Curation
-from jobs.study.environment import describe_environment
+from jobs.study.environment import claim
 from jobs.study.folders import Folders
 from jobs.study.learner import make_base
 from jobs.study.methods import BASE, FULL
@@ -48,7 +45,7 @@ class Study:
 def run_study(settings: Settings, out: Path, *, num_workers: int = 2, tell: Tell = lambda text: None) -> Study:
     """Do what is missing of a study and return what it came to."""
     folders = Folders(out)
-    _claim(settings, folders)
+    claim(settings, folders.settings)
     data = make_data(settings.data)
     write_data(data, folders.work / "data")
     threads = torch.get_num_threads()
@@ -68,22 +65,6 @@ def run_study(settings: Settings, out: Path, *, num_workers: int = 2, tell: Tell
         for name in (*settings.score.methods, *settings.score.ablations)
     }
     return Study(settings, folders, data.pool, runs, subsets, values, stability, fidelity)
-
-
-def _claim(settings: Settings, folders: Folders) -> None:
-    """Write down the settings and where they run, or refuse a folder that has others."""
-    document = {"sha256": settings.digest(), "settings": settings.model_dump(mode="json")}
-    if folders.settings.is_file():
-        there = json.loads(folders.settings.read_text(encoding="utf-8"))["sha256"]
-        if there != document["sha256"]:
-            raise ResumeMismatch(
-                f"{folders.out} has a study with other settings ({short(there)}, now {short(document['sha256'])}). "
-                "Results are never mixed: choose another --out, or move the old ones away."
-            )
-        return
-    document["environment"] = describe_environment()
-    with whole_file(folders.settings) as partial:
-        partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def _teach(settings: Settings, data: StudyData, folders: Folders, tell: Tell) -> None:

@@ -52,19 +52,18 @@ def _tables(study: Study, comparison: Comparison) -> list[Table]:
     main = settings.score.main_ratio
     every = (*settings.score.methods, *settings.score.ablations)
     smallest = min(settings.score.ratios, key=float)
+    made_of = {main: every} | ({smallest: settings.score.methods} if smallest != main else {})
     return [
         findings.main_table(settings, comparison),
-        findings.ratio_table(settings, comparison),
+        *([findings.ratio_table(settings, comparison)] if smallest != main else []),
         findings.ablation_table(settings, comparison),
-        findings.composition_table(
-            f"What the subsets of {findings.percent(main)} are made of",
-            study.pool,
-            {method: study.subsets[method, main, first] for method in every},
-        ),
-        findings.composition_table(
-            f"What the subsets of {findings.percent(smallest)} are made of",
-            study.pool,
-            {method: study.subsets[method, smallest, first] for method in settings.score.methods},
+        *(
+            findings.composition_table(
+                f"What the subsets of {findings.percent(ratio)} are made of",
+                study.pool,
+                {method: study.subsets[method, ratio, first] for method in methods},
+            )
+            for ratio, methods in made_of.items()
         ),
         findings.separation_table(study.pool, study.values),
         findings.stability_table(study.stability),
@@ -83,7 +82,7 @@ def _page(study: Study, comparison: Comparison, tables: list[Table]) -> str:
     }
     pictures = [
         interval_plot(f"Rel. Avg. at {findings.percent(main)} (dashed: the full pool)", at_main),
-        curve_plot("Rel. Avg. by share of the pool", shares, curves),
+        *([curve_plot("Rel. Avg. by share of the pool", shares, curves)] if len(shares) > 1 else []),
         stacked_plot(f"Subsets of {findings.percent(main)} by quality", _qualities(study, main)),
         fidelity_svg(study.fidelity),
     ]

@@ -28,7 +28,7 @@ from grace_store.base.documents import write_document
 from grace_store.base.errors import Corrupt, ResumeMismatch
 from grace_store.base.files import sync_file, sync_folder
 from grace_store.model.load.adapter_folder import CONFIG, TENSORS
-from grace_store.model.lora.recipe import RECIPE, TRAINING_STATE, CheckpointState, WarmupSpec
+from grace_store.model.lora.recipe import RECIPE, TRAINING_STATE, CheckpointState, TrainingSpec
 
 LAST = "last.safetensors"
 OPTIMIZER = "optimizer.safetensors"
@@ -46,7 +46,7 @@ class TrainingState:
 
 
 def write_checkpoint(
-    out: Path, progress: TrainingState, config: dict[str, Any], spec: WarmupSpec, state: CheckpointState
+    out: Path, progress: TrainingState, config: dict[str, Any], spec: TrainingSpec, state: CheckpointState
 ) -> Path:
     """Write one checkpoint under a temporary name and give it its own once it is whole."""
     final = out / f"checkpoint-{progress.step}"

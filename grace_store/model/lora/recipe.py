@@ -36,18 +36,12 @@ def check_fraction(text: str) -> str:
     return text
 
 
-class WarmupSpec(Frozen):
-    """What a warm-up trains on, and how. Where the paper is silent, ms-swift's defaults."""
+class TrainingSpec(Frozen):
+    """How an adapter is trained, whatever on. Where the paper is silent, ms-swift's defaults."""
 
     model: ModelIdentity
-    ratio: str = "0.05"
-    """Share of the planned samples to train on."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of the subset, of its order and of the adapter's first weights."""
-    num_heldout: int = Field(default=32, ge=0)
-    """Samples outside the subset whose loss is measured at the start and at each checkpoint."""
-    checkpoints: tuple[str, ...] = ("1",)
-    """Fractions of the training after which a checkpoint is kept, such as 0.25,0.5,1; the end always is one."""
     rank: int = Field(default=8, ge=1)
     """Rank of the adapter."""
     alpha: float = Field(default=32.0, gt=0)
@@ -70,8 +64,6 @@ class WarmupSpec(Frozen):
     """Scale longer gradients down to this norm."""
     batch_size: int = Field(default=16, ge=1)
     """Samples in one optimiser step, over all devices."""
-    num_epochs: int = Field(default=1, ge=1)
-    """Passes over the subset."""
     rendering: Rendering
     system: str | None = None
     max_length: int = Field(default=4096, ge=2)
@@ -86,6 +78,19 @@ class WarmupSpec(Frozen):
     """Number format of the frozen model; the adapter and its moments are float32."""
     attention: Attention = "sdpa"
 
+
+class WarmupSpec(TrainingSpec):
+    """What a warm-up trains on, and how."""
+
+    ratio: str = "0.05"
+    """Share of the planned samples to train on."""
+    num_heldout: int = Field(default=32, ge=0)
+    """Samples outside the subset whose loss is measured at the start and at each checkpoint."""
+    checkpoints: tuple[str, ...] = ("1",)
+    """Fractions of the training after which a checkpoint is kept, such as 0.25,0.5,1; the end always is one."""
+    num_epochs: int = Field(default=1, ge=1)
+    """Passes over the subset."""
+
     @field_validator("checkpoints")
     @classmethod
     def _ends_at_the_end(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -93,13 +98,10 @@ class WarmupSpec(Frozen):
         return tuple(ordered) if ordered and float(ordered[-1]) == 1.0 else (*ordered, "1")
 
 
-class WarmupRequest(Frozen):
-    """Wishes about a warm-up. What is not said comes from its recipe, or else from WarmupSpec's defaults."""
+class TrainingRequest(Frozen):
+    """Wishes about a training. What is not said comes from the one that was begun, or else from the defaults."""
 
-    ratio: str | None = None
     seed: int | None = None
-    num_heldout: int | None = None
-    checkpoints: tuple[str, ...] | None = None
     rank: int | None = None
     alpha: float | None = None
     learning_rate: float | None = None
@@ -111,7 +113,6 @@ class WarmupRequest(Frozen):
     epsilon: float | None = None
     max_grad_norm: float | None = None
     batch_size: int | None = None
-    num_epochs: int | None = None
     rendering: Rendering | None = None
     system: str | None = None
     max_length: int | None = None
@@ -122,6 +123,15 @@ class WarmupRequest(Frozen):
     train_eos: bool | None = None
     dtype: TrainingDtype | None = None
     attention: Attention | None = None
+
+
+class WarmupRequest(TrainingRequest):
+    """Wishes about a warm-up. What is not said comes from its recipe, or else from WarmupSpec's defaults."""
+
+    ratio: str | None = None
+    num_heldout: int | None = None
+    checkpoints: tuple[str, ...] | None = None
+    num_epochs: int | None = None
 
 
 # ---------------------------------------------------------------- what changes only the speed

@@ -1,4 +1,4 @@
-"""The steps of a warm-up in their order: take them, log them, keep checkpoints, save so that a kill costs little.
+"""The steps of a training in their order: take them, log them, keep checkpoints, save so that a kill costs little.
 
 Why not transformers' Trainer: a step here is fixed by the recipe alone (which samples, their token mean, the
 learning rate), so that a run that was killed, or spread over another number of devices, takes the same steps. An
@@ -9,8 +9,8 @@ makes their gradients whole. What is left is a short loop without random state, 
 import math
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from grace_store.base.watch import Watch
 from grace_store.model.lora.checkpoints import read_last, write_checkpoint, write_last
 from grace_store.model.lora.loss_log import LossLog
 from grace_store.model.lora.ranks import lowest_and_highest
-from grace_store.model.lora.recipe import LOSSES, CheckpointState, WarmupOptions, WarmupSpec
+from grace_store.model.lora.recipe import LOSSES, CheckpointState, TrainingSpec, WarmupOptions, WarmupSpec
 from grace_store.model.lora.training import AdapterTrainer, StepResult
 from grace_store.model.lora.training_data import TrainingSample
 
@@ -40,7 +40,7 @@ class TrainingSet:
 class StepLoop:
     """Runs the steps of a recipe. Every rank runs it; the first alone writes and speaks."""
 
-    spec: WarmupSpec
+    spec: TrainingSpec
     trainer: AdapterTrainer
     data: TrainingSet
     out: Path
@@ -48,10 +48,11 @@ class StepLoop:
     options: WarmupOptions
     is_first: bool
     listener: Listener
+    keep: Mapping[int, str] = field(default_factory=dict)
+    """The steps after which a checkpoint is kept, with the fraction of the training that each is."""
 
     def __post_init__(self) -> None:
         self._num_steps = len(self.data.steps)
-        self._keep = checkpoint_steps(self.spec, self._num_steps)
         self._log: LossLog | None = None
         self._saved_at = time.monotonic()
 
@@ -73,10 +74,10 @@ class StepLoop:
                 error.add_note(f"at step {step} of {self._num_steps}")
                 raise
             self._record(step, rate, result)
-            if step in self._keep:
+            if step in self.keep:
                 self._write_checkpoint(step, rate)
             stopping = result.is_stopping and step < self._num_steps
-            if step in self._keep or stopping or time.monotonic() - self._saved_at >= self.options.save_seconds:
+            if step in self.keep or stopping or time.monotonic() - self._saved_at >= self.options.save_seconds:
                 self._save(step)
             if stopping:
                 at = f"step {step} of {self._num_steps}"
@@ -131,11 +132,11 @@ class StepLoop:
         heldout = self._measure(step)
         if self._log is None:
             return
-        first = 1 + max((kept for kept in self._keep if kept < step), default=0)
+        first = 1 + max((kept for kept in self.keep if kept < step), default=0)
         state = CheckpointState(
             step=step,
             num_steps=self._num_steps,
-            fraction=self._keep[step],
+            fraction=self.keep[step],
             learning_rate=rate,
             mean_learning_rate=mean_learning_rate(self.spec, first, step, self._num_steps),
             loss=self._log.mean_loss(first, step),
@@ -152,7 +153,7 @@ class StepLoop:
         self._saved_at = time.monotonic()
 
 
-def learning_rate(spec: WarmupSpec, step: int, num_steps: int) -> float:
+def learning_rate(spec: TrainingSpec, step: int, num_steps: int) -> float:
     """Return the rate of step 1..num_steps: rising from 0 and then falling to 0, as transformers' schedules do."""
     taken = step - 1
     rising = math.ceil(num_steps * spec.warmup_ratio)
@@ -165,7 +166,7 @@ def learning_rate(spec: WarmupSpec, step: int, num_steps: int) -> float:
     return spec.learning_rate * max(0.0, factor)
 
 
-def mean_learning_rate(spec: WarmupSpec, first: int, last: int, num_steps: int) -> float:
+def mean_learning_rate(spec: TrainingSpec, first: int, last: int, num_steps: int) -> float:
     """Return the mean rate of steps first..last, both included."""
     return sum(learning_rate(spec, step, num_steps) for step in range(first, last + 1)) / (last - first + 1)
 

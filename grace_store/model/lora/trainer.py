@@ -1,9 +1,14 @@
-"""The door to training: from wishes to a whole WarmupSpec, and from a spec to a model that can be trained."""
+"""The door to training: from wishes to a whole spec, and from a spec to a model that can be trained."""
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
+from grace_store.base.arrays import FloatArray
 from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener
 from grace_store.base.settings import ExtractRequest, Rendering, RunOptions, wishes_in
@@ -16,21 +21,37 @@ from grace_store.model.inputs.tokens import SampleTokenizer
 from grace_store.model.inputs.vision import image_mark
 from grace_store.model.load.weights import ModelDescription, describe_model, load
 from grace_store.model.lora.ranks import as_one_of
-from grace_store.model.lora.recipe import Ranks, WarmupOptions, WarmupRequest, WarmupSpec
+from grace_store.model.lora.recipe import (
+    Ranks,
+    TrainingRequest,
+    TrainingSpec,
+    WarmupOptions,
+    WarmupRequest,
+    WarmupSpec,
+)
 from grace_store.model.lora.step_loop import StepLoop, TrainingSet, checkpoint_steps
 from grace_store.model.lora.training import AdapterTrainer
 from grace_store.model.lora.training_data import TrainingEncoder, TrainingSample
 
-__all__ = ["TrainingSample", "TrainingSet", "Warmup", "resolve_warmup"]
+__all__ = ["Training", "TrainingSample", "TrainingSet", "Warmup", "resolve_training", "resolve_warmup"]
 
 
 def resolve_warmup(model: str, request: WarmupRequest, options: WarmupOptions) -> WarmupSpec:
     """Return the spec of a warm-up, choosing what was not said for model and device; reads weights for digests only."""
+    return WarmupSpec(**_resolved(model, request, options))
+
+
+def resolve_training(model: str, request: TrainingRequest, options: WarmupOptions) -> TrainingSpec:
+    """Return how an adapter is trained, choosing what was not said likewise."""
+    return TrainingSpec(**_resolved(model, request, options))
+
+
+def _resolved(model: str, request: TrainingRequest, options: WarmupOptions) -> dict[str, Any]:
     shared = {name: wish for name, wish in wishes_in(request).items() if name in ExtractRequest.model_fields}
     reading = resolve_spec(model, ExtractRequest(**shared), RunOptions(device=options.device))
     chosen = {name: getattr(reading, name) for name in ("model", "rendering", "dtype", "attention")}
     chosen["train_eos"] = _resolve_eos(request.train_eos, reading.rendering, describe_model(model))
-    return WarmupSpec(**{**wishes_in(request), **chosen})
+    return {**wishes_in(request), **chosen}
 
 
 def _resolve_eos(wish: bool | None, rendering: Rendering, described: ModelDescription) -> bool:
@@ -47,24 +68,78 @@ def _resolve_eos(wish: bool | None, rendering: Rendering, described: ModelDescri
     return has_end
 
 
-class Warmup:
-    """A model loaded to be trained by a recipe, as one rank of it."""
+class Training:
+    """A model loaded to be trained as a spec says, any number of times, as one rank of several."""
 
     def __init__(
-        self, model: str, spec: WarmupSpec, options: WarmupOptions, ranks: Ranks, images: str | None = None
+        self,
+        model: str,
+        spec: TrainingSpec,
+        options: WarmupOptions,
+        ranks: Ranks | None = None,
+        images: str | None = None,
     ) -> None:
         self._model_path = model
         self._spec = spec
         self._options = options
-        self._ranks = ranks
+        self._ranks = ranks or Ranks()
         devices.prepare_same_every_time()
-        device = devices.of_rank(options.device, ranks.local_rank)
+        device = devices.of_rank(options.device, self._ranks.local_rank)
         self._loaded = load(describe_model(model), spec.dtype, spec.attention, device, options.threads)
         self._encoder = TrainingEncoder(self._loaded, spec, images, options.loader_threads)
+        self._trainer: AdapterTrainer | None = None
 
     def encode(self, samples: Sequence[Sample]) -> list[TrainingSample | SetAside]:
         """Return each sample's tokens, or why it cannot be trained on."""
         return self._encoder.encode(samples)
+
+    def train(
+        self,
+        data: TrainingSet,
+        out: Path,
+        recipe_sha256: str,
+        listener: Listener,
+        stop: threading.Event,
+        *,
+        seed: int,
+        keep: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        """Take every step that is missing in a folder; raise Interrupted if asked to stop before the end."""
+        with self._ready() as trainer:
+            trainer.restart(seed)
+            loop = StepLoop(
+                self._spec, trainer, data, out, recipe_sha256, self._options, self._ranks.is_first, listener, keep
+            )
+            with as_one_of(self._ranks, self._loaded.device):
+                loop.run(stop)
+
+    def losses(self, samples: Sequence[TrainingSample]) -> FloatArray:
+        """Return the sum of each sample's losses over its learnt tokens, by the adapter as it was trained last."""
+        with self._ready() as trainer:
+            return trainer.sample_losses(samples)
+
+    def update_seconds(self, batch: Sequence[TrainingSample]) -> float:
+        """Return how long an update with a batch takes, once the device is warm; whatever was trained is lost."""
+        with self._ready() as trainer:
+            for _ in range(2):
+                began = time.perf_counter()
+                trainer.take_step(batch, 0.0)
+            return time.perf_counter() - began
+
+    @contextmanager
+    def _ready(self) -> Iterator[AdapterTrainer]:
+        """Yield the model with an adapter on it, which gets one when it is first needed."""
+        device = self._loaded.device
+        with devices.watching(device), devices.same_every_time(device):
+            if self._trainer is None:
+                self._trainer = AdapterTrainer(self._loaded, self._spec, self._options, self._ranks, self._model_path)
+            yield self._trainer
+
+
+class Warmup(Training):
+    """A model loaded to be trained by a recipe, as one rank of it."""
+
+    _spec: WarmupSpec
 
     def checkpoint_steps(self, data: TrainingSet) -> list[int]:
         """Return the steps after which the adapter is kept."""
@@ -72,9 +147,5 @@ class Warmup:
 
     def run(self, data: TrainingSet, out: Path, recipe_sha256: str, listener: Listener, stop: threading.Event) -> None:
         """Take every step that is missing; raise Interrupted if asked to stop before the end."""
-        device, options, ranks = self._loaded.device, self._options, self._ranks
-        with devices.watching(device):
-            trainer = AdapterTrainer(self._loaded, self._spec, options, ranks, self._model_path)
-            loop = StepLoop(self._spec, trainer, data, out, recipe_sha256, options, ranks.is_first, listener)
-            with as_one_of(ranks, device), devices.same_every_time(device):
-                loop.run(stop)
+        keep = checkpoint_steps(self._spec, len(data.steps))
+        self.train(data, out, recipe_sha256, listener, stop, seed=self._spec.seed, keep=keep)

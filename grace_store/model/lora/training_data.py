@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grace_store.base.arrays import Float32Array, FloatArray
 from grace_store.base.arrays import Int32Array as Ints
 from grace_store.base.settings import ExtractSpec
 from grace_store.base.states import SetAside
@@ -18,7 +19,7 @@ from grace_store.model.inputs.reading import ImageQueue, SampleReader
 from grace_store.model.inputs.tokens import TokenizedSample
 from grace_store.model.inputs.vision import SampleImages
 from grace_store.model.load.weights import LoadedModel
-from grace_store.model.lora.recipe import WarmupSpec
+from grace_store.model.lora.recipe import TrainingSpec
 
 _SAMPLES_AT_ONCE = 64
 
@@ -32,6 +33,20 @@ class TrainingSample:
     token_inputs: dict[str, Ints]
     """What else a vision-language model is given for every token."""
     images: SampleImages | None
+    segment: Ints
+    """The segment of each learnt token, the answer's the last."""
+    weight: Float32Array | None = None
+    """How much the loss of each learnt token counts; None where all count 1."""
+
+    @property
+    def total_weight(self) -> float:
+        """What a mean over the learnt tokens is divided by."""
+        return float(len(self.learnt)) if self.weight is None else float(self.weight.sum(dtype=np.float64))
+
+
+def weigh(sample: TrainingSample, segment_weight: FloatArray) -> TrainingSample:
+    """Return a sample whose tokens count as much as their segment, the steps and then the answer."""
+    return replace(sample, weight=segment_weight[sample.segment].astype(np.float32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +64,14 @@ class MicroBatch:
     place: Tensor
     """For each learnt token, where among the kept positions its prediction is."""
     target: Tensor
+    weight: Tensor | None = None
+    """Of each learnt token; None where all count 1."""
 
 
 class TrainingEncoder:
     """Reads samples as the extraction does, with the end of the turn as part of the answer if asked."""
 
-    def __init__(self, loaded: LoadedModel, spec: WarmupSpec, images: str | Path | None, num_threads: int) -> None:
+    def __init__(self, loaded: LoadedModel, spec: TrainingSpec, images: str | Path | None, num_threads: int) -> None:
         embeddings = loaded.model.get_input_embeddings()  # type: ignore[operator]
         vocab_size = min(loaded.identity.vocab_size, embeddings.weight.shape[0])
         self._reader = SampleReader(loaded, reading_spec(spec), vocab_size, images)
@@ -75,18 +92,20 @@ class TrainingEncoder:
 
 
 def _training_sample(tokens: TokenizedSample, images: SampleImages | None) -> TrainingSample:
+    learnt = np.flatnonzero(tokens.segment >= 0).astype(np.int32)
     return TrainingSample(
         tokens.ids.astype(np.int32),
-        np.flatnonzero(tokens.segment >= 0).astype(np.int32),
+        learnt,
         {name: values.astype(np.int32) for name, values in tokens.token_inputs.items()},
         # Pixels of the whole subset would not fit: they are made again when their step comes.
         replace(images, kept=None) if images and images.digests else None,
+        tokens.segment[learnt].astype(np.int32),
     )
 
 
-def reading_spec(spec: WarmupSpec) -> ExtractSpec:
+def reading_spec(spec: TrainingSpec) -> ExtractSpec:
     """Return the spec of an extraction that reads samples as the warm-up does."""
-    shared = ExtractSpec.model_fields.keys() & WarmupSpec.model_fields.keys()
+    shared = ExtractSpec.model_fields.keys() & TrainingSpec.model_fields.keys()
     return ExtractSpec(include_eos=spec.train_eos, **{name: getattr(spec, name) for name in shared})
 
 
@@ -116,4 +135,12 @@ def _collate(members: Sequence[int], samples: Sequence[TrainingSample]) -> Micro
         torch.from_numpy(np.repeat(np.arange(len(samples)), [len(sample.learnt) for sample in samples])),
         torch.from_numpy(np.searchsorted(kept, predecessor)),
         torch.from_numpy(np.concatenate([sample.ids[sample.learnt].astype(np.int64) for sample in samples])),
+        _weights(samples),
     )
+
+
+def _weights(samples: Sequence[TrainingSample]) -> Tensor | None:
+    if all(sample.weight is None for sample in samples):
+        return None
+    ones = (np.ones(len(sample.learnt), np.float32) if sample.weight is None else sample.weight for sample in samples)
+    return torch.from_numpy(np.concatenate(list(ones)))

@@ -1,0 +1,171 @@
+"""grace-store trial"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+import grace_store as gs
+from grace_store.artifacts.trial import TrialSpec
+from grace_store.base.settings import ExtractSpec, RunOptions
+from grace_store.base.text import counted
+from grace_store.cli import shared
+from grace_store.cli.console import print_json, print_result, stoppable
+from grace_store.cli.options import (
+    COUNT,
+    OUT_FOLDER,
+    PATH,
+    PLACE,
+    As,
+    command,
+    config_option,
+    flag,
+    option,
+    options_of,
+    pick,
+    stacked,
+)
+from grace_store.cli.progress import ProgressDisplay
+from grace_store.model.lora.recipe import TrainingRequest, TrainingSpec, WarmupOptions
+
+OWN = {
+    "num_updates": As("--updates"),
+    "num_random": As("--random"),
+    "num_seeds": As("--seeds"),
+    "held_out": As("--held-out"),
+    "by": As(default="random subsets have the same size alone"),
+}
+recipe = stacked(
+    options_of(TrialSpec, but=("training",), differing=OWN),
+    options_of(
+        TrainingRequest,
+        TrainingSpec,
+        ExtractSpec,
+        differing={
+            "seed": As(help="Seed of the held-out questions, of random subsets, and of the first round's training."),
+            **shared.reading,
+        },
+    ),
+)
+"""What changes the numbers; frozen in OUT/plan.json."""
+
+speed = options_of(
+    WarmupOptions,
+    RunOptions,
+    has_defaults=True,
+    differing={"threads": shared.cores, "save_seconds": As(kind=click.FloatRange(0))},
+)
+"""What changes only the speed; may differ from run to run."""
+
+
+@command(
+    "grace-store trial subset.jsonl --out trial --dry-run            # what it would cost",
+    "grace-store trial subset.jsonl other.jsonl --out trial --updates 200 --random 5 --seeds 3",
+    "grace-store trial subset.jsonl --out trial --held-out test.jsonl --by kind",
+    "grace-store trial --out trial                                   # go on after any interruption",
+    "grace-store report traces.zarr --out report.html --trial trial/trial.json",
+)
+@click.argument("subsets", type=PATH, nargs=-1, metavar="[SUBSET]...")
+@option("--out", OUT_FOLDER, "Folder for the trainings' results; an earlier trial there goes on.", required=True)
+@option("--store", PLACE, "Store of the subsets, if it has moved, or for lists of ids. [default: where it was]")
+@option("--model", PLACE, "Model to train. [default: the one that the scores' signal was extracted with]")
+@recipe
+@shared.moved_data
+@shared.images
+@option("--workers", COUNT, "Processes that share the trainings. [default: one for each accelerator, if several]")
+@speed
+@flag("--dry-run", "Say how many trainings there are and how long they take, from one update; train nothing.")
+@config_option
+def trial(out: Path, *, dry_run: bool, as_json: bool, **wishes: Any) -> None:
+    """Train on subsets and on random ones, and compare the models.
+
+    Small LoRA trainings of your own model, all with the same number of updates: on each SUBSET that `select` wrote,
+    and on random subsets of its size. All models are measured on the same held-out traces. The answer is looked at
+    after each seed, and the trial ends when it is clear; the error rate of 5 % holds wherever it ends. After an
+    interruption the same command goes on. Processes that are started with the same OUT share the trainings.
+    """
+    request, is_first = _request(wishes)
+    if dry_run:
+        with ProgressDisplay(quiet=as_json) as display:
+            cost = gs.estimate_trial(out, request, listener=display)
+        print_result(_cost(cost), click.echo, str(cost), as_json=as_json)
+        return
+    with ProgressDisplay(quiet=as_json or not is_first) as display, stoppable() as stop:
+        found = gs.trial(out, request, listener=display, stop=stop)
+    if not is_first:
+        return
+    if as_json:
+        print_json({"out": str(out), **found.to_json()})
+    else:
+        _print(found, out)
+
+
+def _request(wishes: dict[str, Any]) -> tuple[gs.TrialRequest, bool]:
+    """Return what was asked for, and whether this process is to say what comes out."""
+    from grace_store.run.engines.choice import choose_engine
+
+    options = WarmupOptions(**pick(wishes, WarmupOptions))
+    chosen = choose_engine(RunOptions(device=options.device), wishes["workers"], None)
+    options = options.model_copy(update={"device": chosen.options.device})
+    named = ("subsets", "store", "model", "images", *(name for name in TrialSpec.model_fields if name != "training"))
+    request = gs.TrialRequest(
+        training=TrainingRequest(**pick(wishes, TrainingRequest)),
+        options=options,
+        **{name: wishes[name] for name in named},
+    )
+    return replace(request, data=wishes["data"] or None, devices=chosen.engine.devices), chosen.shard[0] == 0
+
+
+def _cost(cost: gs.TrialEstimate) -> dict[str, Any]:
+    return {
+        "num_runs": cost.num_runs,
+        "num_done": cost.num_done,
+        "num_devices": cost.num_devices,
+        "num_updates": cost.cost.num_updates,
+        "update_seconds": cost.cost.update_seconds,
+        "run_seconds": cost.cost.run_seconds,
+        "seconds": cost.seconds,
+    }
+
+
+def _print(found: gs.Trial, out: Path) -> None:
+    from grace_store.artifacts.trial import FOUND
+    from grace_store.curate.trial_verdict import shown_difference
+
+    for each in found.subsets:
+        click.echo(each.conclusion)
+    amount = f"{counted(found.num_runs, 'training')} of {found.spec.num_updates} updates"
+    early = f", {found.num_most_runs - found.num_runs} not needed" if found.num_runs < found.num_most_runs else ""
+    click.echo(f"\n{out}: {amount}{early}; {counted(found.num_items, 'held-out item')}")
+    rows = [["subset", "trained on", "seeds", "loss", "random subsets", "difference, 95 %"]]
+    for each in found.subsets:
+        low, high = min(each.random_losses), max(each.random_losses)
+        losses = [f"{each.heldout_loss:.4f}", f"{low:.4f} to {high:.4f}", shown_difference(each.difference)]
+        rows.append([each.name, str(each.num_trained), str(each.num_rounds), *losses])
+    _print_rows(rows)
+    if found.spec.generate:
+        click.echo("\n  Right answers:")
+        _print_rows([["subset", "right", "random subsets", "difference, 95 %"], *map(_right, found.subsets)])
+    click.echo(
+        "  Loss per token of held-out responses, mean over seeds; below 0 the subset trains better models. Intervals "
+        "hold for all subsets and looks\n  together, over held-out items, seeds and random draws, the subset itself "
+        "counting as one draw of its way of choosing."
+    )
+    click.echo(f"  written: {out / FOUND}")
+
+
+def _right(each: Any) -> list[str]:
+    from grace_store.curate.trial_verdict import shown_difference
+
+    low, high = min(each.random_shares_right), max(each.random_shares_right)
+    return [each.name, f"{each.share_right:.3f}", f"{low:.3f} to {high:.3f}", shown_difference(each.right_difference)]
+
+
+def _print_rows(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

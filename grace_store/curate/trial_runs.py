@@ -1,0 +1,268 @@
+"""The trainings of a trial: each is done or not done, and any number of processes share what is not."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+from grace_store.artifacts.trial import RUNS, TrialItem, TrialPlan, TrialRun
+from grace_store.base import events
+from grace_store.base.documents import read_document, write_document
+from grace_store.base.errors import Interrupted, NothingUsable, ResumeMismatch
+from grace_store.base.events import Listener, Note, StepTaken
+from grace_store.base.file_lock import try_lock
+from grace_store.base.states import SetAside
+from grace_store.base.text import counted, duration
+from grace_store.base.watch import Watch
+from grace_store.curate.trial_samples import FEWEST_ITEMS, Arm, TrialSamples
+from grace_store.data.sample import Sample
+from grace_store.model.lora.recipe import LOSSES, WarmupOptions
+from grace_store.read.records import UnitLoader, open_dataset
+from grace_store.run.warmup_recipe import order_updates
+from grace_store.store.opened import Store
+
+if TYPE_CHECKING:
+    from grace_store.model.lora.trainer import Training, TrainingSample
+
+UNDER_WAY = "under-way"
+"""Folder in OUT with the state of trainings that are not over; empty in the end."""
+POLL_SECONDS = 0.5
+"""Between two looks at whether another process is done with its training."""
+TIMED_ITEMS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One training that a trial may need."""
+
+    round: int
+    """From 1."""
+    arm: Arm
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.round}-{self.arm.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Where trainings are written when they are over."""
+
+    out: Path
+    plan: TrialPlan
+
+    def planned(self, arms: Sequence[Arm], round: int) -> list[PlannedRun]:
+        """Return the trainings of some arms in a round."""
+        return [PlannedRun(round, arm, self.plan.spec.training.seed + round - 1) for arm in arms]
+
+    def read(self, run: PlannedRun) -> TrialRun | None:
+        """Return what a training came to, or None if it is not over; raise if it belongs to another trial."""
+        path = self._path(run)
+        if not path.is_file():
+            return None
+        found = read_document(path, TrialRun)
+        if found.plan_sha256 != self.plan.fingerprint():
+            raise ResumeMismatch(f"{path} belongs to another trial than the plan beside it. Choose a new --out.")
+        return found
+
+    def finish(self, run: PlannedRun, found: TrialRun) -> None:
+        """Write what a training came to, then take away what it left; who waits for its lock looks for this first."""
+        write_document(self._path(run), found)
+        shutil.rmtree(self.under_way(run), ignore_errors=True)
+        self.lock(run).unlink(missing_ok=True)
+        with suppress(OSError):  # others are under way
+            (self.out / UNDER_WAY).rmdir()
+
+    def _path(self, run: PlannedRun) -> Path:
+        return self.out / RUNS / f"{run.name}.json"
+
+    def lock(self, run: PlannedRun) -> Path:
+        return self.out / RUNS / f".{run.name}.lock"
+
+    def under_way(self, run: PlannedRun) -> Path:
+        return self.out / UNDER_WAY / run.name
+
+
+@dataclass(frozen=True, slots=True)
+class TrialCost:
+    """What trainings take on one device."""
+
+    update_seconds: float
+    item_seconds: float
+    """To measure one held-out item."""
+    num_updates: int
+    num_items: int
+
+    @property
+    def run_seconds(self) -> float:
+        return self.num_updates * self.update_seconds + self.num_items * self.item_seconds
+
+    def __str__(self) -> str:
+        return f"an update takes {self.update_seconds:.2g} s, a training {duration(self.run_seconds)}"
+
+
+@dataclass(slots=True)
+class TrialRunner:
+    """Does trainings that nobody else does, one after the other, with one model on one device."""
+
+    folder: RunFolder
+    samples: TrialSamples
+    model: str
+    options: WarmupOptions
+    images: str
+    data: Sequence[str] | None
+    listener: Listener
+    stop: Event
+    _training: Training | None = None
+    _items: list[TrainingSample] = field(default_factory=list)
+    _item_ids: list[str] = field(default_factory=list)
+    _item_answers: list[str] = field(default_factory=list)
+    _encoded: dict[int, TrainingSample | SetAside] = field(default_factory=dict)
+
+    def finish(self, runs: Sequence[PlannedRun], tell: Callable[[PlannedRun, TrialRun], None]) -> None:
+        """Return when all these trainings are over, done here or by others; raise Interrupted if asked to stop."""
+        waiting = list(runs)
+        while waiting:
+            left = []
+            has_trained = False
+            for run in waiting:
+                is_over, is_mine = self._take(run, tell)
+                has_trained |= is_mine
+                if not is_over:
+                    left.append(run)
+            waiting = left
+            if waiting and not has_trained and self.stop.wait(POLL_SECONDS):
+                raise Interrupted("Stopped while other processes train; run the same command again to go on.")
+
+    def _take(self, run: PlannedRun, tell: Callable[[PlannedRun, TrialRun], None]) -> tuple[bool, bool]:
+        """Do a training unless it is over or somebody else's; return whether it is over, and was done here."""
+        if self.folder.read(run) is not None:
+            return True, False
+        with try_lock(self.folder.lock(run)) as is_mine:
+            if not is_mine or self.folder.read(run) is not None:
+                return self.folder.read(run) is not None, False
+            if self.stop.is_set():
+                raise Interrupted("Stopped between two trainings; run the same command again to go on.")
+            found = self._train(run)
+            self.folder.finish(run, found)
+        tell(run, found)
+        return True, True
+
+    def cost(self, arm: Arm) -> TrialCost:
+        """Return how long an update takes, and a held-out item, timed on a few samples."""
+        training, spec = self.training(), self.folder.plan.spec
+        usable = self._usable(arm.positions[: 4 * spec.training.batch_size].tolist())
+        batch = [each for each, _ in usable][: spec.training.batch_size]
+        with Watch(self.options.patience, self.listener) as watch, watch.over("the first update"):
+            seconds = training.update_seconds((batch * spec.training.batch_size)[: spec.training.batch_size])
+            timed = self._items[:TIMED_ITEMS]
+            began = time.perf_counter()
+            training.losses(timed)
+        return TrialCost(seconds, (time.perf_counter() - began) / len(timed), spec.num_updates, len(self._items))
+
+    def training(self) -> Training:
+        """Load the model, and make the held-out items ready, when they are first needed."""
+        if self._training is None:
+            from grace_store.model.lora.trainer import Training
+
+            self.listener(Note(f"Loading {Path(self.model).name}."))
+            spec = self.folder.plan.spec.training
+            self._training = Training(self.model, spec, self.options, images=self.images)
+            self._read_items(self._training)
+        return self._training
+
+    def _read_items(self, training: Training) -> None:
+        held_out = self.samples.held_out
+        data = self.data if held_out.store is self.samples.store else None
+        samples = _read(held_out.store, data, held_out.positions.tolist())
+        for sample, made in zip(samples, training.encode(samples), strict=True):
+            if not isinstance(made, SetAside):
+                self._items.append(made)
+                self._item_ids.append(sample.sample_id)
+                self._item_answers.append(sample.segments[-1])
+        if len(self._items) < FEWEST_ITEMS:
+            raise NothingUsable(
+                f"{len(self._items)} of the {len(samples)} held-out items can be read by the model as asked; at least "
+                f"{FEWEST_ITEMS} are wanted. Raise --max-length, or hold others out."
+            )
+
+    def _usable(self, positions: Sequence[int]) -> list[tuple[TrainingSample, int]]:
+        """Return the samples at some positions that can be trained on, each with its row."""
+        new = [int(place) for place in positions if int(place) not in self._encoded]
+        if new:
+            samples = _read(self.samples.store, self.data, new)
+            self._encoded |= dict(zip(new, self.training().encode(samples), strict=True))
+        rows = self.samples.store.column("sample_row")
+        found = ((self._encoded[int(place)], int(rows[int(place)])) for place in positions)
+        return [(made, row) for made, row in found if not isinstance(made, SetAside)]
+
+    def _train(self, run: PlannedRun) -> TrialRun:
+        from grace_store.model.lora.trainer import TrainingSet
+
+        training, spec = self.training(), self.folder.plan.spec
+        usable = self._usable(run.arm.positions.tolist())
+        if not usable:
+            raise NothingUsable(f"None of the {len(run.arm.positions)} samples of {run.arm.name} can be trained on.")
+        rows = [row for _, row in usable]
+        steps = order_updates(rows, run.seed, spec.training.batch_size, spec.num_updates)
+        data = TrainingSet([made for made, _ in usable], steps, ())
+        place, sha256 = self.folder.under_way(run), self.folder.plan.fingerprint()
+        place.mkdir(parents=True, exist_ok=True)
+        identity = hashlib.sha256(f"{sha256}/{run.name}".encode()).hexdigest()
+        training.train(data, place, identity, self._hear, self.stop, seed=run.seed)
+        with Watch(self.options.patience, self.listener) as watch, watch.over("the held-out loss"):
+            sums = training.losses(self._items)
+        items = [
+            TrialItem(sample_id=name, num_tokens=len(item.learnt), loss=float(total) / len(item.learnt))
+            for name, item, total in zip(self._item_ids, self._items, sums.tolist(), strict=True)
+        ]
+        return TrialRun(
+            plan_sha256=sha256,
+            round=run.round,
+            arm=run.arm.name,
+            seed=run.seed,
+            num_samples=len(usable),
+            num_left_out=len(run.arm.positions) - len(usable),
+            loss=_last_loss(place, spec.num_updates),
+            items=tuple(items),
+        )
+
+    def _hear(self, event: events.Event) -> None:
+        """Pass on what a training says but for its sentences, which are those of a warm-up."""
+        if isinstance(event, StepTaken | events.Warned):
+            self.listener(event)
+
+
+def _read(store: Store, data: Sequence[str] | None, positions: Sequence[int]) -> list[Sample]:
+    """Return samples at positions in any order."""
+    order = sorted(range(len(positions)), key=lambda i: positions[i])
+    with open_dataset(store, data, by_content=False) as dataset:
+        found = UnitLoader(store, dataset).read_some([positions[i] for i in order])
+    samples = dict(zip(order, found, strict=True))
+    return [samples[i] for i in range(len(positions))]
+
+
+def _last_loss(place: Path, num_updates: int) -> float:
+    """Return the mean loss over the tokens of the last tenth of the updates."""
+    from grace_store.model.lora.loss_log import read_entries
+
+    last = [entry for entry in read_entries(place / LOSSES) if entry["step"] > num_updates - max(1, num_updates // 10)]
+    return float(sum(each["loss"] * each["num_tokens"] for each in last) / sum(each["num_tokens"] for each in last))
+
+
+def say_cost(cost: TrialCost, num_runs: int, num_devices: int) -> str:
+    """Return what is to be done and how long it takes, in a sentence."""
+    seconds = cost.run_seconds * -(-num_runs // num_devices)
+    on = f" on {counted(num_devices, 'device')}" if num_devices > 1 else ""
+    return (
+        f"{counted(num_runs, 'training')} of {cost.num_updates} updates to do: {cost}, all of them "
+        f"{duration(seconds)}{on}, less if the answer is clear early."
+    )

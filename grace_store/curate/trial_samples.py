@@ -1,0 +1,246 @@
+"""Who is trained on what in a trial: the subsets, random ones like them, and the held-out items. Knows no model.
+
+Held-out questions are drawn from the whole pool, chosen or not, and then all their traces are taken out of every
+subset, given or random. So the items are no worse for one way of choosing than for another, and a subset that was drawn
+at random is like its random subsets in every respect.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_store.artifacts.filtered_scores import filter_scores
+from grace_store.artifacts.subset_file import read_subset, samples_named
+from grace_store.artifacts.trial import TrialSpec, TrialSubset
+from grace_store.base.arrays import BoolArray, IntArray
+from grace_store.base.errors import DataError, SettingError
+from grace_store.base.files import sidecar_of
+from grace_store.base.settings import DataRequest
+from grace_store.base.text import counted
+from grace_store.model.lora.recipe import SampleRef
+from grace_store.read.kept_samples import planned_columns, read_groups
+from grace_store.read.question_groups import question_digests
+from grace_store.read.records import SampleRecords
+from grace_store.run.plan import plan
+from grace_store.store.backend import open_backend
+from grace_store.store.opened import Store
+from grace_store.values.methods.random import random_values
+from grace_store.values.ranking import budget, rank
+
+MOST_ITEMS = 256
+"""Held-out items of a share or a file: more would cost more time than they narrow an interval."""
+FEWEST_ITEMS = 8
+FEWEST_SAMPLES = 2
+HELD_OUT = "held-out.zarr"
+"""Where a file of held-out traces is planned, in OUT."""
+_ITEM_STREAM, _DRAW_STREAM = 0x7472616974656D, 0x74726169647261
+"""Added to the seed, so that draws for different purposes have nothing to do with each other."""
+_DRAWS_PER_SEED = 2**16
+
+Digests = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """What one training is on."""
+
+    key: str
+    """Its name in files: subset-1, or random-1-3 for the third random subset of the first set of them."""
+    name: str
+    """For people."""
+    positions: IntArray
+    """In the plan, ascending, without held-out questions."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """The items that models are measured on."""
+
+    store: Store
+    positions: IntArray
+    """In that store's plan, ascending, one for each question."""
+    questions: Digests
+
+    @property
+    def refs(self) -> tuple[SampleRef, ...]:
+        """Return the items by id and row."""
+        ids, rows = (self.store.column(name) for name in ("sample_id", "sample_row"))
+        return tuple(SampleRef(sample_id=str(ids[i]), row=int(rows[i])) for i in self.positions.tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSamples:
+    """All samples of a trial."""
+
+    store: Store
+    subsets: tuple[TrialSubset, ...]
+    arms: dict[str, Arm]
+    """By key."""
+    held_out: HeldOut
+    num_pool: int
+    num_held_out_samples: int
+
+    def arms_of(self, subset: int) -> list[Arm]:
+        """Return a subset, numbered from 0, and then its random ones."""
+        randoms = f"random-{self.subsets[subset].random}-"
+        return [self.arms[f"subset-{subset + 1}"]] + [arm for key, arm in self.arms.items() if key.startswith(randoms)]
+
+
+def gather_samples(
+    store: Store, paths: Sequence[Path], spec: TrialSpec, out: Path, held_out: str, data: Sequence[str] | None
+) -> TrialSamples:
+    """Return who is trained on what: a function of the files, the seed and the rows alone."""
+    pool = reduce(np.intersect1d, (_pool_of(store, path, data) for path in paths))
+    chosen = [np.intersect1d(samples_named(store, path), pool) for path in paths]
+    digests = question_digests(store, None, data, pool)
+    held = _hold_out(store, pool, digests, spec, out, held_out)
+    is_held = np.isin(digests, held.questions)
+    group = _group_of(store, pool, spec.by, data)
+    draws = _Draws(store, pool, group, spec)
+    names = _names(paths)
+    arms: dict[str, Arm] = {}
+    subsets = []
+    for number, (path, name, positions) in enumerate(zip(paths, names, chosen, strict=True), start=1):
+        mine = [Arm(f"subset-{number}", name, _kept(pool, np.isin(pool, positions), is_held, name))]
+        control, randoms = draws.like(np.isin(pool, positions))
+        for draw, is_drawn in enumerate(randoms, start=1):
+            shown = f"random {draw}" if control == 1 else f"random {control}.{draw}"
+            mine.append(Arm(f"random-{control}-{draw}", shown, _kept(pool, is_drawn, is_held, shown)))
+        arms |= {arm.key: arm for arm in mine}
+        sizes = {"num_samples": len(positions), "num_trained": len(mine[0].positions)}
+        digest = _digest(store, mine)
+        subsets.append(TrialSubset(name=name, path=str(path), random=control, samples_sha256=digest, **sizes))
+    return TrialSamples(store, tuple(subsets), arms, held, len(pool), int(is_held.sum()))
+
+
+def _pool_of(store: Store, path: Path, data: Sequence[str] | None) -> IntArray:
+    """Return the positions of the samples that a subset could have been chosen from."""
+    if not sidecar_of(path).is_file():
+        return np.arange(store.plan.num_samples)
+    written = read_subset(path)
+    where = written.spec.where
+    table, _ = filter_scores(written.scores, None if where is None else where.sql, store.location, data)
+    return np.sort(store.positions_of(table.row[np.isfinite(table.value)]))
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    names = [path.name for path in paths]
+    if len(set(paths)) < len(paths):
+        raise SettingError("the same subset is given twice")
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+
+
+def _kept(pool: IntArray, is_chosen: BoolArray, is_held: BoolArray, name: str) -> IntArray:
+    found = pool[is_chosen & ~is_held]
+    if len(found) < FEWEST_SAMPLES:
+        raise DataError(
+            f"{counted(len(found), 'sample')} of {name} would be left to train on without the held-out questions; at "
+            f"least {FEWEST_SAMPLES} are wanted. Hold fewer out with --held-out, or choose a larger subset."
+        )
+    return found
+
+
+def _digest(store: Store, arms: Sequence[Arm]) -> str:
+    rows = store.column("sample_row").astype("<i8")
+    return hashlib.sha256(b"|".join(rows[arm.positions].tobytes() for arm in arms)).hexdigest()
+
+
+# ---------------------------------------------------------------- random subsets
+
+
+def _group_of(store: Store, pool: IntArray, by: str | None, data: Sequence[str] | None) -> IntArray:
+    """Return the number of each sample's group: all are in one unless a field is named."""
+    if by is None:
+        return np.zeros(len(pool), dtype=np.int64)
+    num = store.plan.num_samples
+    values = read_groups(by, planned_columns(store), num, lambda: SampleRecords(store, data))
+    codes: dict[object, int] = {}
+    return np.array([codes.setdefault(values[place], len(codes)) for place in pool.tolist()], dtype=np.int64)
+
+
+class _Draws:
+    """Random subsets; subsets with the same numbers of each group share theirs."""
+
+    def __init__(self, store: Store, pool: IntArray, group: IntArray, spec: TrialSpec) -> None:
+        self._group = group
+        row = store.column("sample_row").astype(np.int64)[pool]
+        seeds = (_DRAW_STREAM + spec.training.seed * _DRAWS_PER_SEED + draw for draw in range(spec.num_random))
+        self._orders = [rank(random_values(seed, row), row) for seed in seeds]
+        self._known: dict[tuple[int, ...], int] = {}
+
+    def like(self, is_chosen: BoolArray) -> tuple[int, list[BoolArray]]:
+        """Return the number of the set of random subsets of a subset's size and make-up, and which samples they are."""
+        counts = np.bincount(self._group[is_chosen], minlength=int(self._group.max()) + 1)
+        number = self._known.setdefault(tuple(counts.tolist()), len(self._known) + 1)
+        return number, [self._draw(order, counts) for order in self._orders]
+
+    def _draw(self, order: IntArray, counts: IntArray) -> BoolArray:
+        """Return which samples come first in an order, so many of each group."""
+        is_drawn = np.zeros(len(order), dtype=np.bool_)
+        for group in np.flatnonzero(counts).tolist():
+            is_drawn[order[self._group[order] == group][: counts[group]]] = True
+        return is_drawn
+
+
+# ---------------------------------------------------------------- held-out items
+
+
+def is_amount(held_out: str) -> bool:
+    """Return whether this is a share or a number of questions rather than a file."""
+    try:
+        return Decimal(held_out) > 0
+    except InvalidOperation:
+        return False
+
+
+def _hold_out(store: Store, pool: IntArray, digests: Digests, spec: TrialSpec, out: Path, held_out: str) -> HeldOut:
+    if is_amount(held_out):
+        row = store.column("sample_row").astype(np.int64)[pool]
+        first = _first_of_each(digests, row, spec.training.seed)
+        taken = first[: _num_held_out(held_out, len(first))]
+        found = HeldOut(store, np.sort(pool[taken]), digests[taken])
+    else:
+        other = open_held_out(held_out, out)
+        everything = np.arange(other.plan.num_samples)
+        theirs = question_digests(other, None, None, everything)
+        first = _first_of_each(theirs, other.column("sample_row").astype(np.int64), spec.training.seed)[:MOST_ITEMS]
+        # No trace of any question of theirs is trained on, whether it is an item or not.
+        found = HeldOut(other, np.sort(first), theirs)
+    if len(found.positions) < FEWEST_ITEMS:
+        raise SettingError(
+            f"--held-out {held_out} holds {counted(len(found.positions), 'question')} out; at least {FEWEST_ITEMS} are "
+            "wanted to measure models on."
+        )
+    return found
+
+
+def _first_of_each(digests: Digests, row: IntArray, seed: int) -> IntArray:
+    """Return the place of one sample of each question, questions in a random order."""
+    order = rank(random_values(_ITEM_STREAM + seed, row), row)
+    _, first = np.unique(digests[order], return_index=True)
+    return order[np.sort(first)]
+
+
+def _num_held_out(held_out: str, num_questions: int) -> int:
+    amount = Decimal(held_out)
+    if amount < 1:
+        return min(MOST_ITEMS, budget(amount, num_questions))
+    if amount != int(amount) or amount >= num_questions:
+        raise SettingError(
+            f"--held-out {held_out} is neither a share below 1 nor a whole number below {num_questions}, the number of "
+            "questions in the pool"
+        )
+    return int(amount)
+
+
+def open_held_out(place: str, out: Path) -> Store:
+    """Open a planned store of held-out traces, or plan a file of them in OUT; any number of steps will do."""
+    if Path(place).is_dir() and open_backend(place).read("zarr.json") is not None:
+        return Store.open(place)
+    return plan([place], out / HELD_OUT, DataRequest(min_steps=1))

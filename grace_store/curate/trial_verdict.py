@@ -1,0 +1,124 @@
+"""What the trainings of a trial come to: each subset against its random ones, after each round, and in words."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grace_store.artifacts.trial import TrialItem, TrialPlan, TrialRun, TriedSubset
+from grace_store.base.arrays import FloatArray
+from grace_store.curate.trial_samples import TrialSamples
+from grace_store.values.subset_trial import SubsetDifference, compare_with_draws, error_of_look
+
+Results = Mapping[tuple[int, str], TrialRun]
+"""What is over, by round and the arm's key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One subset after some rounds."""
+
+    num_rounds: int
+    subset: FloatArray
+    """For each item, the mean over rounds."""
+    draws: FloatArray
+    """The same of each random subset, shape (D, I)."""
+    difference: SubsetDifference
+
+
+def standing(plan: TrialPlan, samples: TrialSamples, results: Results, subset: int, num_rounds: int) -> Standing:
+    """Return how a subset, numbered from 0, stands after some rounds, by its held-out losses."""
+    losses, weight = _means(samples, results, subset, num_rounds, lambda item: item.loss * item.num_tokens)
+    error = error_of_look(num_rounds, plan.spec.num_seeds, len(plan.subsets))
+    # Sums of losses over the mean number of tokens: their mean over items is the mean over all tokens.
+    values, share = losses / weight.mean(), weight / weight.mean()
+    return Standing(num_rounds, values[0], values[1:], compare_with_draws(values[0], values[1:], share, error))
+
+
+def last_standing(plan: TrialPlan, samples: TrialSamples, results: Results, subset: int, num_rounds: int) -> Standing:
+    """Return how a subset stood when its answer was clear, or after all of these rounds."""
+    for round in range(1, num_rounds + 1):
+        found = standing(plan, samples, results, subset, round)
+        if found.difference.is_clear:
+            break
+    return found
+
+
+def _means(
+    samples: TrialSamples, results: Results, subset: int, num_rounds: int, value: Callable[[TrialItem], float]
+) -> tuple[FloatArray, FloatArray]:
+    """Return the mean over rounds of a value of each item, for the subset and then its random ones; and the tokens."""
+    arms = samples.arms_of(subset)
+    runs = [[results[round, arm.key] for arm in arms] for round in range(1, num_rounds + 1)]
+    found = np.array([[[value(item) for item in run.items] for run in each] for each in runs], dtype=np.float64)
+    tokens = np.array([item.num_tokens for item in runs[0][0].items], dtype=np.float64)
+    return found.mean(axis=0), tokens
+
+
+def tried_subset(plan: TrialPlan, samples: TrialSamples, results: Results, subset: int, found: Standing) -> TriedSubset:
+    """Return what a subset came to, as its document has it."""
+    planned = plan.subsets[subset]
+    answers = _answers(plan, samples, results, subset, found) if plan.spec.generate else {}
+    return TriedSubset(
+        name=planned.name,
+        num_samples=planned.num_samples,
+        num_trained=planned.num_trained,
+        num_rounds=found.num_rounds,
+        heldout_loss=float(found.subset.mean()),
+        random_losses=tuple(found.draws.mean(axis=1).tolist()),
+        difference=found.difference,
+        conclusion=conclude_subset(planned.name, found, plan.spec.num_seeds),
+        **answers,
+    )
+
+
+def _answers(
+    plan: TrialPlan, samples: TrialSamples, results: Results, subset: int, found: Standing
+) -> dict[str, float | tuple[float, ...] | SubsetDifference]:
+    right, _ = _means(samples, results, subset, found.num_rounds, lambda item: float(bool(item.is_right)))
+    error = error_of_look(found.num_rounds, plan.spec.num_seeds, len(plan.subsets))
+    return {
+        "share_right": float(right[0].mean()),
+        "random_shares_right": tuple(right[1:].mean(axis=1).tolist()),
+        "right_difference": compare_with_draws(right[0], right[1:], np.ones(right.shape[1]), error),
+    }
+
+
+# ---------------------------------------------------------------- in words
+
+
+def conclude_subset(name: str, found: Standing, num_seeds: int) -> str:
+    """Return whether a subset trains better models than random ones, or what would have been found."""
+    each = found.difference
+    shown = f"held-out loss {shown_difference(each)}"
+    after = f", clear after {found.num_rounds} of {num_seeds} seeds" if found.num_rounds < num_seeds else ""
+    if each.is_clear and each.difference > 0:
+        return f"Random subsets train better models than {name}: {shown}{after}."
+    if each.is_clear:
+        return f"{name} trains better models than random subsets: {shown}{after}."
+    return (
+        f"No difference was found between {name} and random subsets: {shown}. One of {_number(each.detectable, each)} "
+        "or more would have been found in 4 of 5 such trials."
+    )
+
+
+def shown_difference(each: SubsetDifference) -> str:
+    """Return a difference with its interval, as tables and sentences have it.
+
+    >>> shown_difference(SubsetDifference(0.0123, 0.006, 0.0189, 0.002, 0.01))
+    '+0.012, 0.006 to 0.019'
+    """
+    return f"{_number(each.difference, each, sign='+')}, {_number(each.low, each)} to {_number(each.high, each)}"
+
+
+def _number(value: float, each: SubsetDifference, sign: str = "-") -> str:
+    """Return a number with the digits that its interval leaves it, at least three."""
+    reach = (each.high - each.low) / 2
+    digits = 3 if not reach > 0 else max(3, math.ceil(-math.log10(reach)) + 1)
+    return f"{value:{sign}.{min(digits, 9)}f}"
+
+
+def conclude(tried: Sequence[TriedSubset]) -> str:
+    """Return what a trial means, a sentence or two for each subset."""
+    return " ".join(each.conclusion for each in tried)

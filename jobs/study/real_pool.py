@@ -1,0 +1,187 @@
+"""From GSM8K to subsets of clean and spoilt traces, by grace-store's own jobs. Each resumes itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from pydantic import Field
+
+from grace_store.base.events import Listener
+from grace_store.base.settings import DataRequest, ExtractRequest, Frozen, GradientRequest, RunOptions
+from grace_store.curate.score import ScoreRequest, score
+from grace_store.curate.select import RankRequest, select
+from grace_store.curate.targets import Targets
+from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
+from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.plan import plan
+from grace_store.run.warmup import WarmupJob, warmup
+from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec, MethodSpec
+from grace_store.values.score_spec import ScoreSpec
+from jobs.study.corruptions import FEWEST_STEPS, split, usable, versions_of
+from jobs.study.traces import Record, write_records
+
+UNIT_SAMPLES = 16
+MOST_STEPS = 5
+"""Targets of more steps count with those of this number."""
+PROXY, ADAM, PLAIN = "proxy", "adam", "plain"
+
+
+class PoolSettings(Frozen):
+    """Which problems, and how many."""
+
+    num_problems: int = Field(ge=1)
+    most_characters: int = Field(ge=1)
+    num_targets: int = Field(ge=1)
+    """Of each number of steps."""
+    num_heldout: int = Field(ge=1)
+
+
+class WarmupSettings(Frozen):
+    """The LoRA warm-up of the model whose signals choose."""
+
+    ratio: str
+    num_epochs: int = Field(ge=1)
+    batch_size: int = Field(ge=1)
+    learning_rate: float = Field(gt=0)
+
+
+class SubsetSettings(Frozen):
+    """What subsets are chosen, and how large they are."""
+
+    ratio: str
+    dimension: int = Field(ge=4)
+    """Of projected gradients."""
+    methods: tuple[str, ...] = Field(min_length=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to choose a subset: scores by a method on a signal, then how samples are ranked by them."""
+
+    label: str
+    spec: MethodSpec
+    signal: str = PROXY
+    request: RankRequest = field(default_factory=RankRequest)
+    has_weights: bool = False
+    """Whether its steps are trained with weights."""
+
+
+CHOICES: dict[str, Choice] = {
+    "grace": Choice("GRACE", ScoreSpec()),
+    "grace-questions": Choice("GRACE, best of each question", ScoreSpec(), request=RankRequest(per_group=1)),
+    "grace-unflagged": Choice("GRACE, none flagged", ScoreSpec(), request=RankRequest(exclude_flagged=("hygiene",))),
+    "grace-weights": Choice("GRACE with step weights", ScoreSpec(), has_weights=True),
+    "longest": Choice("Longest", HeuristicSpec(method="longest")),
+    "loss": Choice("Loss", HeuristicSpec(method="loss")),
+    "less": Choice("LESS", InfluenceSpec(method="less"), ADAM),
+    "icons": Choice("ICONS", InfluenceSpec(method="icons"), PLAIN),
+}
+
+
+# ---------------------------------------------------------------- data
+
+
+def short_records(path: Path, most_characters: int) -> Iterator[tuple[int, Record]]:
+    """Yield (row, record) of a GSM8K file whose question and solution are short and can be spoilt in every way."""
+    for row, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
+        record = json.loads(line)
+        if len(record["question"]) + len(record["answer"]) <= most_characters and usable(record):
+            yield row, record
+
+
+def write_data(data: Path, folder: Path, settings: PoolSettings, seed: int) -> None:
+    """Write the pool, the targets (a file for each number of steps, which makes it a subtask) and the held-out part."""
+    rng = Random(seed)
+    train = list(short_records(data / "gsm8k" / "train.jsonl", settings.most_characters))
+    rng.shuffle(train)
+    chosen, others = sorted(train[: settings.num_problems], key=lambda each: each[0]), train[settings.num_problems :]
+    write_records(folder / "pool.jsonl", [each for row, record in chosen for each in versions_of(row, record, rng)])
+    for num_steps in range(FEWEST_STEPS, MOST_STEPS + 1):
+        alike = [record for _, record in others if min(len(split(record["answer"])[0]), MOST_STEPS) == num_steps]
+        write_records(folder / "targets" / f"{num_steps}-steps.jsonl", alike[: settings.num_targets])
+    test = [record for _, record in short_records(data / "gsm8k" / "test.jsonl", settings.most_characters)]
+    write_records(folder / "heldout.jsonl", rng.sample(test, settings.num_heldout))
+
+
+# ---------------------------------------------------------------- signals and subsets
+
+
+@dataclass(frozen=True, slots=True)
+class RealCuration:
+    """The pipeline over one work folder. Calling it again does what is missing."""
+
+    work: Path
+    model: Path
+    warmup: WarmupSettings
+    subsets: SubsetSettings
+    threads: int | None
+    listener: Listener
+
+    @property
+    def pool_store(self) -> Path:
+        return self.work / "pool.zarr"
+
+    @property
+    def target_store(self) -> Path:
+        return self.work / "targets.zarr"
+
+    def plan(self) -> None:
+        """Plan the pool and the targets; needs no model."""
+        request = DataRequest(format="gsm8k", min_steps=FEWEST_STEPS)
+        targets = sorted((self.work / "targets").glob("*.jsonl"))
+        for data, store in (([self.work / "pool.jsonl"], self.pool_store), (targets, self.target_store)):
+            plan(data, store, request, samples_per_unit=UNIT_SAMPLES, listener=self.listener)
+
+    def extract(self) -> None:
+        """Write every signal that some method needs."""
+        adapter = self._warm_up()
+        proxy = ExtractRequest()
+        self._extract(self.pool_store, PROXY, adapter, proxy)
+        self._extract(self.target_store, PLAIN, adapter, self._gradient("none"))
+        self._extract(self.pool_store, ADAM, adapter, self._gradient("adam"))
+        self._extract(self.pool_store, PLAIN, adapter, self._gradient("none"))
+
+    def _gradient(self, preconditioner: str) -> ExtractRequest:
+        wishes = {"preconditioner": preconditioner, "projection": "sparse", "dimension": self.subsets.dimension}
+        return ExtractRequest(kind="gradient", gradient=GradientRequest.model_validate(wishes))
+
+    def _warm_up(self) -> Path:
+        """Train the adapter, if it is not there, and return its folder."""
+        chosen = self.warmup
+        job = WarmupJob(
+            out=self.work / "warmup",
+            model=str(self.model),
+            store=str(self.pool_store),
+            request=WarmupRequest(
+                ratio=chosen.ratio,
+                checkpoints=("1",),
+                batch_size=chosen.batch_size,
+                num_epochs=chosen.num_epochs,
+                learning_rate=chosen.learning_rate,
+            ),
+            options=WarmupOptions(threads=self.threads, batch_tokens=1024, gradient_checkpointing=False),
+        )
+        return job.out / warmup(job, self.listener).checkpoints[-1]
+
+    def _extract(self, store: Path, signal: str, adapter: Path, request: ExtractRequest) -> None:
+        job = ExtractJob(
+            store=str(store),
+            model=str(self.model),
+            signal=signal,
+            adapter=str(adapter),
+            request=request,
+            options=RunOptions(threads=self.threads),
+        )
+        extract(job, self.listener)
+
+    def choose(self, method: str) -> list[str]:
+        """Return the ids of a method's subset, in the order of the records."""
+        choice = CHOICES[method]
+        targets = Targets(self.target_store, (PLAIN,)) if isinstance(choice.spec, InfluenceSpec) else None
+        scores = score(self.pool_store, ScoreRequest(spec=choice.spec, signals=choice.signal, targets=targets))
+        ratio = None if choice.request.per_group is not None else self.subsets.ratio
+        return select(scores, choice.request, ratio=ratio).sample_id

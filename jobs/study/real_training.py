@@ -1,0 +1,200 @@
+"""Do subsets of real traces train better models? SmolLM2-135M on clean and spoilt GSM8K solutions, by `trial`.
+
+    python -m jobs.study.real_training DATA --out jobs/study/results/real-training --processes 2
+
+DATA holds gsm8k/train.jsonl and gsm8k/test.jsonl. Every problem stands in the pool as it is and once with each flaw;
+the held-out loss is that of untouched test solutions. Run again, it does what is missing: subsets and trainings that
+are in the folder are kept, all else can be made again. Results of other settings are refused, never mixed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from grace_store.artifacts.trial import Trial
+from grace_store.base.errors import GraceStoreError
+from grace_store.base.events import Event, Note, Warned
+from grace_store.base.files import whole_file
+from grace_store.base.settings import Frozen
+from grace_store.curate.trial import TrialRequest, trial
+from grace_store.example import demo_model
+from grace_store.model.lora.recipe import TrainingRequest, WarmupOptions
+from jobs.study.corruptions import CLEAN, CORRUPTIONS
+from jobs.study.environment import claim
+from jobs.study.real_pool import CHOICES, PoolSettings, RealCuration, SubsetSettings, WarmupSettings, write_data
+from jobs.study.tables import Table
+from jobs.study.tuning import read_records
+
+SETTINGS = Path(__file__).with_name("real_training.toml")
+BATCH_TOKENS = 1024
+
+log = logging.getLogger("real_training")
+
+
+class TrialSettings(Frozen):
+    """The trainings that all subsets get."""
+
+    num_updates: int = Field(ge=1)
+    batch_size: int = Field(ge=1)
+    learning_rate: float = Field(gt=0)
+    num_seeds: int = Field(ge=1)
+    num_random: int = Field(ge=2)
+
+
+class Settings(Frozen):
+    """All that decides the numbers."""
+
+    seed: int = Field(ge=0)
+    data: PoolSettings
+    warmup: WarmupSettings
+    subsets: SubsetSettings
+    trial: TrialSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What is asked for, and where."""
+
+    settings: Settings
+    data: Path
+    out: Path
+    model: Path
+    num_processes: int
+
+    @property
+    def work(self) -> Path:
+        """Folder of what can be made again."""
+        return self.out / "work"
+
+    def subset(self, method: str) -> Path:
+        return self.out / "subsets" / f"{method}.txt"
+
+    def curation(self) -> RealCuration:
+        settings = self.settings
+        return RealCuration(self.work, self.model, settings.warmup, settings.subsets, self.num_processes, _tell)
+
+
+def _tell(event: Event) -> None:
+    if isinstance(event, Note | Warned):
+        log.info(event.text)
+
+
+def run(study: Study) -> str:
+    """Do what is missing, write the tables, and return them as Markdown."""
+    claim(study.settings, study.out / "settings.json")
+    write_data(study.data, study.work, study.settings.data, study.settings.seed)
+    choose(study)
+    found = train(study)
+    tables = (results_table(found), composition_table(study))
+    text = "\n".join(["# Do subsets of real traces train better models?\n", *(table.markdown() for table in tables)])
+    with whole_file(study.out / "tables.md") as partial:
+        partial.write_text(text, encoding="utf-8")
+    return text
+
+
+def choose(study: Study) -> None:
+    """Write the ids of every subset that is not there."""
+    curation = study.curation()
+    curation.plan()
+    missing = [method for method in study.settings.subsets.methods if not study.subset(method).is_file()]
+    if missing:
+        curation.extract()
+    for method in missing:
+        with whole_file(study.subset(method)) as partial:
+            partial.write_text("".join(f"{each}\n" for each in curation.choose(method)), encoding="utf-8")
+
+
+def train(study: Study) -> Trial:
+    """Do the trainings that are missing, and return what they come to."""
+    chosen = study.settings.trial
+    request = TrialRequest(
+        subsets=[study.subset(method) for method in study.settings.subsets.methods],
+        store=str(study.curation().pool_store),
+        model=str(study.model),
+        held_out=str(study.work / "heldout.jsonl"),
+        num_updates=chosen.num_updates,
+        num_random=chosen.num_random,
+        num_seeds=chosen.num_seeds,
+        training=TrainingRequest(
+            seed=study.settings.seed, batch_size=chosen.batch_size, learning_rate=chosen.learning_rate
+        ),
+        options=WarmupOptions(threads=1, batch_tokens=BATCH_TOKENS, gradient_checkpointing=False),
+        devices=("cpu",) * study.num_processes,
+    )
+    return trial(study.out / "trial", request, listener=_tell)
+
+
+def results_table(found: Trial) -> Table:
+    """Return what each subset's models reach against those of random subsets."""
+    rows = []
+    for each in found.subsets:
+        random = sum(each.random_losses) / len(each.random_losses)
+        against = each.difference
+        cells = (f"{each.heldout_loss:.4f}", f"{random:.4f}")
+        interval = f"{against.difference:+.4f} ({against.low:+.4f} to {against.high:+.4f})"
+        rows.append((CHOICES[each.name].label, *cells, interval, str(each.num_rounds), each.conclusion))
+    spec = found.spec
+    return Table(
+        "Subsets against random ones",
+        ("Subset", "held-out loss", "of random ones", "difference (95 %)", "seeds", ""),
+        tuple(rows),
+        f"{found.conclusion}\n\nLoss per token of {found.num_items} untouched test solutions, lower is better, after "
+        f"{spec.num_updates} updates of {spec.training.batch_size} traces; {spec.num_random} random subsets of the "
+        f"same size; {found.num_runs} trainings.",
+    )
+
+
+def composition_table(study: Study) -> Table:
+    """Return what subsets are made of, in percent."""
+    label = {record["id"]: record["label"] for record in read_records(study.work / "pool.jsonl")}
+    names = (CLEAN, *CORRUPTIONS)
+
+    def shares(ids: list[str]) -> Iterator[str]:
+        counts = Counter(label[each] for each in ids)
+        yield from (f"{100 * counts[name] / len(ids):.1f}" for name in names)
+        yield str(len({each.partition("-")[0] for each in ids}))
+
+    rows = [("Pool", *shares(list(label)))]
+    for method in study.settings.subsets.methods:
+        rows.append((CHOICES[method].label, *shares(study.subset(method).read_text(encoding="utf-8").split())))
+    note = "In percent, by what was done to the traces; then of how many problems they are. No method saw the labels."
+    return Table("What the subsets are made of", ("Subset", *names, "problems"), tuple(rows), note)
+
+
+def read_settings(path: Path = SETTINGS) -> Settings:
+    return Settings.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse, run, and write the tables."""
+    parser = argparse.ArgumentParser(prog="python -m jobs.study.real_training", description=__doc__)
+    parser.add_argument("data", type=Path, help="folder with gsm8k/train.jsonl and gsm8k/test.jsonl")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results, and of work/ beside them")
+    parser.add_argument("--settings", type=Path, default=SETTINGS, help="the settings (default: real_training.toml)")
+    parser.add_argument("--model", type=Path, help="another model (default: SmolLM2-135M-Instruct)")
+    parser.add_argument("--processes", type=int, default=2, help="trainings at a time, one thread each (default: 2)")
+    chosen = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    log.setLevel(logging.INFO)
+    model = chosen.model or demo_model()
+    study = Study(read_settings(chosen.settings), chosen.data, chosen.out, model, chosen.processes)
+    try:
+        text = run(study)
+    except GraceStoreError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

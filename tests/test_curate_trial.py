@@ -1,0 +1,333 @@
+"""Trials of tiny models: who is trained on what, that a kill changes nothing, and that several processes share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+import grace_store.curate.trial_runs as trial_runs
+from grace_store.artifacts.trial import FOUND, PLAN, RUNS, Trial, TrialPlan, TrialRun
+from grace_store.base.documents import read_document
+from grace_store.base.errors import DataError, Interrupted, ResumeMismatch, SettingError
+from grace_store.base.events import Note, StepTaken
+from grace_store.curate.trial import estimate_trial, prepare_trial, trial
+from grace_store.model.lora.trainer import Training
+from jobs.schemas import note_schema
+from tests.trials import NUM_SAMPLES, OPTIONS, TRAINING, make_pool, make_request, write_ids
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    folder = make_pool(tmp_path_factory.mktemp("trial"))
+    write_ids(folder / "clean.txt", range(0, 40, 2))
+    write_ids(folder / "spoilt.txt", range(1, 41, 2))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(home) -> Path:
+    """A trial that nothing interrupted."""
+    trial(home / "finished", make_request(home, home / "clean.txt"))
+    return home / "finished"
+
+
+def content(out: Path) -> dict[str, str]:
+    """Everything that a trial left behind, by file."""
+    files = sorted(path for path in out.rglob("*") if path.is_file())
+    return {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_it_leaves_a_plan_a_document_for_each_training_and_the_result(home, finished):
+    arms = ("subset-1", "random-1-1", "random-1-2")
+    runs = [f"{RUNS}/{round}-{arm}.json" for round in (1, 2) for arm in arms]
+    assert set(content(finished)) == {PLAN, FOUND, *runs}
+    for path, kind in [(PLAN, TrialPlan), (FOUND, Trial), *((run, TrialRun) for run in runs)]:
+        jsonschema.validate(json.loads((finished / path).read_text()), json.loads(note_schema(kind)))
+    found = read_document(finished / FOUND, Trial)
+    assert (found.num_runs, found.num_most_runs, found.num_items) == (6, 6, 10)
+    assert found.subsets[0].name == "clean.txt"
+    assert found.conclusion == found.subsets[0].conclusion
+
+
+def test_numbers_are_those_of_the_runs(finished):
+    """The mean over all tokens of all items, over both seeds, by hand."""
+    found = read_document(finished / FOUND, Trial).subsets[0]
+
+    def loss(arm: str) -> float:
+        runs = [read_document(finished / RUNS / f"{round}-{arm}.json", TrialRun) for round in (1, 2)]
+        sums = [sum(item.loss * item.num_tokens for item in run.items) for run in runs]
+        return float(np.mean(sums)) / sum(item.num_tokens for item in runs[0].items)
+
+    randoms = [loss("random-1-1"), loss("random-1-2")]
+    assert found.heldout_loss == pytest.approx(loss("subset-1"))
+    assert list(found.random_losses) == pytest.approx(randoms)
+    assert found.difference.difference == pytest.approx(loss("subset-1") - np.mean(randoms))
+
+
+def test_trainings_differ_by_seed_and_by_subset_and_lower_the_loss(finished):
+    runs = {path.stem: read_document(path, TrialRun) for path in (finished / RUNS).iterdir()}
+    assert len({run.heldout_loss for run in runs.values()}) == len(runs)
+    assert {run.seed for run in runs.values()} == {0, 1}
+
+
+# ---------------------------------------------------------------- who is trained on what
+
+
+def test_no_model_sees_a_held_out_question_and_random_subsets_are_as_large(home):
+    job = prepare_trial(home / "unused", make_request(home, home / "clean.txt", num_random=3))
+    held = set(job.samples.held_out.positions.tolist())
+    assert len(held) == 10
+    whole = {key: set(arm.positions.tolist()) for key, arm in job.samples.arms.items()}
+    assert all(not held & positions for positions in whole.values())
+    chosen = set(range(0, 40, 2))
+    assert whole["subset-1"] == chosen - held
+    assert job.plan.subsets[0].num_samples == 20
+    assert job.plan.subsets[0].num_trained == len(chosen - held)
+    assert len({frozenset(each) for each in whole.values()}) == 4
+    # A random subset is 20 of the pool before the held-out ones are taken out of it.
+    assert all(20 - len(held) <= len(each) <= 20 for each in whole.values())
+    assert any(len(each) < 20 for each in whole.values())
+
+
+def test_held_out_questions_are_drawn_from_chosen_and_others_alike(home):
+    subset = set(range(0, 40, 2))
+    shares = []
+    for seed in range(30):
+        request = make_request(home, home / "clean.txt", training=TRAINING.model_copy(update={"seed": seed}))
+        held = prepare_trial(home / "unused", request).samples.held_out.positions.tolist()
+        shares.append(len(subset & set(held)) / len(held))
+    assert np.mean(shares) == pytest.approx(len(subset) / NUM_SAMPLES, abs=0.08)
+
+
+def test_random_subsets_have_the_make_up_of_theirs(home):
+    write_ids(home / "mixed.txt", [0, 2, 4, 6, 8, 10, 12, 14, 1, 3])
+    request = make_request(home, home / "mixed.txt", home / "clean.txt", by="kind", held_out="8", num_random=4)
+    job = prepare_trial(home / "unused", request)
+    assert [each.random for each in job.plan.subsets] == [1, 2]
+    held = set(job.samples.held_out.positions.tolist())
+    for arm in job.samples.arms_of(0)[1:]:
+        odd = sum(1 for place in arm.positions.tolist() if place % 2)
+        lost = 10 - len(arm.positions)
+        assert 2 - lost <= odd <= 2
+        assert lost <= len(held)
+    assert all(not (arm.positions % 2).any() for arm in job.samples.arms_of(1))
+
+
+def test_subsets_of_one_size_share_their_random_ones(home):
+    job = prepare_trial(home / "unused", make_request(home, home / "clean.txt", home / "spoilt.txt"))
+    assert sorted(job.samples.arms) == ["random-1-1", "random-1-2", "subset-1", "subset-2"]
+    assert job.num_most_runs == 8
+
+
+def test_held_out_traces_of_a_file_keep_their_questions_out_of_the_training(home, tmp_path):
+    lines = (home / "traces.jsonl").read_text().splitlines()
+    (tmp_path / "target.jsonl").write_text("\n".join(lines[:12]) + "\n")
+    request = make_request(home, home / "clean.txt", held_out=str(tmp_path / "target.jsonl"))
+    job = prepare_trial(tmp_path / "out", request)
+    assert len(job.plan.held_out) == 12
+    assert all(arm.positions.min() >= 12 for arm in job.samples.arms.values())
+    assert job.plan.spec.held_out == "target.jsonl"
+    assert job.plan.num_held_out_samples == 12
+
+
+def test_one_item_stands_for_all_traces_of_a_question(tmp_path):
+    make_pool(tmp_path, 24)
+    lines = [json.loads(line) for line in (tmp_path / "traces.jsonl").read_text().splitlines()]
+    again = [{**line, "id": f"again-{line['id']}", "steps": [*line["steps"], "So it is."]} for line in lines]
+    (tmp_path / "traces.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines + again))
+    shutil.rmtree(tmp_path / "pool.zarr")
+    trial_runs_plan(tmp_path)
+    write_ids(tmp_path / "subset.txt", range(12))
+    job = prepare_trial(tmp_path / "out", make_request(tmp_path, tmp_path / "subset.txt"))
+    questions = {int(place) % 24 for place in job.samples.held_out.positions}
+    assert len(questions) == len(job.samples.held_out.positions) == 10
+    assert job.plan.num_held_out_samples == 20
+    assert all(questions.isdisjoint(arm.positions % 24) for arm in job.samples.arms.values())
+
+
+def trial_runs_plan(folder: Path) -> None:
+    from grace_store.base.settings import DataRequest
+    from grace_store.run.plan import plan
+
+    plan([folder / "traces.jsonl"], folder / "pool.zarr", DataRequest(min_steps=2))
+
+
+# ---------------------------------------------------------------- kills, resuming, sharing
+
+
+@pytest.mark.parametrize("killed_at", [1, 4, 7, 16])
+def test_killed_anywhere_then_resumed_ends_with_the_same_bytes(home, finished, tmp_path, monkeypatch, killed_at):
+    class Killed(Exception):
+        pass
+
+    taken = []
+
+    def listen(event):
+        if isinstance(event, StepTaken):
+            taken.append(event)
+            if len(taken) == killed_at:
+                raise Killed
+
+    often = make_request(home, home / "clean.txt", options=OPTIONS.model_copy(update={"save_seconds": 0}))
+    with pytest.raises(Killed):
+        trial(tmp_path / "out", often, listener=listen)
+    trial(tmp_path / "out", replace(often, subsets=(), store=None, model=None))
+    assert content(tmp_path / "out") == content(finished)
+    assert len(taken) < 18
+
+
+def test_asked_to_stop_it_says_where_it_is_and_goes_on_from_there(home, finished, tmp_path):
+    stop, told = threading.Event(), []
+
+    def listen(event):
+        told.append(event)
+        if isinstance(event, StepTaken) and event.step == 2:
+            stop.set()
+
+    request = make_request(home, home / "clean.txt")
+    with pytest.raises(Interrupted, match="run the same command again"):
+        trial(tmp_path / "out", request, listener=listen, stop=stop)
+    trial(tmp_path / "out", request)
+    assert content(tmp_path / "out") == content(finished)
+
+
+def test_a_finished_trial_needs_no_model(home, finished, monkeypatch):
+    before = content(finished)
+
+    def refuse(*_, **__):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr(Training, "__init__", refuse)
+    found = trial(finished, make_request(home, home / "clean.txt"))
+    assert content(finished) == before
+    assert found == read_document(finished / FOUND, Trial)
+
+
+def test_several_threads_of_work_share_the_trainings(home, finished, tmp_path):
+    """As several processes would: each takes what nobody has taken, and all end with the same result."""
+    told: list[list[str]] = [[], []]
+    found: list[Trial] = []
+
+    def work(number: int) -> None:
+        def listen(event):
+            if isinstance(event, Note) and event.text.startswith("Seed"):
+                told[number].append(event.text)
+
+        found.append(trial(tmp_path / "out", make_request(home, home / "clean.txt"), listener=listen))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert content(tmp_path / "out") == content(finished)
+    assert len(told[0]) + len(told[1]) == 6
+    assert found[0] == found[1]
+
+
+def test_worker_processes_end_with_the_same_bytes(home, finished, tmp_path):
+    told = []
+    request = make_request(home, home / "clean.txt", devices=("cpu", "cpu"))
+    trial(tmp_path / "out", request, listener=told.append)
+    assert content(tmp_path / "out") == content(finished)
+    assert any("Starting 2 workers" in event.text for event in told if isinstance(event, Note))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"num_updates": 4}, "num-updates: begun with 3, now 4"),
+        ({"num_seeds": 3}, "num-seeds: begun with 2, now 3"),
+        ({"training": TRAINING.model_copy(update={"rank": 2})}, "rank: begun with 4, now 2"),
+        ({"held_out": "12"}, "held-out: begun with 10, now 12"),
+    ],
+)
+def test_other_settings_are_refused_with_what_differs(home, finished, changes, told):
+    before = content(finished)
+    with pytest.raises(ResumeMismatch, match=told):
+        trial(finished, make_request(home, home / "clean.txt", **changes))
+    assert content(finished) == before
+
+
+def test_another_subset_is_refused(home, finished, tmp_path):
+    with pytest.raises(ResumeMismatch, match=r"subsets: begun with clean\.txt, now spoilt\.txt"):
+        trial(finished, make_request(home, home / "spoilt.txt"))
+    other = write_ids(tmp_path / "clean.txt", range(20))
+    with pytest.raises(ResumeMismatch, match="other samples than then"):
+        trial(finished, make_request(home, other))
+
+
+def test_a_run_of_another_trial_is_refused(home, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "out")
+    path = tmp_path / "out" / RUNS / "1-subset-1.json"
+    path.write_text(path.read_text().replace(read_document(path, TrialRun).plan_sha256, "0" * 64))
+    with pytest.raises(ResumeMismatch, match="belongs to another trial"):
+        trial(tmp_path / "out", make_request(home, home / "clean.txt"))
+
+
+# ---------------------------------------------------------------- what it says, and what it refuses
+
+
+def test_a_clear_answer_ends_it_and_closes_only_that_subset(home, tmp_path, monkeypatch):
+    """The losses of one subset are moved far away as they are measured: nothing else is trained for it then."""
+    real = trial_runs.TrialRunner._train
+
+    def moved(self, run):
+        found = real(self, run)
+        items = [
+            item.model_copy(update={"loss": item.loss + 1e6 * (run.arm.key == "subset-2")}) for item in found.items
+        ]
+        return found.model_copy(update={"items": tuple(items)})
+
+    monkeypatch.setattr(trial_runs.TrialRunner, "_train", moved)
+    request = make_request(home, home / "clean.txt", home / "spoilt.txt", num_updates=1, num_random=3)
+    found = trial(tmp_path / "out", request)
+    assert [each.num_rounds for each in found.subsets] == [2, 1]
+    assert (found.num_runs, found.num_most_runs) == (9, 10)
+    assert "Random subsets train better models than spoilt.txt" in found.conclusion
+    assert "clear after 1 of 2 seeds" in found.conclusion
+
+
+def test_the_cost_is_told_before_anything_is_trained(home, tmp_path):
+    cost = estimate_trial(tmp_path / "out", make_request(home, home / "clean.txt"))
+    assert (cost.num_runs, cost.num_done, cost.num_devices) == (6, 0, 1)
+    assert cost.seconds > 0
+    assert "6 trainings of 3 updates to do" in str(cost)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"held_out": "3"}, "holds 3 questions out; at least 8"),
+        ({"held_out": "60"}, "nor a whole number below 60"),
+        ({"by": "sort"}, "has a field 'sort'"),
+        ({"store": None}, "does not say which store"),
+        ({"model": None}, "Say which --model"),
+    ],
+)
+def test_what_has_no_meaning_is_said(home, tmp_path, changes, told):
+    with pytest.raises(SettingError, match=told):
+        prepare_trial(tmp_path / "out", make_request(home, home / "clean.txt", **changes))
+
+
+def test_a_subset_that_is_held_out_is_said(home, tmp_path):
+    write_ids(tmp_path / "two.txt", range(2))
+    lines = (home / "traces.jsonl").read_text().splitlines()
+    (tmp_path / "target.jsonl").write_text("\n".join(lines[:12]) + "\n")
+    request = make_request(home, tmp_path / "two.txt", held_out=str(tmp_path / "target.jsonl"))
+    with pytest.raises(DataError, match=r"0 samples of two.txt would be left to train on"):
+        prepare_trial(tmp_path / "out", request)
+
+
+def test_without_subsets_there_is_nothing_to_go_on_with(home, tmp_path):
+    with pytest.raises(SettingError, match="has no trial yet"):
+        trial(tmp_path / "out", make_request(home))

@@ -1,0 +1,179 @@
+"""A trial's test keeps its error rate wherever it stops, its interval covers, and its power is what it says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from grace_store.values.intervals import ERROR
+from grace_store.values.subset_trial import (
+    POWER,
+    SubsetDifference,
+    compare_with_draws,
+    error_of_look,
+    t_quantile,
+)
+
+NUM_TRIALS = 500
+SURE = 3.0
+"""Standard errors that a rate may be off by chance."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Models' losses on items: what they are made of, each a standard deviation."""
+
+    draw: float = 0.0
+    """Of a subset's own effect, the same for all seeds and items."""
+    draw_item: float = 0.0
+    """Of a subset's effect on one item, the same for all seeds."""
+    seed: float = 0.0
+    """Of a seed's effect on a subset."""
+    noise: float = 0.0
+    """Of one model on one item."""
+    effect_item: float = 0.0
+    """Of what the way of choosing changes in one item, around its mean."""
+    num_draws: int = 5
+    num_seeds: int = 3
+    num_items: int = 40
+    num_subsets: int = 1
+
+    def losses(self, rng: np.random.Generator, effect: float) -> np.ndarray:
+        """Losses of shape (seeds, subsets and then draws, items)."""
+        arms = self.num_subsets + self.num_draws
+        shape = (self.num_seeds, arms, self.num_items)
+        found = rng.normal(size=self.num_items) + rng.normal(size=(self.num_seeds, 1, 1))
+        found = found + self.draw * rng.normal(size=(arms, 1)) + self.draw_item * rng.normal(size=shape[1:])
+        found = found + self.seed * rng.normal(size=(*shape[:2], 1)) + self.noise * rng.normal(size=shape)
+        found[:, : self.num_subsets] += effect + self.effect_item * rng.normal(size=self.num_items)
+        return found
+
+    def trial(self, losses: np.ndarray) -> list[SubsetDifference]:
+        """What each subset comes to when it stops as soon as it is clear."""
+        num, ones = self.num_subsets, np.ones(self.num_items)
+        found: list[SubsetDifference] = []
+        for subset in range(num):
+            for look in range(1, self.num_seeds + 1):
+                means = losses[:look].mean(axis=0)
+                error = error_of_look(look, self.num_seeds, num)
+                each = compare_with_draws(means[subset], means[num:], ones, error)
+                if each.is_clear:
+                    break
+            found.append(each)
+        return found
+
+
+def rate(found: list[bool]) -> float:
+    return sum(found) / len(found)
+
+
+def slack(share: float, num: int = NUM_TRIALS) -> float:
+    return SURE * math.sqrt(share * (1 - share) / num)
+
+
+WORLDS = {
+    "subsets differ": World(draw=1.0),
+    "subsets differ by item": World(draw_item=1.0),
+    "seeds differ": World(seed=1.0),
+    "models differ by item": World(noise=1.0),
+    "all of it": World(draw=0.3, draw_item=1.0, seed=0.3, noise=1.0),
+    "two draws": World(draw=0.3, seed=0.3, noise=1.0, num_draws=2),
+    "five looks": World(seed=1.0, noise=1.0, num_seeds=5),
+    "four subsets": World(draw=0.3, draw_item=1.0, seed=0.3, num_subsets=4),
+}
+
+
+@pytest.mark.parametrize("world", WORLDS.values(), ids=list(WORLDS))
+def test_between_random_subsets_a_difference_is_claimed_at_the_stated_rate_at_most(world):
+    rng = np.random.default_rng(1)
+    claimed = [any(each.is_clear for each in world.trial(world.losses(rng, 0.0))) for _ in range(NUM_TRIALS)]
+    assert rate(claimed) <= ERROR + slack(ERROR)
+
+
+def test_the_error_rate_is_used_and_not_only_kept():
+    """A test that never claims anything would pass the one above."""
+    world, rng = World(draw=1.0, num_seeds=1), np.random.default_rng(2)
+    claimed = [world.trial(world.losses(rng, 0.0))[0].is_clear for _ in range(NUM_TRIALS)]
+    assert rate(claimed) >= ERROR - slack(ERROR)
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        World(draw=0.2, seed=0.2, noise=1.0),
+        World(draw=0.05, seed=0.05, noise=0.3, effect_item=2.0),
+        World(draw_item=0.5, noise=0.5, effect_item=0.5, num_draws=3),
+    ],
+    ids=["as draws", "items decide", "both"],
+)
+def test_the_interval_holds_the_true_difference(world):
+    rng = np.random.default_rng(3)
+    found = [world.trial(world.losses(rng, 0.7))[0] for _ in range(NUM_TRIALS)]
+    assert rate([each.low <= 0.7 <= each.high for each in found]) >= 1 - ERROR - slack(ERROR)
+
+
+@pytest.mark.parametrize("num_seeds", [1, 3])
+def test_a_difference_that_is_called_detectable_is_found_as_often_as_said(num_seeds):
+    world, rng = World(draw=0.3, seed=0.3, num_draws=8, num_seeds=num_seeds), np.random.default_rng(4)
+    means = [world.losses(rng, 0.0).mean(axis=0) for _ in range(NUM_TRIALS)]
+    error, ones = error_of_look(num_seeds, num_seeds, 1), np.ones(world.num_items)
+    # The spread is estimated in each trial, so what it calls detectable differs from trial to trial.
+    size = np.median([compare_with_draws(each[0], each[1:], ones, error).detectable for each in means])
+    found = [world.trial(world.losses(rng, float(size)))[0].is_clear for _ in range(NUM_TRIALS)]
+    assert rate(found) >= POWER - 0.05 - slack(POWER)
+
+
+def test_one_look_at_one_subset_is_students_two_sample_test():
+    """One against several, with the spread of the several: t = (x - mean) / (s sqrt(1 + 1/D)), by hand."""
+    draws = np.array([[1.0], [2.0], [4.0], [5.0]]) + np.array([0.0, 0.0])
+    found = compare_with_draws(np.array([9.0, 9.0]), draws, np.ones(2), ERROR)
+    standard_error = np.std([1.0, 2.0, 4.0, 5.0], ddof=1) * math.sqrt(1 + 1 / 4)
+    assert found.difference == pytest.approx(6.0)
+    assert found.standard_error == pytest.approx(standard_error)
+    assert found.high - found.difference == pytest.approx(3.182446 * standard_error, rel=1e-5)
+
+
+def test_long_items_count_by_their_tokens():
+    """A loss that falls alike in every token is no difference between items, however long they are."""
+    rng = np.random.default_rng(5)
+    weight = rng.uniform(0.2, 1.8, size=30)
+    weight /= weight.mean()
+    draws = weight * rng.normal(2.0, 0.1, size=(4, 1))
+    found = compare_with_draws(weight * 1.0, draws, weight, ERROR)
+    alone = compare_with_draws(np.ones(2), draws.mean(axis=1, keepdims=True) * np.ones(2), np.ones(2), ERROR)
+    assert (found.difference, found.standard_error) == pytest.approx((alone.difference, alone.standard_error))
+
+
+@pytest.mark.parametrize(
+    ("error", "freedom", "value"),
+    [(0.05, 1, 12.706205), (0.05, 2, 4.302653), (0.01, 4, 4.604095), (0.001, 9, 4.780913), (0.05, 120, 1.979930)],
+)
+def test_quantiles_are_the_tables(error, freedom, value):
+    assert t_quantile(error, freedom) == pytest.approx(value, rel=2e-4)
+
+
+@pytest.mark.parametrize(("num_looks", "num_subsets"), [(1, 1), (3, 1), (5, 4)])
+def test_looks_spend_the_error_rate_and_no_more(num_looks, num_subsets):
+    spent = sum(
+        1 - (1 - error_of_look(look, num_looks, num_subsets)) ** num_subsets for look in range(1, num_looks + 1)
+    )
+    assert spent == pytest.approx(ERROR)
+    errors = [error_of_look(look, num_looks, num_subsets) for look in range(1, num_looks + 1)]
+    assert errors == sorted(errors)
+
+
+def test_as_many_items_as_draws_are_two_parts_of_the_interval():
+    rng = np.random.default_rng(6)
+    draws, subset = 0.01 * rng.normal(size=(4, 4)), np.array([1.0, 3.0, 5.0, 7.0])
+    assert compare_with_draws(subset, draws, np.ones(4), ERROR).standard_error == pytest.approx(
+        np.std(subset, ddof=1) / 2, rel=0.05
+    )
+
+
+def test_models_that_do_not_differ_at_all_are_not_told_apart():
+    found = compare_with_draws(np.ones(3), np.ones((3, 3)), np.ones(3), ERROR)
+    assert not found.is_clear
+    assert (found.low, found.high) == (0.0, 0.0)
