@@ -18,8 +18,10 @@ from grace_store.artifacts.trial import FOUND, PLAN, RUNS, Trial, TrialPlan, Tri
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, Interrupted, ResumeMismatch, SettingError
 from grace_store.base.events import Note, StepTaken
+from grace_store.base.settings import DataRequest
 from grace_store.curate.trial import estimate_trial, prepare_trial, trial
 from grace_store.model.lora.trainer import Training
+from grace_store.run.plan import plan
 from jobs.schemas import note_schema
 from tests.trials import NUM_SAMPLES, OPTIONS, TRAINING, make_pool, make_request, write_ids
 
@@ -144,20 +146,13 @@ def test_one_item_stands_for_all_traces_of_a_question(tmp_path):
     again = [{**line, "id": f"again-{line['id']}", "steps": [*line["steps"], "So it is."]} for line in lines]
     (tmp_path / "traces.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines + again))
     shutil.rmtree(tmp_path / "pool.zarr")
-    trial_runs_plan(tmp_path)
+    plan([tmp_path / "traces.jsonl"], tmp_path / "pool.zarr", DataRequest(min_steps=2))
     write_ids(tmp_path / "subset.txt", range(12))
     job = prepare_trial(tmp_path / "out", make_request(tmp_path, tmp_path / "subset.txt"))
     questions = {int(place) % 24 for place in job.samples.held_out.positions}
     assert len(questions) == len(job.samples.held_out.positions) == 10
     assert job.plan.num_held_out_samples == 20
     assert all(questions.isdisjoint(arm.positions % 24) for arm in job.samples.arms.values())
-
-
-def trial_runs_plan(folder: Path) -> None:
-    from grace_store.base.settings import DataRequest
-    from grace_store.run.plan import plan
-
-    plan([folder / "traces.jsonl"], folder / "pool.zarr", DataRequest(min_steps=2))
 
 
 # ---------------------------------------------------------------- kills, resuming, sharing
@@ -277,14 +272,13 @@ def test_a_run_of_another_trial_is_refused(home, finished, tmp_path):
 
 
 def test_a_clear_answer_ends_it_and_closes_only_that_subset(home, tmp_path, monkeypatch):
-    """The losses of one subset are moved far away as they are measured: nothing else is trained for it then."""
+    """One subset is amidst its random ones and the other far away: nothing more is trained for that one then."""
     real = trial_runs.TrialRunner._train
+    losses = {"subset-1": 2.0, "subset-2": 1e6, "random-1-1": 1.0, "random-1-2": 2.0, "random-1-3": 3.0}
 
     def moved(self, run):
         found = real(self, run)
-        items = [
-            item.model_copy(update={"loss": item.loss + 1e6 * (run.arm.key == "subset-2")}) for item in found.items
-        ]
+        items = [item.model_copy(update={"loss": losses[run.arm.key]}) for item in found.items]
         return found.model_copy(update={"items": tuple(items)})
 
     monkeypatch.setattr(trial_runs.TrialRunner, "_train", moved)

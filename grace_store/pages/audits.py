@@ -1,4 +1,4 @@
-"""The page's parts on trust: what `judge`, `stability` and `fidelity` found, if they were run. Computes nothing."""
+"""The page's parts on trust: what `judge`, `stability`, `fidelity` and `trial` found, if run. Computes nothing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import numpy as np
 from grace_store.artifacts.judgement import JudgedItems, Judgement
 from grace_store.artifacts.measures import FidelityDocument, StabilityDocument
 from grace_store.artifacts.notes import WhereNote
+from grace_store.artifacts.trial import Trial, TriedSubset
 from grace_store.base.text import counted, one_line
+from grace_store.curate.trial_verdict import shown_difference
 from grace_store.curate.verdict import headline, shown_area
-from grace_store.pages.figures import NamedInterval, intervals, proxy_scatter
+from grace_store.pages.figures import NamedInterval, intervals, proxy_scatter, subset_losses
 from grace_store.pages.sections import Cell, Section
 from grace_store.values.agreement import Agreement, Survival
 from grace_store.values.roc import CHANCE
@@ -34,6 +36,8 @@ def audit_sections(given: ReportInputs) -> list[Section]:
         sections.append(stability_section(given.stability))
     if given.fidelity is not None:
         sections.append(fidelity_section(given.fidelity))
+    if given.trial is not None:
+        sections.append(trial_section(given.trial))
     return sections
 
 
@@ -190,3 +194,51 @@ def _values(section: Section, found: FidelityDocument) -> None:
     proxy, true = (np.array([each.scores[name].value for each in samples]) for name in ("proxy", WHOLE))
     picture = proxy_scatter(proxy, true, [each.sample_id for each in samples])
     section.figure("fidelity-values", "Values of samples", picture, "Each point is a trace; dashed: both are equal.")
+
+
+# ---------------------------------------------------------------- trial
+
+
+def trial_section(found: Trial) -> Section:
+    """Return how models trained on each subset differ from those trained on random ones."""
+    section = Section("trial", "Trial", "Do these subsets train better models than random ones?")
+    _opened(section, found.conclusion)
+    spec = found.spec
+    drawn = [_differing(each) for each in found.subsets]
+    section.figure(
+        "trial",
+        "Held-out loss against random subsets",
+        intervals(drawn, "difference in held-out loss per token", (0.0, "as random subsets")),
+        f"{found.num_runs} trainings of {spec.num_updates} updates, {found.num_items:,} held-out items. Left of 0 the "
+        "subset trains better models. The intervals hold 95 % for all subsets and looks together, over items, seeds "
+        "and random draws.",
+        wide=True,
+    )
+    section.figure(
+        "trial-losses",
+        "Held-out loss of every subset",
+        subset_losses({each.name: (each.heldout_loss, each.random_losses) for each in found.subsets}),
+        "Mean over seeds and over the tokens of all held-out responses: the subset, and each random one beside it.",
+        wide=True,
+    )
+    section.records("Against random subsets", [_trial_row(each) for each in found.subsets])
+    return section
+
+
+def _differing(each: TriedSubset) -> NamedInterval:
+    return NamedInterval(each.name, each.difference.difference, each.difference.low, each.difference.high)
+
+
+def _trial_row(each: TriedSubset) -> dict[str, Cell]:
+    row: dict[str, Cell] = {
+        "subset": each.name,
+        "trained on": each.num_trained,
+        "seeds": each.num_rounds,
+        "held-out loss": each.heldout_loss,
+        "random subsets": float(np.mean(each.random_losses)),
+        "difference, 95 %": shown_difference(each.difference),
+        "found in 4 of 5 trials": each.difference.detectable,
+    }
+    if each.right_difference is not None:
+        row |= {"right answers": each.share_right, "difference": shown_difference(each.right_difference)}
+    return row

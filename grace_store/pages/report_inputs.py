@@ -12,6 +12,7 @@ from grace_store.artifacts.measures import Diversity, FidelityDocument, Stabilit
 from grace_store.artifacts.notes import SubsetNote
 from grace_store.artifacts.score_table import ScoreTable, read_scores
 from grace_store.artifacts.subset_file import selected_rows
+from grace_store.artifacts.trial import Trial
 from grace_store.base.arrays import IntArray
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, SettingError
@@ -20,7 +21,7 @@ from grace_store.curate.sweep import Sweep, read_sweep
 from grace_store.read.kept_samples import Kept
 from grace_store.store.opened import Store
 
-PlannedT = TypeVar("PlannedT", Diversity, Judgement, StabilityDocument, FidelityDocument)
+PlannedT = TypeVar("PlannedT", Diversity, Judgement, StabilityDocument, FidelityDocument, Trial)
 MAX_SUBSETS = 30
 """A trace's subsets are bits of one number in the page."""
 
@@ -43,6 +44,8 @@ class ReportRequest:
     """What ``grace-store stability --out`` wrote."""
     fidelity: Path | None = None
     """What ``grace-store fidelity --out`` wrote."""
+    trial: Path | None = None
+    """What ``grace-store trial`` found: trial.json in its folder."""
     subsets: Sequence[Path] = ()
     by: Sequence[str] = ()
     """Fields of the records whose groups are compared; several that commas join are combined."""
@@ -73,6 +76,7 @@ class ReportInputs:
     judgement: Judgement | None
     stability: StabilityDocument | None
     fidelity: FidelityDocument | None
+    trial: Trial | None
     subsets: dict[str, IntArray]
     """The dataset rows of each subset, by its file's name."""
     conclusions: tuple[str, ...] = ()
@@ -105,6 +109,7 @@ class ReportInputs:
             judgement=_measured(store, request.judge, Judgement),
             stability=_measured(store, request.stability, StabilityDocument),
             fidelity=_measured(store, request.fidelity, FidelityDocument),
+            trial=_measured(store, request.trial, Trial),
             subsets=subsets,
             conclusions=tuple(told),
         )
