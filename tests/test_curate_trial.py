@@ -268,6 +268,28 @@ def test_a_run_of_another_trial_is_refused(home, finished, tmp_path):
         trial(tmp_path / "out", make_request(home, home / "clean.txt"))
 
 
+# ---------------------------------------------------------------- answers
+
+
+def test_models_answer_and_their_right_answers_are_compared(home, tmp_path, monkeypatch):
+    """What is written is made up: the right answer to every other item of one subset, and nonsense elsewhere."""
+
+    def answers(self, items, max_new_tokens):
+        assert max_new_tokens == 7
+        right = [f"So.\nThe answer is {number + 1}." for number in held]
+        return [text if place % 2 else None for place, text in enumerate(right)]
+
+    request = make_request(home, home / "clean.txt", generate=True, max_new_tokens=7, num_updates=1)
+    held = prepare_trial(tmp_path / "out", request).samples.held_out.positions.tolist()
+    monkeypatch.setattr(Training, "answers", answers)
+    found = trial(tmp_path / "out", request).subsets[0]
+    assert (found.share_right, found.random_shares_right) == (0.5, (0.5, 0.5))
+    assert found.right_difference is not None
+    assert found.right_difference.difference == 0.0
+    run = read_document(tmp_path / "out" / RUNS / "1-subset-1.json", TrialRun)
+    assert [item.is_right for item in run.items] == [bool(place % 2) for place in range(10)]
+
+
 # ---------------------------------------------------------------- what it says, and what it refuses
 
 
