@@ -12,24 +12,17 @@ from grace_store.base.documents import read_document
 from tests.commands import run, run_json
 from tests.trials import make_pool, write_ids
 
-SMALL = [
-    "--updates",
-    "2",
-    "--random",
-    "2",
-    "--seeds",
-    "2",
-    "--held-out",
-    "10",
-    "--rank",
-    "2",
-    "--batch-size",
-    "4",
-    "--device",
-    "cpu",
-    "--threads",
-    "1",
-]
+SIZES = {
+    "updates": 2,
+    "random": 2,
+    "seeds": 2,
+    "held-out": 10,
+    "rank": 2,
+    "batch-size": 4,
+    "device": "cpu",
+    "threads": 1,
+}
+SMALL = [word for name, value in SIZES.items() for word in (f"--{name}", str(value))]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,10 @@ from grace_store.curate.trial import estimate_trial, prepare_trial, trial
 from grace_store.model.lora.trainer import Training
 from grace_store.run.plan import plan
 from jobs.schemas import note_schema
+from tests.tiny_vision_models import picture, tiny_vision_model
 from tests.trials import NUM_SAMPLES, OPTIONS, TRAINING, make_pool, make_request, write_ids
+
+BLIND = TRAINING.model_copy(update={"text_only": True})
 
 
 @pytest.fixture(scope="module")
@@ -288,6 +291,26 @@ def test_models_answer_and_their_right_answers_are_compared(home, tmp_path, monk
     assert found.right_difference.difference == 0.0
     run = read_document(tmp_path / "out" / RUNS / "1-subset-1.json", TrialRun)
     assert [item.is_right for item in run.items] == [bool(place % 2) for place in range(10)]
+
+
+def test_a_vision_language_model_is_tried_on_its_images(tmp_path):
+    make_pool(tmp_path, 20)
+    records = [json.loads(line) for line in (tmp_path / "traces.jsonl").read_text().splitlines()]
+    for i, record in enumerate(records):
+        picture(24 + 4 * (i % 3), 24, seed=i).save(tmp_path / f"{i}.png")
+        record["images"] = [f"{i}.png"]
+    (tmp_path / "traces.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    shutil.rmtree(tmp_path / "pool.zarr")
+    plan([tmp_path / "traces.jsonl"], tmp_path / "pool.zarr", DataRequest(min_steps=2))
+    subset = write_ids(tmp_path / "subset.txt", range(12))
+    model = tiny_vision_model("qwen3_vl", tmp_path / "vision")
+    small = {"num_updates": 1, "num_seeds": 1, "held_out": "8", "generate": True, "max_new_tokens": 3}
+    found = trial(tmp_path / "out", make_request(tmp_path, subset, model=str(model), **small))
+    assert (found.num_items, found.num_runs) == (8, 3)
+    assert found.subsets[0].share_right is not None
+    run = read_document(tmp_path / "out" / RUNS / "1-subset-1.json", TrialRun)
+    other = trial(tmp_path / "blind", make_request(tmp_path, subset, model=str(model), **small, training=BLIND))
+    assert other.subsets[0].heldout_loss != pytest.approx(run.heldout_loss, rel=1e-6)
 
 
 # ---------------------------------------------------------------- what it says, and what it refuses
