@@ -40,6 +40,7 @@ from grace_store.artifacts.notes import (
     TargetsNote,
     WhereNote,
 )
+from grace_store.artifacts.trial import Trial, TrialItem, TrialPlan, TrialRun, TrialSpec, TrialSubset, TriedSubset
 from grace_store.base.documents import Document
 from grace_store.base.settings import ModelIdentity
 from grace_store.likeness.coverage import RandomInterval
@@ -48,6 +49,7 @@ from grace_store.model.lora.recipe import (
     LeftOut,
     Recipe,
     SampleRef,
+    TrainingSpec,
     WarmupDone,
     WarmupSpec,
     WarmupSubset,
@@ -58,6 +60,7 @@ from grace_store.values.grid import Grid, SweepSpec
 from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec
 from grace_store.values.roc import Area
 from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.subset_trial import SubsetDifference
 
 MADE_FROM = {"store": "s.zarr", "plan_sha256": "0" * 64, "num_units": 2, "partial": False}
 WHERE = WhereNote(sql="is_correct and \"meta.level\" in ('a', 'b')", num_samples=10, num_kept=4)
@@ -352,6 +355,54 @@ WHOLE_JUDGEMENT = JUDGEMENT.model_copy(
     }
 )
 
+TRAINING = TrainingSpec(model=MODEL, rendering="template")
+TRIAL_SPEC = TrialSpec(training=TRAINING)
+TRIAL_PLAN = TrialPlan(
+    spec=TRIAL_SPEC,
+    plan_sha256="0" * 64,
+    num_pool=20,
+    num_held_out_samples=9,
+    subsets=(
+        TrialSubset(name="a.jsonl", path="a.jsonl", num_samples=4, num_trained=3, random=1, samples_sha256="8" * 64),
+    ),
+    held_out=(SampleRef(sample_id="s1", row=1),),
+    held_out_sha256="9" * 64,
+    origin={"model": "models/m", "store": "s.zarr", "images": "."},
+)
+TRIAL_RUN = TrialRun(
+    plan_sha256=TRIAL_PLAN.fingerprint(),
+    round=1,
+    arm="random 1",
+    seed=0,
+    num_samples=3,
+    num_left_out=1,
+    loss=1.5,
+    items=(TrialItem(sample_id="s1", num_tokens=4, loss=1.25),),
+)
+DIFFERENCE = SubsetDifference(0.012, 0.006, 0.018, 0.002, 0.01)
+TRIED = TriedSubset(
+    name="a.jsonl",
+    num_samples=4,
+    num_trained=3,
+    num_rounds=1,
+    heldout_loss=1.512,
+    random_losses=(1.5, 1.5),
+    difference=DIFFERENCE,
+    conclusion="Random subsets train better models than a.jsonl: held-out loss +0.012, 0.006 to 0.018.",
+)
+TRIAL = Trial(
+    store="s.zarr",
+    plan_sha256="0" * 64,
+    spec=TRIAL_SPEC,
+    conclusion=TRIED.conclusion,
+    num_pool=20,
+    num_items=1,
+    num_runs=3,
+    num_most_runs=9,
+    subsets=(TRIED,),
+)
+ANSWERED = {"share_right": 0.5, "random_shares_right": (0.5, 0.25), "right_difference": DIFFERENCE}
+
 EXAMPLES: dict[str, Document] = {
     "scores": SCORES,
     "scores by a heuristic": SCORES.model_copy(update={"spec": HeuristicSpec(method="random", seed=7)}),
@@ -412,4 +463,14 @@ EXAMPLES: dict[str, Document] = {
         num_steps=4,
         checkpoints=("checkpoint-2", "checkpoint-4"),
     ),
+    "plan of a trial": TRIAL_PLAN,
+    "plan of a trial with all fields": TRIAL_PLAN.model_copy(
+        update={"spec": TRIAL_SPEC.model_copy(update={"by": "kind", "generate": True})}
+    ),
+    "training of a trial": TRIAL_RUN,
+    "training of a trial with all fields": TRIAL_RUN.model_copy(
+        update={"items": (TRIAL_RUN.items[0].model_copy(update={"is_right": True}),)}
+    ),
+    "trial": TRIAL,
+    "trial with all fields": TRIAL.model_copy(update={"subsets": (TRIED.model_copy(update=ANSWERED),)}),
 }

@@ -18,10 +18,15 @@ from grace_store.artifacts.trial import FOUND, PLAN, RUNS, Trial, TrialPlan, Tri
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, Interrupted, ResumeMismatch, SettingError
 from grace_store.base.events import Note, StepTaken
+from grace_store.base.settings import DataRequest
 from grace_store.curate.trial import estimate_trial, prepare_trial, trial
 from grace_store.model.lora.trainer import Training
+from grace_store.run.plan import plan
 from jobs.schemas import note_schema
+from tests.tiny_vision_models import picture, tiny_vision_model
 from tests.trials import NUM_SAMPLES, OPTIONS, TRAINING, make_pool, make_request, write_ids
+
+BLIND = TRAINING.model_copy(update={"text_only": True})
 
 
 @pytest.fixture(scope="module")
@@ -144,20 +149,13 @@ def test_one_item_stands_for_all_traces_of_a_question(tmp_path):
     again = [{**line, "id": f"again-{line['id']}", "steps": [*line["steps"], "So it is."]} for line in lines]
     (tmp_path / "traces.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines + again))
     shutil.rmtree(tmp_path / "pool.zarr")
-    trial_runs_plan(tmp_path)
+    plan([tmp_path / "traces.jsonl"], tmp_path / "pool.zarr", DataRequest(min_steps=2))
     write_ids(tmp_path / "subset.txt", range(12))
     job = prepare_trial(tmp_path / "out", make_request(tmp_path, tmp_path / "subset.txt"))
     questions = {int(place) % 24 for place in job.samples.held_out.positions}
     assert len(questions) == len(job.samples.held_out.positions) == 10
     assert job.plan.num_held_out_samples == 20
     assert all(questions.isdisjoint(arm.positions % 24) for arm in job.samples.arms.values())
-
-
-def trial_runs_plan(folder: Path) -> None:
-    from grace_store.base.settings import DataRequest
-    from grace_store.run.plan import plan
-
-    plan([folder / "traces.jsonl"], folder / "pool.zarr", DataRequest(min_steps=2))
 
 
 # ---------------------------------------------------------------- kills, resuming, sharing
@@ -273,18 +271,59 @@ def test_a_run_of_another_trial_is_refused(home, finished, tmp_path):
         trial(tmp_path / "out", make_request(home, home / "clean.txt"))
 
 
+# ---------------------------------------------------------------- answers
+
+
+def test_models_answer_and_their_right_answers_are_compared(home, tmp_path, monkeypatch):
+    """What is written is made up: the right answer to every other item of one subset, and nonsense elsewhere."""
+
+    def answers(self, items, max_new_tokens):
+        assert max_new_tokens == 7
+        right = [f"So.\nThe answer is {number + 1}." for number in held]
+        return [text if place % 2 else None for place, text in enumerate(right)]
+
+    request = make_request(home, home / "clean.txt", generate=True, max_new_tokens=7, num_updates=1)
+    held = prepare_trial(tmp_path / "out", request).samples.held_out.positions.tolist()
+    monkeypatch.setattr(Training, "answers", answers)
+    found = trial(tmp_path / "out", request).subsets[0]
+    assert (found.share_right, found.random_shares_right) == (0.5, (0.5, 0.5))
+    assert found.right_difference is not None
+    assert found.right_difference.difference == 0.0
+    run = read_document(tmp_path / "out" / RUNS / "1-subset-1.json", TrialRun)
+    assert [item.is_right for item in run.items] == [bool(place % 2) for place in range(10)]
+
+
+def test_a_vision_language_model_is_tried_on_its_images(tmp_path):
+    make_pool(tmp_path, 20)
+    records = [json.loads(line) for line in (tmp_path / "traces.jsonl").read_text().splitlines()]
+    for i, record in enumerate(records):
+        picture(24 + 4 * (i % 3), 24, seed=i).save(tmp_path / f"{i}.png")
+        record["images"] = [f"{i}.png"]
+    (tmp_path / "traces.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    shutil.rmtree(tmp_path / "pool.zarr")
+    plan([tmp_path / "traces.jsonl"], tmp_path / "pool.zarr", DataRequest(min_steps=2))
+    subset = write_ids(tmp_path / "subset.txt", range(12))
+    model = tiny_vision_model("qwen3_vl", tmp_path / "vision")
+    small = {"num_updates": 1, "num_seeds": 1, "held_out": "8", "generate": True, "max_new_tokens": 3}
+    found = trial(tmp_path / "out", make_request(tmp_path, subset, model=str(model), **small))
+    assert (found.num_items, found.num_runs) == (8, 3)
+    assert found.subsets[0].share_right is not None
+    run = read_document(tmp_path / "out" / RUNS / "1-subset-1.json", TrialRun)
+    other = trial(tmp_path / "blind", make_request(tmp_path, subset, model=str(model), **small, training=BLIND))
+    assert other.subsets[0].heldout_loss != pytest.approx(run.heldout_loss, rel=1e-6)
+
+
 # ---------------------------------------------------------------- what it says, and what it refuses
 
 
 def test_a_clear_answer_ends_it_and_closes_only_that_subset(home, tmp_path, monkeypatch):
-    """The losses of one subset are moved far away as they are measured: nothing else is trained for it then."""
+    """One subset is amidst its random ones and the other far away: nothing more is trained for that one then."""
     real = trial_runs.TrialRunner._train
+    losses = {"subset-1": 2.0, "subset-2": 1e6, "random-1-1": 1.0, "random-1-2": 2.0, "random-1-3": 3.0}
 
     def moved(self, run):
         found = real(self, run)
-        items = [
-            item.model_copy(update={"loss": item.loss + 1e6 * (run.arm.key == "subset-2")}) for item in found.items
-        ]
+        items = [item.model_copy(update={"loss": losses[run.arm.key]}) for item in found.items]
         return found.model_copy(update={"items": tuple(items)})
 
     monkeypatch.setattr(trial_runs.TrialRunner, "_train", moved)

@@ -52,6 +52,9 @@ HEADINGS = {
     "warmup_subset": "field of a warm-up's subset",
     "warmup_checkpoint": "field of a warm-up's checkpoint",
     "warmup_done": "field of a warm-up's end",
+    "trial_plan": "field of a trial's plan",
+    "trial_run": "field of a training",
+    "trial": "field of a trial",
 }
 
 
@@ -212,7 +215,8 @@ def results(tmp_path_factory) -> dict[str, dict[str, Any]]:
 
 
 def test_notes_that_commands_write_are_valid(results):
-    elsewhere = {"stability", "fidelity", "judgement", *(kind for kind in SCHEMAS if kind.startswith("warmup"))}
+    trained = (kind for kind in SCHEMAS if kind.startswith(("warmup", "trial")))
+    elsewhere = {"stability", "fidelity", "judgement", *trained}
     assert {note["kind"] for note in results.values()} == set(SCHEMAS) - elsewhere
     for name, note in results.items():
         assert note["version"] == VERSION, name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -362,3 +363,26 @@ def test_what_gets_no_adapter_is_told_before_the_first_step(tmp_path, family, le
     found = [note for note in notes if "get no adapter" in note]
     assert len(found) == (left_out is not None)
     assert left_out is None or re.search(left_out, found[0])
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "bloom"])
+def test_answers_are_greedy_whoever_shares_the_batch(tmp_path, family):
+    """Token by token with the largest logit, each prompt alone and without a cache, is what is written."""
+    folder = tiny_text_model(family, tmp_path / family)
+    model, trainer = make_trainer(folder)
+    trainer.take_step(samples(), 1e-2)
+    tokenizer = model.tokenizer
+    asked = samples(4, seed=3)
+    ends = {tokenizer.convert_tokens_to_ids("<|im_end|>"), tokenizer.eos_token_id}
+    asked = [
+        replace(each, ids=np.where(np.arange(len(each.ids)) == each.learnt[-1], max(ends), each.ids)) for each in asked
+    ]
+    found = trainer.answers(asked, tokenizer, 12)
+    for sample, answer in zip(asked, found, strict=True):
+        ids, written = sample.ids[: sample.learnt[0]].tolist(), []
+        with torch.no_grad():
+            while len(written) < 12 and not ends & set(written):
+                written.append(int(model.model(input_ids=torch.tensor([ids + written])).logits[0, -1].argmax()))
+        expected = None if written[-1] not in ends else tokenizer.decode(written[:-1], skip_special_tokens=True)
+        assert answer == expected
+    assert trainer.answers(asked[:1], tokenizer, 12) == found[:1]

@@ -33,7 +33,7 @@ from tests.reports import HOSTILE_ID, IMAGE, NUM_TRACES, SCRIPT, chromium, make_
 NUM_SHOWN = NUM_TRACES + 4
 SECTIONS = (
     "overview", "values", "length", "groups", "settings", "methods", "similarity",
-    "judgement", "stability", "fidelity", "traces",
+    "judgement", "stability", "fidelity", "trial", "traces",
 )  # fmt: skip
 SAID = "Half of the subset survives <b>other</b> steps."
 SUBSET = "subset <b>bold<script>window.__pwned=5.jsonl"
@@ -87,6 +87,7 @@ def measure(store: Store, folder: Path, scores: Path) -> dict[str, Path]:
         .to_document(store)
         .model_copy(update={"conclusion": SAID}),
         "fidelity": EXAMPLES["fidelity with all fields"].model_copy(update={"plan_sha256": store.plan.digest()}),
+        "trial": EXAMPLES["trial with all fields"].model_copy(update={"plan_sha256": store.plan.digest()}),
         "diversity": diversity(store, traded),
     }
     for name, document in said.items():

@@ -6,6 +6,7 @@ from typing import Any
 from grace_store.artifacts.measures import FidelityDocument, StabilityDocument
 from grace_store.artifacts.notes import NamedSignal, ScoredSignal, ScoresNote, SignalNote, StoreNote, TargetsNote
 from grace_store.artifacts.score_table import ScoreTable
+from grace_store.artifacts.trial import Trial
 from grace_store.base.errors import NotAStore, ResumeMismatch
 from grace_store.read.blocks import CommittedSignals
 from grace_store.read.signal_choice import SignalWeights
@@ -36,7 +37,7 @@ def scores_note(signals: CommittedSignals, spec: MethodSpec, weights: SignalWeig
     return ScoresNote(spec=spec, signals=scored, hygiene=hygiene, **store_note(signals), **more)
 
 
-Planned = StoreNote | TargetsNote | StabilityDocument | FidelityDocument
+Planned = StoreNote | TargetsNote | StabilityDocument | FidelityDocument | Trial
 """What says which plan it was made from."""
 
 

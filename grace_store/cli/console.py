@@ -6,7 +6,7 @@ import errno
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -126,6 +126,14 @@ def where_line(where: WhereNote | None) -> str:
         return ""
     kept = f"{where.num_kept} of {counted(where.num_samples, 'sample')}"
     return f"  where {harmless(one_line(where.sql))}: {kept}; shares are of these {where.num_kept}\n"
+
+
+def print_rows(rows: Sequence[Sequence[str]]) -> None:
+    """Write a table to stdout, its columns as wide as their widest cell."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        click.echo("  " + "  ".join(cells).rstrip())
 
 
 def number(value: float, digits: int = 3, missing: str = "-") -> str:

@@ -11,7 +11,7 @@ import click
 import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import harmless, out, print_result
+from grace_store.cli.console import harmless, out, print_result, print_rows
 from grace_store.cli.options import COUNT, NATURAL, OUT_FILE, TEXT, command, option
 from grace_store.cli.progress import ProgressDisplay
 
@@ -110,7 +110,7 @@ def _print_areas(items: Any) -> None:
     if items.chance_of_first_errors is not None:
         header.append("F1")
         chance.append(f"{items.chance_of_first_errors:.2f}")
-    _print_rows([header, *rows, chance])
+    print_rows([header, *rows, chance])
 
 
 def _print_kinds(measures: Sequence[Any]) -> None:
@@ -126,7 +126,7 @@ def _print_kinds(measures: Sequence[Any]) -> None:
     counts = [f"{harmless(kind)} ({measures[0].kinds[kind].num_wrong})" for kind in kinds]
     rows = [[each.name, *(shown_area(each.kinds[kind]) for kind in kinds)] for each in measures]
     for table in fitting([["measure", *counts], *rows], out.width if out.is_terminal else None):
-        _print_rows(table)
+        print_rows(table)
 
 
 def fitting(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[list[list[str]]]:
@@ -143,10 +143,3 @@ def fitting(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[list[l
             columns = [0]
         columns.append(column)
     yield [[row[each] for each in columns] for row in rows]
-
-
-def _print_rows(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        click.echo("  " + "  ".join(cells).rstrip())

@@ -35,6 +35,7 @@ from grace_store.cli.progress import ProgressDisplay
 @option("--stability", FILE, "File that `stability --out` wrote, to show. [default: none]")
 @option("--fidelity", FILE, "File that `fidelity --out` wrote, to show. [default: none]")
 @option("--against", FILE, "Table that `duplicates --against` wrote, to show. [default: none]")
+@option("--trial", FILE, "File trial.json that `trial` wrote in its folder, to show. [default: none]")
 @option("--subset", PATH, "Subset that `select` wrote. [default: the best by --ratio]", "subsets", many=True)
 @option("--ratio", TEXT, "Share of the samples that counts as chosen without a --subset.", default="0.2")
 @option(

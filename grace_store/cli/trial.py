@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from grace_store.artifacts.trial import TrialSpec
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.text import counted
 from grace_store.cli import shared
-from grace_store.cli.console import print_json, print_result, stoppable
+from grace_store.cli.console import print_json, print_result, print_rows, stoppable
 from grace_store.cli.options import (
     COUNT,
     OUT_FOLDER,
@@ -146,10 +145,10 @@ def _print(found: gs.Trial, out: Path) -> None:
         low, high = min(each.random_losses), max(each.random_losses)
         losses = [f"{each.heldout_loss:.4f}", f"{low:.4f} to {high:.4f}", shown_difference(each.difference)]
         rows.append([each.name, str(each.num_trained), str(each.num_rounds), *losses])
-    _print_rows(rows)
+    print_rows(rows)
     if found.spec.generate:
         click.echo("\n  Right answers:")
-        _print_rows([["subset", "right", "random subsets", "difference, 95 %"], *map(_right, found.subsets)])
+        print_rows([["subset", "right", "random subsets", "difference, 95 %"], *map(_right, found.subsets)])
     click.echo(
         "  Loss per token of held-out responses, mean over seeds; below 0 the subset trains better models. Intervals "
         "hold for all subsets and looks\n  together, over held-out items, seeds and random draws, the subset itself "
@@ -163,9 +162,3 @@ def _right(each: Any) -> list[str]:
 
     low, high = min(each.random_shares_right), max(each.random_shares_right)
     return [each.name, f"{each.share_right:.3f}", f"{low:.3f} to {high:.3f}", shown_difference(each.right_difference)]
-
-
-def _print_rows(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        click.echo("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -22,6 +22,7 @@ from grace_store.base.states import SetAside
 from grace_store.base.text import counted, duration
 from grace_store.base.watch import Watch
 from grace_store.curate.trial_samples import FEWEST_ITEMS, Arm, TrialSamples
+from grace_store.data.final_answers import is_same_result, result_of
 from grace_store.data.sample import Sample
 from grace_store.model.lora.recipe import LOSSES, WarmupOptions
 from grace_store.read.records import UnitLoader, open_dataset
@@ -220,9 +221,10 @@ class TrialRunner:
         training.train(data, place, identity, self._hear, self.stop, seed=run.seed)
         with Watch(self.options.patience, self.listener) as watch, watch.over("the held-out loss"):
             sums = training.losses(self._items)
+        rights = self._answer(training) if spec.generate else [None] * len(self._items)
         items = [
-            TrialItem(sample_id=name, num_tokens=len(item.learnt), loss=float(total) / len(item.learnt))
-            for name, item, total in zip(self._item_ids, self._items, sums.tolist(), strict=True)
+            TrialItem(sample_id=name, num_tokens=len(item.learnt), loss=total / len(item.learnt), is_right=right)
+            for name, item, total, right in zip(self._item_ids, self._items, sums.tolist(), rights, strict=True)
         ]
         return TrialRun(
             plan_sha256=sha256,
@@ -235,10 +237,24 @@ class TrialRunner:
             items=tuple(items),
         )
 
+    def _answer(self, training: Training) -> list[bool | None]:
+        """Return whether the model's own answer to each item is right; None where what is right is not clear."""
+        with Watch(self.options.patience, self.listener) as watch, watch.over("the answers"):
+            answers = training.answers(self._items, self.folder.plan.spec.max_new_tokens)
+        return [_is_right(answer, meant) for answer, meant in zip(answers, self._item_answers, strict=True)]
+
     def _hear(self, event: events.Event) -> None:
         """Pass on what a training says but for its sentences, which are those of a warm-up."""
         if isinstance(event, StepTaken | events.Warned):
             self.listener(event)
+
+
+def _is_right(answer: str | None, meant: str) -> bool | None:
+    right = result_of(meant)
+    if right is None:
+        return None
+    found = None if answer is None else result_of(answer)
+    return found is not None and is_same_result(found, right)
 
 
 def _read(store: Store, data: Sequence[str] | None, positions: Sequence[int]) -> list[Sample]:

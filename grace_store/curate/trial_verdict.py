@@ -8,7 +8,7 @@ import numpy as np
 
 from grace_store.artifacts.trial import TrialItem, TrialPlan, TrialRun, TriedSubset
 from grace_store.base.arrays import FloatArray
-from grace_store.curate.trial_samples import TrialSamples
+from grace_store.curate.trial_samples import FEWEST_ITEMS, TrialSamples
 from grace_store.values.subset_trial import SubsetDifference, compare_with_draws, error_of_look
 
 Results = Mapping[tuple[int, str], TrialRun]
@@ -77,6 +77,10 @@ def _answers(
     plan: TrialPlan, samples: TrialSamples, results: Results, subset: int, found: Standing
 ) -> dict[str, float | tuple[float, ...] | SubsetDifference]:
     right, _ = _means(samples, results, subset, found.num_rounds, lambda item: float(bool(item.is_right)))
+    first = next(iter(results.values()))
+    right = right[:, [item.is_right is not None for item in first.items]]
+    if right.shape[1] < FEWEST_ITEMS:
+        return {}
     error = error_of_look(found.num_rounds, plan.spec.num_seeds, len(plan.subsets))
     return {
         "share_right": float(right[0].mean()),

@@ -35,6 +35,31 @@ def final_value(answer: str) -> tuple[str, int] | None:
     return (answer, 0) if len(answer.strip()) <= MAX_BARE_CHARS else None
 
 
+def result_of(text: str) -> str | None:
+    """Return what a whole response comes to, by its mark or by its last line; None where that is not clear.
+
+    >>> result_of("3 + 4 = 7\\n#### 7"), result_of("So it is\\n1,080 dollars"), result_of("")
+    ('7', '1,080dollars', None)
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    found = final_value(text)
+    if lines and found in (None, (text, 0)):
+        found = final_value(lines[-1])
+    return None if found is None else compact(plain_value(found[0])) or None
+
+
+def is_same_result(one: str, other: str) -> bool:
+    r"""Return whether two results are the same text or number.
+
+    >>> is_same_result("1,080", "1080.0"), is_same_result("-3", "3"), is_same_result(r"\frac{1}{2}", "0.5")
+    (True, False, True)
+    """
+    numbers = number_alone(one), number_alone(other)
+    if None in numbers:
+        return one.casefold() == other.casefold()
+    return numbers[0] == numbers[1] and one.startswith("-") == other.startswith("-")
+
+
 def plain_value(text: str) -> str:
     r"""Return a result without units in LaTeX, dollars and full stops.
 

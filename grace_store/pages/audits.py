@@ -1,7 +1,4 @@
-"""The page's parts on trust: what `judge`, `stability`, `fidelity` and `duplicates --against` found, if they were run.
-
-Computes nothing.
-"""
+"""The page's parts on trust: what `judge`, `stability`, `fidelity` and `trial` found, if run. Computes nothing."""
 
 from __future__ import annotations
 
@@ -9,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grace_store.artifacts.against_table import AgainstTable
 from grace_store.artifacts.judgement import JudgedItems, Judgement
 from grace_store.artifacts.measures import FidelityDocument, StabilityDocument
-from grace_store.artifacts.notes import BenchmarkNote, WhereNote
+from grace_store.artifacts.notes import WhereNote
+from grace_store.artifacts.trial import Trial, TriedSubset
 from grace_store.base.text import counted, one_line
+from grace_store.curate.trial_verdict import shown_difference
 from grace_store.curate.verdict import headline, shown_area
-from grace_store.pages.figures import NamedInterval, intervals, proxy_scatter
+from grace_store.pages.benchmark_items import against_section
+from grace_store.pages.figures import NamedInterval, intervals, proxy_scatter, subset_losses
 from grace_store.pages.sections import Cell, Section
 from grace_store.values.agreement import Agreement, Survival
 from grace_store.values.roc import CHANCE
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 INTERVALS = "Dots with the intervals that hold 95 % of the draws."
 WHOLE = "representation"
 """The set of all parameters below the head."""
-WORST_SHOWN = 20
-"""Matches with items of benchmarks that are shown side by side."""
 COMPARED = {"answer_alignment": "answer alignment", "history_alignment": "history alignment", "value": "value"}
 
 
@@ -42,6 +39,8 @@ def audit_sections(given: ReportInputs) -> list[Section]:
         sections.append(fidelity_section(given.fidelity))
     if given.against is not None:
         sections.append(against_section(given.against))
+    if given.trial is not None:
+        sections.append(trial_section(given.trial))
     return sections
 
 
@@ -200,37 +199,49 @@ def _values(section: Section, found: FidelityDocument) -> None:
     section.figure("fidelity-values", "Values of samples", picture, "Each point is a trace; dashed: both are equal.")
 
 
-# ---------------------------------------------------------------- items of benchmarks
+# ---------------------------------------------------------------- trial
 
 
-def against_section(found: AgainstTable) -> Section:
-    """Return which benchmarks have items in the pool, and the strongest matches side by side."""
-    section = Section("benchmarks", "Benchmark items", "Are items of test sets in the pool?")
+def trial_section(found: Trial) -> Section:
+    """Return how models trained on each subset differ from those trained on random ones."""
+    section = Section("trial", "Trial", "Do these subsets train better models than random ones?")
     _opened(section, found.conclusion)
-    section.records("Benchmarks", [_benchmark_row(each) for each in found.note.benchmarks])
-    rows: list[dict[str, Cell]] = [
-        {
-            "kind": row["kind"],
-            "strength": row["strength"],
-            "sample": row["sample_id"],
-            "where": row["where"],
-            "the sample has": row["passage"],
-            "item": row["item_id"],
-            "the item says": row["item_text"],
-        }
-        for row in found.worst(WORST_SHOWN)
-    ]
-    about = "Of each item the strongest match: the share of the item's runs of words that the sample has, or a cosine."
-    section.records("Side by side", rows, about)
+    spec = found.spec
+    drawn = [_differing(each) for each in found.subsets]
+    section.figure(
+        "trial",
+        "Held-out loss against random subsets",
+        intervals(drawn, "difference in held-out loss per token", (0.0, "as random subsets")),
+        f"{found.num_runs} trainings of {spec.num_updates} updates, {found.num_items:,} held-out items. Left of 0 the "
+        "subset trains better models. The intervals hold 95 % for all subsets and looks together, over items, seeds "
+        "and random draws.",
+        wide=True,
+    )
+    section.figure(
+        "trial-losses",
+        "Held-out loss of every subset",
+        subset_losses({each.name: (each.heldout_loss, each.random_losses) for each in found.subsets}),
+        "Mean over seeds and over the tokens of all held-out responses: the subset, and each random one beside it.",
+        wide=True,
+    )
+    section.records("Against random subsets", [_trial_row(each) for each in found.subsets])
     return section
 
 
-def _benchmark_row(each: BenchmarkNote) -> dict[str, Cell]:
-    return {
-        "benchmark": each.name,
-        "items": each.num_items,
-        "found": each.num_found,
-        "samples that have one": each.num_samples,
-        "with other numbers": each.num_templates,
-        "compared": "texts" if each.signal is None else "texts and vectors",
+def _differing(each: TriedSubset) -> NamedInterval:
+    return NamedInterval(each.name, each.difference.difference, each.difference.low, each.difference.high)
+
+
+def _trial_row(each: TriedSubset) -> dict[str, Cell]:
+    row: dict[str, Cell] = {
+        "subset": each.name,
+        "trained on": each.num_trained,
+        "seeds": each.num_rounds,
+        "held-out loss": each.heldout_loss,
+        "random subsets": float(np.mean(each.random_losses)),
+        "difference, 95 %": shown_difference(each.difference),
+        "found in 4 of 5 trials": each.difference.detectable,
     }
+    if each.right_difference is not None:
+        row |= {"right answers": each.share_right, "difference": shown_difference(each.right_difference)}
+    return row

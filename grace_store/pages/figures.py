@@ -175,6 +175,20 @@ def intervals(
     return _figure([dots], _axis(what, tickformat=tickformat), _rows_axis(names), **layout)
 
 
+def subset_losses(found: Mapping[str, tuple[float, Sequence[float]]]) -> Figure:
+    """Draw the loss of each subset beside those of its random ones."""
+    names = [wrapped_label(name) for name in found]
+    rows = [(name, loss) for name, (_, random) in zip(names, found.values(), strict=True) for loss in random]
+    random = _dots([loss for _, loss in rows], [name for name, _ in rows], "random subsets")
+    random |= {"marker": {"color": GREY, "size": 8, "opacity": 0.8}}
+    chosen = _dots([loss for loss, _ in found.values()], names, "the subset")
+    chosen |= {"marker": {"color": BLUE, "size": 11, "symbol": "diamond"}}
+    for dots in (random, chosen):
+        dots["hovertemplate"] = "%{y}<br>%{x:.4f}<extra></extra>"
+    height = _rows_height(names) + 2 * LINE_HEIGHT
+    return _figure([random, chosen], _axis("held-out loss per token"), _rows_axis(names), height=height)
+
+
 def _guide(x: float, words: str) -> dict[str, Any]:
     """Return the layout of an upright dashed line that says above the plot what it is."""
     name = {"x": x, "y": 1, "yref": "paper", "yanchor": "bottom", "text": plot_label(words), "showarrow": False}

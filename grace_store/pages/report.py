@@ -90,7 +90,7 @@ def load_plotly_js() -> str:
 
 def _sources(request: ReportRequest) -> list[Source]:
     named = [(path, "the scores") for path in request.scores] + [(path, "a subset") for path in request.subsets]
-    kinds = ("duplicates", "diversity", "sweep", "judge", "stability", "fidelity", "against")
+    kinds = ("duplicates", "diversity", "sweep", "judge", "stability", "fidelity", "against", "trial")
     others = {name: getattr(request, name) for name in kinds}
     return named + [(path, f"what {name} wrote") for name, path in others.items() if path is not None]
 

@@ -13,6 +13,7 @@ from grace_store.artifacts.measures import Diversity, FidelityDocument, Stabilit
 from grace_store.artifacts.notes import SubsetNote
 from grace_store.artifacts.score_table import ScoreTable, read_scores
 from grace_store.artifacts.subset_file import selected_rows
+from grace_store.artifacts.trial import Trial
 from grace_store.base.arrays import IntArray
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, SettingError
@@ -21,7 +22,7 @@ from grace_store.curate.sweep import Sweep, read_sweep
 from grace_store.read.kept_samples import Kept
 from grace_store.store.opened import Store
 
-PlannedT = TypeVar("PlannedT", Diversity, Judgement, StabilityDocument, FidelityDocument)
+PlannedT = TypeVar("PlannedT", Diversity, Judgement, StabilityDocument, FidelityDocument, Trial)
 MAX_SUBSETS = 30
 """A trace's subsets are bits of one number in the page."""
 
@@ -46,6 +47,8 @@ class ReportRequest:
     """What ``grace-store fidelity --out`` wrote."""
     against: Path | None = None
     """What ``grace-store duplicates --against`` wrote."""
+    trial: Path | None = None
+    """What ``grace-store trial`` found: trial.json in its folder."""
     subsets: Sequence[Path] = ()
     by: Sequence[str] = ()
     """Fields of the records whose groups are compared; several that commas join are combined."""
@@ -77,6 +80,7 @@ class ReportInputs:
     stability: StabilityDocument | None
     fidelity: FidelityDocument | None
     against: AgainstTable | None
+    trial: Trial | None
     subsets: dict[str, IntArray]
     """The dataset rows of each subset, by its file's name."""
     conclusions: tuple[str, ...] = ()
@@ -110,6 +114,7 @@ class ReportInputs:
             stability=_measured(store, request.stability, StabilityDocument),
             fidelity=_measured(store, request.fidelity, FidelityDocument),
             against=_against(store, request.against),
+            trial=_measured(store, request.trial, Trial),
             subsets=subsets,
             conclusions=tuple(told),
         )

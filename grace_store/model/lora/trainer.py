@@ -118,6 +118,11 @@ class Training:
         with self._ready() as trainer:
             return trainer.sample_losses(samples)
 
+    def answers(self, samples: Sequence[TrainingSample], max_new_tokens: int) -> list[str | None]:
+        """Return what that model writes after each sample's prompt; None where it did not come to an end."""
+        with self._ready() as trainer:
+            return trainer.answers(samples, self._loaded.tokenizer, max_new_tokens)
+
     def update_seconds(self, batch: Sequence[TrainingSample]) -> float:
         """Return how long an update with a batch takes, once the device is warm; whatever was trained is lost."""
         with self._ready() as trainer:

@@ -24,6 +24,7 @@ from grace_store.model.devices import in_words
 from grace_store.model.inputs.vision import ImageInputs
 from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import LoadedModel
+from grace_store.model.lora.answering import greedy_answers
 from grace_store.model.lora.checkpoints import TrainingState, capture, restore
 from grace_store.model.lora.layers import (
     adapter_config,
@@ -151,6 +152,15 @@ class AdapterTrainer:
                 sums = np.bincount(micro.row.numpy(), losses.double().cpu().numpy(), len(micro.members))
                 found[list(micro.members)] = sums
         return found
+
+    def answers(self, samples: Sequence[TrainingSample], tokenizer: Any, max_new_tokens: int) -> list[str | None]:
+        """Return what the model writes after each sample's prompt; None where it did not come to an end."""
+        try:
+            return greedy_answers(self._model, tokenizer, samples, max_new_tokens, self.device)
+        except Exception as error:
+            if isinstance(error, ModelError) or devices.is_lost(error) or devices.is_out_of_memory(error):
+                raise
+            raise ModelError(f"The model fails to answer: {in_words(error)}. Leave --generate out.") from error
 
     def _passes(self, samples: Sequence[TrainingSample]) -> Iterator[tuple[MicroBatch, ImageInputs]]:
         """Yield this rank's share of samples pass by pass, with the next pass's images being opened meanwhile."""

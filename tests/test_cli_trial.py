@@ -1,0 +1,73 @@
+"""grace-store trial, as users type it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grace_store.artifacts.trial import FOUND, Trial
+from grace_store.base.documents import read_document
+from tests.commands import run, run_json
+from tests.trials import make_pool, write_ids
+
+SIZES = {
+    "updates": 2,
+    "random": 2,
+    "seeds": 2,
+    "held-out": 10,
+    "rank": 2,
+    "batch-size": 4,
+    "device": "cpu",
+    "threads": 1,
+}
+SMALL = [word for name, value in SIZES.items() for word in (f"--{name}", str(value))]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_pool(tmp_path_factory.mktemp("trial"), 40)
+    write_ids(folder / "clean.txt", range(0, 40, 2))
+    return folder
+
+
+def words(home: Path, out: Path, *more: str) -> list[str]:
+    places = ["--store", str(home / "pool.zarr"), "--model", str(home / "model"), "--out", str(out)]
+    return ["trial", str(home / "clean.txt"), *places, *SMALL, *more]
+
+
+def test_it_says_what_it_costs_then_trains_and_ends_with_a_sentence(home: Path, tmp_path: Path) -> None:
+    dry = run_json(*words(home, tmp_path / "out", "--dry-run"))
+    assert (dry["num_runs"], dry["num_done"], dry["num_updates"]) == (6, 0, 2)
+    assert not (tmp_path / "out").exists()
+    shown = run(*words(home, tmp_path / "out"))
+    found = read_document(tmp_path / "out" / FOUND, Trial)
+    assert shown.stdout.splitlines()[0] == found.conclusion
+    assert "clean.txt" in shown.stdout.splitlines()[-4]
+    assert "6 trainings of 2 updates to do" in shown.stderr
+    assert "After seed 2 of 2, clean.txt against random subsets" in shown.stderr
+    again = run("trial", "--out", tmp_path / "out", "--json", "--device", "cpu")
+    assert json.loads(again.stdout) == {"out": str(tmp_path / "out"), **found.to_json()}
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "told"),
+    [
+        (["--random", "1"], 2, "1 is not in the range x>=2"),
+        (["--held-out", "0.1"], 1, "holds 4 questions out; at least 8 are wanted"),
+        (["--by", "sort"], 1, "has a field 'sort'"),
+        (["--out", "{data}"], 1, "Writing"),
+    ],
+)
+def test_what_cannot_be_done_is_said(home: Path, tmp_path: Path, more: list[str], code: int, told: str) -> None:
+    asked = [word.format(data=home / "traces.jsonl" / "out") for word in more]
+    result = run(*words(home, tmp_path / "out", *asked), code=code)
+    assert told in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_trial_that_is_not_there_cannot_go_on(tmp_path: Path) -> None:
+    result = run("trial", "--out", tmp_path / "none", code=1)
+    assert "has no trial yet; give the subsets to try" in " ".join(result.stderr.split())
