@@ -12,7 +12,7 @@ from typing import Any
 
 from grace_store.artifacts.judgement import Judgement
 from grace_store.artifacts.measures import Diversity, FidelityDocument, StabilityDocument
-from grace_store.artifacts.notes import DuplicatesNote, ScoresNote, SubsetNote, SweepNote
+from grace_store.artifacts.notes import DuplicatesNote, ScoresNote, SubsetNote, SweepNote, WeightsNote
 from grace_store.base.documents import FIRST_VERSION, VERSION, Document
 from grace_store.base.metadata import Commit, Completion, Plan, Signal
 from grace_store.base.settings import Frozen
@@ -22,7 +22,7 @@ from grace_store.values.methods import METHODS
 from grace_store.values.methods.method_spec import MethodSpec
 
 NOTES: tuple[type[Document], ...] = (
-    ScoresNote, SweepNote, SubsetNote, DuplicatesNote, Diversity, StabilityDocument, FidelityDocument,
+    ScoresNote, SweepNote, WeightsNote, SubsetNote, DuplicatesNote, Diversity, StabilityDocument, FidelityDocument,
     Judgement, Recipe, WarmupSubset, CheckpointState, WarmupDone,
 )  # fmt: skip
 """Every kind of document beside results. A new kind is a model where it is written, and its name here."""

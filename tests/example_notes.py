@@ -35,6 +35,7 @@ from grace_store.artifacts.notes import (
     Subtask,
     SweepNote,
     TargetsNote,
+    WeightsNote,
     WhereNote,
 )
 from grace_store.base.documents import Document
@@ -55,6 +56,7 @@ from grace_store.values.grid import Grid, SweepSpec
 from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec
 from grace_store.values.roc import Area
 from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.weightings.weighting import WeightsSpec
 
 MADE_FROM = {"store": "s.zarr", "plan_sha256": "0" * 64, "num_units": 2, "partial": False}
 WHERE = WhereNote(sql="is_correct and \"meta.level\" in ('a', 'b')", num_samples=10, num_kept=4)
@@ -126,6 +128,12 @@ SUBSET = SubsetNote(
     scores=SCORES,
     rows=(3, 7),
 )
+WEIGHTS = WeightsNote(
+    **MADE_FROM,
+    spec=WeightsSpec(method="drop", drop_share=0.25, scores=ScoreSpec(alpha=0.5)),
+    signals={"base": ScoredSignal(sha256="1" * 64, num_units=2, weight=1.0)},
+    where=WHERE,
+)
 WHOLE_SUBSET = SUBSET.model_copy(
     update={
         "conclusion": "2 of 10 samples are chosen.",
@@ -156,6 +164,7 @@ WHOLE_SUBSET = SUBSET.model_copy(
         "smallest_value": math.nan,
         "scores": INFLUENCE,
         "rejected_rows": (1, 9),
+        "weights": WEIGHTS,
         "scores_path": "scores.parquet",
     }
 )
@@ -332,6 +341,7 @@ EXAMPLES: dict[str, Document] = {
         signals={"base": SignalNote(sha256="1" * 64, num_units=2)},
         where=WHERE,
     ),
+    "weights": WEIGHTS,
     "subset": SUBSET,
     "subset with all fields": WHOLE_SUBSET,
     "duplicates": DUPLICATES,

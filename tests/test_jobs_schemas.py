@@ -25,6 +25,7 @@ from grace_store.curate.select import RankRequest, select
 from grace_store.curate.sweep import sweep
 from grace_store.curate.targets import Targets
 from grace_store.curate.trade_curve import TradeSpec
+from grace_store.curate.weights import weights
 from grace_store.values.grid import Grid, SweepSpec
 from grace_store.values.methods.method_spec import HeuristicSpec
 from jobs.schemas import NOTES, kind_of, note_schema
@@ -39,6 +40,7 @@ COMMON = ("kind", "version", "made_by")
 HEADINGS = {
     "scores": "field of scores",
     "sweep": "field of a sweep",
+    "weights": "field of weights",
     "subset": "field of a subset",
     "duplicates": "field of duplicates",
     "diversity": "field of diversity",
@@ -189,6 +191,7 @@ def results(tmp_path_factory) -> dict[str, dict[str, Any]]:
         request = ScoreRequest(spec=spec, signals=signals, targets=Targets(targets))
         score(pool, request, out=folder / f"{spec.method}.parquet")
     sweep(store, SweepSpec(grid=(Grid(alpha="0.1,0.9"),)), out=folder / "sweep")
+    weights(store, out=folder / "weights.parquet")
     found = duplicates(store, DuplicatesRequest(scores=folder / "scores.parquet", descriptor="projected", dimension=4))
     found.write(folder / "duplicates.parquet")
     ids = ExportRequest(as_format="ids")

@@ -114,7 +114,8 @@ class _Problems:
         for each in range(len(variable)):
             slope += self.matrix[each] * variable[each]
         allowed = -TOLERANCE * (1.0 + np.abs(variable).max(axis=0))
-        return np.where(self.is_free, variable, slope) < allowed
+        is_wrong: BoolArray = np.where(self.is_free, variable, slope) < allowed
+        return is_wrong
 
     def _exchange(self, is_wrong: BoolArray) -> None:
         """Change sides: all that are wrong, or the last of them where that has not helped for a while."""

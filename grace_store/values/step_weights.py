@@ -50,8 +50,15 @@ class RaggedWeights:
     def none(cls, num_steps: Numbers) -> Self:
         """Return samples without weights, flags or cosines."""
         offsets, num = offsets_of(num_steps), len(num_steps)
-        nothing = (np.full(size, np.nan) for size in (int(offsets[-1]), num, num))
-        return cls(*nothing, np.zeros(num, dtype=np.uint8), offsets)
+        weight, equal, cosine = (np.full(size, np.nan) for size in (int(offsets[-1]), num, num))
+        return cls(weight, equal, cosine, np.zeros(num, dtype=np.uint8), offsets)
+
+    def put(self, part: Self, place: IntArray) -> None:
+        """Take over the weights of some of the samples, those at these places."""
+        mine = np.zeros(len(self.flags), dtype=np.bool_)
+        mine[place] = True
+        self.weight[np.repeat(mine, np.diff(self.offsets))] = part.weight
+        self.equal_cosine[place], self.cosine[place], self.flags[place] = part.equal_cosine, part.cosine, part.flags
 
 
 def weigh_ragged(
