@@ -12,7 +12,7 @@ from typing import Any
 
 from grace_store.artifacts.judgement import Judgement
 from grace_store.artifacts.measures import Diversity, FidelityDocument, StabilityDocument
-from grace_store.artifacts.notes import AgainstNote, DuplicatesNote, ScoresNote, SubsetNote, SweepNote
+from grace_store.artifacts.notes import AgainstNote, DuplicatesNote, ScoresNote, SubsetNote, SweepNote, WeightsNote
 from grace_store.artifacts.trial import Trial, TrialPlan, TrialRun
 from grace_store.base.documents import FIRST_VERSION, VERSION, Document
 from grace_store.base.metadata import Commit, Completion, Plan, Signal
@@ -23,8 +23,8 @@ from grace_store.values.methods import METHODS
 from grace_store.values.methods.method_spec import MethodSpec
 
 NOTES: tuple[type[Document], ...] = (
-    ScoresNote, SweepNote, SubsetNote, DuplicatesNote, AgainstNote, Diversity, StabilityDocument, FidelityDocument,
-    Judgement, Recipe, WarmupSubset, CheckpointState, WarmupDone, TrialPlan, TrialRun, Trial,
+    ScoresNote, SweepNote, WeightsNote, SubsetNote, DuplicatesNote, AgainstNote, Diversity, StabilityDocument,
+    FidelityDocument, Judgement, Recipe, WarmupSubset, CheckpointState, WarmupDone, TrialPlan, TrialRun, Trial,
 )  # fmt: skip
 """Every kind of document beside results. A new kind is a model where it is written, and its name here."""
 OMITTED = (

@@ -38,6 +38,7 @@ from grace_store.artifacts.notes import (
     Subtask,
     SweepNote,
     TargetsNote,
+    WeightsNote,
     WhereNote,
 )
 from grace_store.artifacts.trial import Trial, TrialItem, TrialPlan, TrialRun, TrialSpec, TrialSubset, TriedSubset
@@ -61,6 +62,7 @@ from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec
 from grace_store.values.roc import Area
 from grace_store.values.score_spec import ScoreSpec
 from grace_store.values.subset_trial import SubsetDifference
+from grace_store.values.weightings.weighting import WeightsSpec
 
 MADE_FROM = {"store": "s.zarr", "plan_sha256": "0" * 64, "num_units": 2, "partial": False}
 WHERE = WhereNote(sql="is_correct and \"meta.level\" in ('a', 'b')", num_samples=10, num_kept=4)
@@ -159,6 +161,12 @@ SUBSET = SubsetNote(
     scores=SCORES,
     rows=(3, 7),
 )
+WEIGHTS = WeightsNote(
+    **MADE_FROM,
+    spec=WeightsSpec(method="drop", drop_share=0.25, scores=ScoreSpec(alpha=0.5)),
+    signals={"base": ScoredSignal(sha256="1" * 64, num_units=2, weight=1.0)},
+    where=WHERE,
+)
 WHOLE_SUBSET = SUBSET.model_copy(
     update={
         "conclusion": "2 of 10 samples are chosen.",
@@ -190,6 +198,7 @@ WHOLE_SUBSET = SUBSET.model_copy(
         "smallest_value": math.nan,
         "scores": INFLUENCE,
         "rejected_rows": (1, 9),
+        "weights": WEIGHTS,
         "scores_path": "scores.parquet",
     }
 )
@@ -414,6 +423,7 @@ EXAMPLES: dict[str, Document] = {
         signals={"base": SignalNote(sha256="1" * 64, num_units=2)},
         where=WHERE,
     ),
+    "weights": WEIGHTS,
     "subset": SUBSET,
     "subset with all fields": WHOLE_SUBSET,
     "duplicates": DUPLICATES,

@@ -13,6 +13,7 @@ import pytest
 
 from grace_store.artifacts.notes import SubsetNote
 from grace_store.artifacts.score_table import read_scores
+from grace_store.artifacts.weight_table import read_weights
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, DatasetChanged, SettingError
 from grace_store.curate.export import ExportRequest, export
@@ -20,9 +21,11 @@ from grace_store.curate.exports import EXPORTS
 from grace_store.curate.exports.export_kind import Export
 from grace_store.curate.score import score
 from grace_store.curate.select import RankRequest, select
+from grace_store.curate.weights import WeightsRequest, weights
 from grace_store.data.dataset import Dataset
 from grace_store.run.extract import extract
 from grace_store.values.methods.method_spec import HeuristicSpec
+from grace_store.values.weightings.weighting import WeightsSpec
 from tests.exported import PNG, chosen_lines, everything, mmathcot, scored_store, traces_with_image
 from tests.grouped_stores import grouped_store
 from tests.jobs import make_job
@@ -373,3 +376,93 @@ def test_pairs_with_images_show_them_as_their_trainer_wants(tmp_path):
     assert found["llama-factory-pairs"]["messages"] == [{"role": "user", "content": "<image> 0?"}]
     info = json.loads((tmp_path / "dataset_info.json").read_text())["llama-factory-pairs"]
     assert info["columns"]["images"] == "images"
+
+
+# ---------------------------------------------------------------- with step weights
+
+
+@pytest.fixture(scope="module")
+def weighed(scored):
+    weights(scored / "store.zarr", WeightsSpec(answer_weight=0.5), out=scored / "weights.parquet")
+    weights(scored / "store.zarr", WeightsSpec(method="drop"), out=scored / "masks.parquet")
+    return scored
+
+
+def test_ms_swift_has_a_message_for_each_step_with_its_weight(weighed, tmp_path):
+    subset = select(weighed / "scores.parquet", ratio="0.5")
+    table = read_weights(weighed / "weights.parquet")
+    request = ExportRequest(as_format="ms-swift", weights=weighed / "weights.parquet")
+    exported = export(subset, tmp_path / "w.jsonl", request)
+    export(subset, tmp_path / "plain.jsonl", ExportRequest(as_format="ms-swift"))
+    plain = [json.loads(line) for line in (tmp_path / "plain.jsonl").read_text().splitlines()]
+    for found, whole, weight in zip(
+        lines_of(tmp_path / "w.jsonl"), plain, table.segment_weights(subset.row), strict=True
+    ):
+        said = [each for each in found["messages"] if each["role"] == "assistant"]
+        assert "".join(each["content"] for each in said) == whole["messages"][-1]["content"]
+        assert found["messages"][: -len(said)] == whole["messages"][:-1]
+        runs = [0.0, *(number for number, before in zip(weight, [None, *weight], strict=False) if number != before)]
+        assert [each["loss_scale"] for each in said] == pytest.approx(runs, abs=1e-6)
+    assert any("--is_binary_loss_scale false" in note for note in exported.notes)
+    note = read_document(tmp_path / "w.jsonl.spec.json", SubsetNote)
+    assert note.weights == table.note
+
+
+def test_masks_need_no_option_and_go_to_axolotl_too(weighed, tmp_path):
+    subset, masks = select(weighed / "scores.parquet", ratio="0.5"), weighed / "masks.parquet"
+    exported = export(subset, tmp_path / "s.jsonl", ExportRequest(as_format="ms-swift", weights=masks))
+    assert not any("binary" in note for note in exported.notes)
+    export(subset, tmp_path / "a.jsonl", ExportRequest(as_format="axolotl", weights=masks))
+    for swift, axolotl in zip(lines_of(tmp_path / "s.jsonl"), lines_of(tmp_path / "a.jsonl"), strict=True):
+        said = [each for each in swift["messages"] if each["role"] == "assistant" and each["content"]]
+        parts = axolotl["messages"][-1]["content"]
+        assert [(each["content"], each["loss_scale"] > 0) for each in said] == [
+            (part["text"], part["train"]) for part in parts
+        ]
+        assert all("train" not in part for each in axolotl["messages"][:-1] for part in each["content"])
+
+
+def test_samples_without_weights_are_written_whole_and_counted(weighed, tmp_path):
+    subset = select(weighed / "scores.parquet", ratio="0.5")
+    least = weights(weighed / "store.zarr", WeightsRequest(where=f"row > {subset.row[0]}"))
+    exported = export(subset, tmp_path / "w.jsonl", ExportRequest(as_format="ms-swift", weights=least))
+    assert "1 sample without weights, written with weight 1 for every token" in exported.notes
+    first = lines_of(tmp_path / "w.jsonl")[0]["messages"]
+    assert [each["loss_scale"] for each in first if each["role"] == "assistant"] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "told"),
+    [
+        (
+            "axolotl",
+            "weights",
+            "--as axolotl takes only weights that are 0 or 1: .* `grace-store weights --method drop`",
+        ),
+        ("llama-factory", "masks", "--as llama-factory takes no weights: LLaMA-Factory trains on whole turns"),
+        ("trl", "masks", "--as trl takes no weights: TRL's SFTTrainer has none"),
+        ("source", "masks", "--as source takes no weights: .* Use --as ms-swift"),
+    ],
+)
+def test_what_a_trainer_cannot_use_is_refused(weighed, tmp_path, name, table, told):
+    subset = select(weighed / "scores.parquet", ratio="0.5")
+    request = ExportRequest(as_format=name, weights=weighed / f"{table}.parquet")
+    with pytest.raises(SettingError, match=told):
+        export(subset, tmp_path / "w.jsonl", request)
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_of_another_store_and_a_model_without_weights_are_refused(weighed, grouped, tmp_path):
+    subset = select(weighed / "scores.parquet", ratio="0.5")
+    other = weights(grouped.note.store)
+    with pytest.raises(SettingError, match="was made from another plan than the table of scores"):
+        export(subset, tmp_path / "w.jsonl", ExportRequest(as_format="ms-swift", weights=other))
+    with pytest.raises(SettingError, match="only weights need: give --weights with it"):
+        export(subset, tmp_path / "w.jsonl", ExportRequest(as_format="ms-swift", model="m"))
+    mine = ExportRequest(as_format="ms-swift", weights=weighed / "weights.parquet")
+    with pytest.raises(SettingError, match="the table of weights"):
+        export(subset, weighed / "weights.parquet", mine)
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]

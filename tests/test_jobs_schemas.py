@@ -26,6 +26,7 @@ from grace_store.curate.select import RankRequest, select
 from grace_store.curate.sweep import sweep
 from grace_store.curate.targets import Targets
 from grace_store.curate.trade_curve import TradeSpec
+from grace_store.curate.weights import weights
 from grace_store.values.grid import Grid, SweepSpec
 from grace_store.values.methods.method_spec import HeuristicSpec
 from jobs.schemas import NOTES, kind_of, note_schema
@@ -41,6 +42,7 @@ COMMON = ("kind", "version", "made_by")
 HEADINGS = {
     "scores": "field of scores",
     "sweep": "field of a sweep",
+    "weights": "field of weights",
     "subset": "field of a subset",
     "duplicates": "field of duplicates",
     "against": "field of against",
@@ -195,6 +197,7 @@ def results(tmp_path_factory) -> dict[str, dict[str, Any]]:
         request = ScoreRequest(spec=spec, signals=signals, targets=Targets(targets))
         score(pool, request, out=folder / f"{spec.method}.parquet")
     sweep(store, SweepSpec(grid=(Grid(alpha="0.1,0.9"),)), out=folder / "sweep")
+    weights(store, out=folder / "weights.parquet")
     found = duplicates(store, DuplicatesRequest(scores=folder / "scores.parquet", descriptor="projected", dimension=4))
     found.write(folder / "duplicates.parquet")
     pool, benchmark = extracted(folder / "against", pool_records()), extracted(folder / "items", item_records())

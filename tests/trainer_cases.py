@@ -7,11 +7,20 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
+from grace_store.curate.exports.axolotl import axolotl_messages
+from grace_store.curate.exports.conversations import conversation
+from grace_store.curate.exports.ms_swift import swift_messages
+from grace_store.curate.exports.weighted_parts import Cut, cut_by_spaces, weighted_parts
+from grace_store.data.sample import Sample, Turn
+from grace_store.model.inputs.token_cuts import TokenCuts
+from grace_store.model.load.weights import describe_model
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import QWEN_TEMPLATE, VISION_FAMILIES, Family, _write, picture, tiny_vision_model
 
@@ -97,6 +106,39 @@ CONVERSATIONS: dict[str, list[dict[str, str]]] = {
 }
 
 
+WEIGHTED: dict[str, tuple[list[str], list[float]]] = {
+    "lines": (["Step 1: Tom starts with 3 apples.\n", "Step 2: 3 + 4 = 7.\n", "Answer: 7"], [0.4, 1.7, 1.0]),
+    "zero": (["Step 1: Tom starts with 3 apples.\n", "Step 2: 3 + 4 = 7.\n", "Answer: 7"], [0.0, 2.25, 1.0]),
+    "blank lines": (["Tom starts with 3 apples.\n\n", "3 + 4 = 7.\n\n\n", "Answer: 7"], [0.5, 1.5, 1.0]),
+    "sentences": (["Tom starts with 3 apples. ", "Then 3 + 4 = 7.  ", "Answer: 7"], [1.25, 0.0, 1.0]),
+    "indented": (["1. Tom starts:\n", "   3 apples.\n", "  Answer: 7"], [0.25, 1.75, 1.0]),
+    "thought": (["<think>\nTom starts with 3 apples.\n", "3 + 4 = 7.\n</think>\n\n", "Answer: 7"], [0.5, 1.5, 1.0]),
+}
+"""Responses in segments, with their weights."""
+
+
+def weighted_sample(name: str) -> Sample:
+    """Return a case of WEIGHTED, after an earlier turn."""
+    segments, _ = WEIGHTED[name]
+    turns = (Turn("user", (ASKED["content"],)), Turn("assistant", ("It is 7.",)), Turn("user", (AGAIN["content"],)))
+    return Sample(name, turns, "".join(segments), tuple(accumulate(map(len, segments), initial=0)))
+
+
+def weighted_rows(cut: Cut) -> dict[str, dict[str, Any]]:
+    """Return what ms-swift and axolotl are given of each case: whole, with weights, and with masks."""
+    rows = {}
+    for name, (_, weights) in WEIGHTED.items():
+        sample = weighted_sample(name)
+        parts = weighted_parts(sample, np.array(weights), cut)
+        whole = conversation(sample, str)["messages"]
+        rows[name] = {
+            "whole": whole,
+            "ms-swift": swift_messages(whole, parts),
+            "axolotl": axolotl_messages(whole, parts),
+        }
+    return rows
+
+
 def pictures() -> dict[str, Image.Image]:
     """Return a picture of every kind; only what Pillow writes without loss."""
     sizes = {
@@ -140,7 +182,10 @@ def main(folder: Path) -> None:
         images[name] = str(save_picture(image, (folder / "images" / f"{name.replace(' ', '_')}.png").absolute()))
     for name in MODELS:
         make_model(name, folder / name)
-    (folder / "cases.json").write_text(json.dumps({"images": images, "conversations": CONVERSATIONS}, indent=1))
+    tokenizer = describe_model(str(folder / "qwen3")).tokenizer
+    weighted = {"by spaces": weighted_rows(cut_by_spaces), "by tokens": weighted_rows(TokenCuts(tokenizer))}
+    cases = {"images": images, "conversations": CONVERSATIONS, "weighted": weighted}
+    (folder / "cases.json").write_text(json.dumps(cases, indent=1))
 
 
 if __name__ == "__main__":

@@ -30,11 +30,16 @@ def signal_notes(signals: CommittedSignals) -> dict[str, dict[str, Any]]:
 
 def scores_note(signals: CommittedSignals, spec: MethodSpec, weights: SignalWeights, **more: Any) -> ScoresNote:
     """Return the note of a table of scores; more are fields that only some methods have."""
-    notes = signal_notes(signals).items()
-    scored = {name: ScoredSignal(weight=weights.weights[name], **note) for name, note in notes}
     has_grams = METHODS[spec.method].reads == "grams"
     hygiene = (*(signals.store.plan.flagged or ()), *(("same_direction",) if has_grams else ()))
+    scored = weighted_signals(signals, weights)
     return ScoresNote(spec=spec, signals=scored, hygiene=hygiene, **store_note(signals), **more)
+
+
+def weighted_signals(signals: CommittedSignals, weights: SignalWeights) -> dict[str, ScoredSignal]:
+    """Return each of some signals as a note says it, with its weight."""
+    notes = signal_notes(signals).items()
+    return {name: ScoredSignal(weight=weights.weights[name], **note) for name, note in notes}
 
 
 Planned = StoreNote | TargetsNote | StabilityDocument | FidelityDocument | Trial

@@ -15,6 +15,7 @@ from grace_store.values.methods import METHODS
 from grace_store.values.methods.method import InfluenceMethod, Method
 from grace_store.values.methods.method_spec import MethodSpec, parse_spec
 from grace_store.values.ranking import Balance
+from grace_store.values.weightings.weighting import WeightsSpec
 from grace_store.values.within_groups import Within
 
 WeightsFrom = Literal["given", "learning_rate", "equal"]
@@ -181,6 +182,17 @@ class SweepNote(StoreNote):
     spec: AnySweepSpec
     settings: tuple[str, ...] = Field(min_length=1)
     signals: dict[str, SignalNote]
+
+
+class WeightsNote(StoreNote):
+    """What made a table of step weights."""
+
+    words: ClassVar[str] = "a table of weights"
+    maker: ClassVar[str] = "weights"
+
+    kind: Literal["weights"] = "weights"
+    spec: WeightsSpec
+    signals: dict[str, ScoredSignal] = Field(min_length=1)
 
 
 # ---------------------------------------------------------------- duplicates, diversity
@@ -378,3 +390,5 @@ class SubsetNote(Document):
     """The chosen records' places in the dataset, ascending."""
     rejected_rows: tuple[Count, ...] | None = None
     """Of pairs, the place of the rejected record for each of the chosen ones."""
+    weights: WeightsNote | None = None
+    """The table of weights that its steps were written with, if any."""

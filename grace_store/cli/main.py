@@ -27,6 +27,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "sweep": "Score a store by many settings at once, and compare them.",
         "audit": "Measure how far the values of a table follow length and groups.",
         "select": "Write the best samples of a table of scores as a training set.",
+        "weights": "Make a table of step weights: how much to train on each step.",
         "compare": "Show what two subsets share, what entered, what left and why.",
     },
     "Look closer": {

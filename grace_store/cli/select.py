@@ -81,6 +81,7 @@ diversity_options = stacked(
     "grace-store select scores.parquet --diversity facility --weight 0.3 --out subset.jsonl",
     "grace-store select scores.parquet --per-group 1 --out best-of-n.jsonl          # the best trace of each question",
     "grace-store select scores.parquet --per-group 0.5 --ratio 0.2 --out subset.jsonl",
+    "grace-store select scores.parquet --weights weights.parquet --as ms-swift --out train.jsonl   # by step weights",
     "grace-store select scores.parquet --as trl-pairs --margin 0.1 --out pairs.jsonl   # best and worst of each",
 )
 @click.argument("scores", type=FILE)
@@ -93,6 +94,18 @@ diversity_options = stacked(
     "records with their step scores, the samples' ids, or pairs of a chosen and a rejected response for a trainer.",
     "as_format",
     default="source",
+)
+@option(
+    "--weights",
+    FILE,
+    "Table that `weights` wrote, to train on each step by its weight: --as ms-swift takes any, axolotl 0 or 1. "
+    "[default: every token counts the same]",
+)
+@option(
+    "--model",
+    PLACE,
+    "With --weights, model to be trained: steps are cut where its tokenizer makes the same tokens. "
+    "[default: at line ends and before spaces]",
 )
 @option(
     "--exclude-flagged",
@@ -147,7 +160,8 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     against = settings.pop("exclude_contaminated")
     questions = {name: settings.pop(name) for name in ("per_group", "margin", "group_by")}
     questions["margin"] = _margin(as_format, questions["margin"])
-    threads, images = settings.pop("threads"), settings.pop("images")
+    threads = settings.pop("threads")
+    written = {name: settings.pop(name) for name in ("images", "weights", "model")}
     places = {"store": settings.pop("store"), "data": settings.pop("data") or None}
     spec = _diversity_spec(settings, duplicates)
     with ProgressDisplay(quiet=as_json) as display:
@@ -159,7 +173,7 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     paths = subset_paths(out, list(subsets))
     tables = ((duplicates, "the table of duplicates"), (against, "the table of benchmark items"))
     check_outputs(paths, [(path, what) for path, what in tables if path is not None])
-    request = gs.ExportRequest(as_format=as_format, images=images, **places)
+    request = gs.ExportRequest(as_format=as_format, **written, **places)
     results = [
         _result(size, subset, gs.export(subset, path, request))
         for path, (size, subset) in zip(paths, subsets.items(), strict=True)

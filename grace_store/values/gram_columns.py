@@ -76,6 +76,19 @@ class Chunk:
     sample: IntArray
     gram: GramColumns
 
+    def columns_of(self, flat: FloatArray, offsets: IntArray) -> FloatArray:
+        """Return flat numbers of a block's steps as columns, (K, n), 0 for steps that a sample has not."""
+        columns = np.zeros(self.gram.present.shape)
+        step, column = np.nonzero(self.gram.present)
+        sample = np.concatenate([self.sample[:1], self.sample])
+        columns[step, column] = flat[offsets[sample[column]] + step]
+        return columns
+
+    def write_steps(self, columns: FloatArray, flat: FloatArray, offsets: IntArray) -> None:
+        """Write columns of steps, (K, n), into the flat numbers of a block's steps."""
+        step, column = np.nonzero(self.gram.present[:, 1:])
+        flat[offsets[self.sample[column]] + step] = columns[step, column + 1]
+
 
 class Block:
     """Consecutive samples, their packed Grams and token counts concatenated."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.base.settings import DataRequest
+from grace_store.curate.judge import JudgeRequest, judge
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.select import RankRequest, select
 from grace_store.read.question_groups import question_groups
@@ -39,7 +40,7 @@ def make_traces(folder: str, num_samples: int) -> None:
         for row in range(num_samples):
             steps = [f"Step {step} of trace {row}." for step in range(NUM_STEPS)]
             trace = {"prompt": f"What is question {row % num_questions}?", "steps": steps, "answer": f"{row}"}
-            stream.write(json.dumps({"id": f"trace-{row}", **trace}) + "\n")
+            stream.write(json.dumps({"id": f"trace-{row}", **trace, "is_right": row % 3 > 0}) + "\n")
     data = DataRequest(format="explicit", min_steps=1)
     fill_signal(plan([place / "traces.jsonl"], place / "store.zarr", data), "base", copied=True)
     (place / "made").touch()
@@ -75,6 +76,11 @@ def best_of_each(folder: str) -> None:
     select(Path(folder) / "within.parquet", RankRequest(per_group=1))
 
 
+def judge_traces(folder: str) -> None:
+    """Hold signals against labels of traces, as many of them as are drawn by default."""
+    judge(Path(folder) / "store.zarr", JudgeRequest(label="is_right"), threads=1)
+
+
 TASKS = {
     "find questions": find_questions,
     "score": score_plain,
@@ -82,6 +88,7 @@ TASKS = {
     "score --target group": score_by_others,
     "select": select_plain,
     "select --per-group 1": best_of_each,
+    "judge": judge_traces,
 }
 
 
@@ -115,6 +122,14 @@ def measure(*, quick: bool, threads: int, work: str) -> dict[str, Any]:
                 GOAL,
                 {"within": within, "plain": plain},
                 f"{within['cpu_seconds']:.1f} s CPU, {reading:.1f} s of it to read records",
+            ),
+            Ratio(
+                f"judge, {sizes[-1]:,} samples, of which 10,000 are drawn",
+                "score, CPU time",
+                most["judge"]["cpu_seconds"] / plain["cpu_seconds"],
+                GOAL,
+                {"judge": most["judge"], "score": plain},
+                f"{most['judge']['cpu_seconds']:.1f} s CPU, {plain['cpu_seconds']:.1f} s for score",
             ),
             *(
                 Ratio(

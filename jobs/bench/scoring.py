@@ -16,6 +16,7 @@ import numpy as np
 from grace_store.curate.score import score
 from grace_store.curate.sweep import sweep
 from grace_store.curate.sweep_settings import SettingValues, resolve_settings
+from grace_store.curate.weights import weights
 from grace_store.read.blocks import BlockReader
 from grace_store.store.opened import Store
 from grace_store.values.grid import Grid, SweepSpec
@@ -30,6 +31,7 @@ PAPER = SweepSpec(grid=(Grid(alpha=ALPHAS, history=HISTORIES),))
 HIDDEN_SIZE = 2048
 GOAL = Goal(">=", 500.0)
 FLAT = Goal("<=", 1.5)
+WEIGHTS_GOAL = Goal("<=", 3.0)
 
 
 def loop_over_vectors(num_samples: int) -> float:
@@ -72,11 +74,17 @@ def table(location: str, threads: int) -> None:
         score(Store.open(location), out=Path(folder) / "scores.parquet", threads=threads)
 
 
+def step_weights(location: str, threads: int) -> None:
+    """Do all that `grace-store weights` does."""
+    with tempfile.TemporaryDirectory() as folder:
+        weights(Store.open(location), out=Path(folder) / "weights.parquet", threads=threads)
+
+
 def measure(*, quick: bool, threads: int, work: str) -> dict[str, Any]:
     """Measure the whole sweep against the loop, and how reading and scoring grow."""
     location, num_samples = million(Path(work), quick=quick)
     loop = loop_over_vectors(20 if quick else 300) * num_samples
-    tasks = {"values": values, "sweep": whole_sweep, "table": table}
+    tasks = {"values": values, "sweep": whole_sweep, "table": table, "weights": step_weights}
     costs = {name: measured_apart(task, location=location, threads=threads) for name, task in tasks.items()}
     for cost in costs.values():
         del cost["result"]
@@ -86,7 +94,30 @@ def measure(*, quick: bool, threads: int, work: str) -> dict[str, Any]:
         _against_loop("sweep of 27 settings, with files and comparisons", "sweep", costs, num_samples),
     ]
     curves, flat = _growth(Path(work), costs, num_samples, quick=quick, threads=threads)
-    return Findings([*ratios, flat], curves).to_json()
+    small = measured_apart(step_weights, location=kept_store(Path(work), num_samples // 64), threads=threads)
+    return Findings([*ratios, flat, *_of_weights(costs, small, num_samples)], curves).to_json()
+
+
+def _of_weights(costs: dict[str, Any], small: dict[str, Any], num_samples: int) -> list[Ratio]:
+    """Return what weights cost against scores, and how their memory grows."""
+    both = {name: costs[name] for name in ("weights", "table")}
+    seconds = {name: cost["cpu_seconds"] for name, cost in both.items()}
+    note = (
+        f"{num_samples:,} samples, K = {NUM_STEPS}: {seconds['weights']:.1f} s CPU, {seconds['table']:.1f} s for score"
+    )
+    grown = both["weights"]["peak_bytes"] / small["peak_bytes"]
+    return [
+        Ratio(
+            "weights of all steps", "score, CPU time", seconds["weights"] / seconds["table"], WEIGHTS_GOAL, both, note
+        ),
+        Ratio(
+            f"peak memory of weights, {num_samples:,} samples",
+            f"{num_samples // 64:,} samples",
+            grown,
+            FLAT,
+            note=f"{small['peak_bytes'] / 1e6:.0f} to {both['weights']['peak_bytes'] / 1e6:.0f} MB",
+        ),
+    ]
 
 
 def _against_loop(what: str, task: str, costs: dict[str, Any], num_samples: int) -> Ratio:

@@ -8,9 +8,12 @@ Run by hand, once for each trainer, in an environment of its own that needs noth
     /tmp/ms-swift/bin/pip install ms-swift qwen_vl_utils
     /tmp/ms-swift/bin/python jobs/trainers/record.py ms-swift /tmp/cases tests/golden/trainers/ms-swift.json
 
-and the same with `llama-factory` (pip install llamafactory) and `trl` (pip install trl). All three need torchvision of
-the version that fits torch (0.28 for 2.13). If it was built for CUDA and torch was not, install it with --no-deps and
-empty its _meta_registrations.py; of LLaMA-Factory's torchaudio, then, delete lib/*.so. Only resizing is used here.
+and the same with `llama-factory` (pip install llamafactory) and `trl` (pip install trl). What becomes of step weights
+is recorded by `ms-swift-weights` and `axolotl-weights` (pip install axolotl), into tests/golden/weights/.
+
+Trainers need torchvision of the version that fits torch (0.28 for 2.13). If it was built for CUDA and torch was not,
+install it with --no-deps and empty its _meta_registrations.py; of LLaMA-Factory's torchaudio, then, delete lib/*.so.
+Only resizing is used here.
 """
 
 from __future__ import annotations
@@ -29,8 +32,21 @@ Messages = list[dict[str, str]]
 Encode = Callable[[Messages, "str | None"], dict[str, Any]]
 """From a conversation, and the path of an image that stands before its first question, to all that a model is given."""
 
+Weigh = Callable[[dict[str, Any]], dict[str, Any]]
+"""From a case of tests/trainer_cases.py to what a trainer makes of its tokens and their weights."""
+
 IMAGE_TOKENS = {"qwen3_vl": "<|image_pad|>", "qwen2_5_vl": "<|image_pad|>", "llava": "<image>", "qwen3": None}
-PACKAGES = ("ms-swift", "llamafactory", "trl", "qwen_vl_utils", "transformers", "torch", "torchvision", "pillow")
+PACKAGES = (
+    "ms-swift",
+    "llamafactory",
+    "trl",
+    "axolotl",
+    "qwen_vl_utils",
+    "transformers",
+    "torch",
+    "torchvision",
+    "pillow",
+)
 NUM_PIXELS = 24
 """Numbers kept of an image's pixel values, spread evenly over them."""
 
@@ -129,6 +145,72 @@ def trl_row(messages: Messages, image: str | None) -> dict[str, Any]:
 TRAINERS = {"ms-swift": ms_swift, "llama-factory": llama_factory, "trl": trl}
 
 
+# ---------------------------------------------------------------- trainers that read step weights
+
+
+def ms_swift_weights(folder: Path) -> Weigh:
+    """Return what `swift sft --is_binary_loss_scale false` makes of a row, and what it makes without the option.
+
+    Two templates: one that puts an empty thought before a response, and one that does not.
+    """
+    from swift import get_processor, get_template
+
+    def encoding(kind: str, *, is_binary: bool | None) -> Callable[[list[Any]], dict[str, Any]]:
+        processor = get_processor(str(folder), model_type="qwen3")
+        made = get_template(processor, template_type=kind, max_length=100_000, is_binary_loss_scale=is_binary)
+        made.set_mode("train")
+        return lambda messages: made.encode({"messages": copied(messages)})
+
+    kinds = ("qwen3", "qwen2_5")
+    weighing = {kind: encoding(kind, is_binary=False) for kind in kinds}
+    plain = {kind: encoding(kind, is_binary=None) for kind in kinds}
+
+    def weigh(case: dict[str, Any]) -> dict[str, Any]:
+        found = {}
+        for kind in kinds:
+            made, unweighed = weighing[kind](case["ms-swift"]), plain[kind](case["ms-swift"])
+            found[kind] = {
+                "ids": made["input_ids"],
+                "weights": made["loss_scale"],
+                "whole": plain[kind](case["whole"])["input_ids"],
+                "learnt_without_option": learnt(unweighed["labels"]),
+            }
+        return {"row": case["ms-swift"], "templates": found}
+
+    return weigh
+
+
+def axolotl_weights(folder: Path) -> Weigh:
+    """Return what axolotl's chat_template strategy, with the settings it has by default, makes of a row."""
+    from axolotl.prompt_strategies.chat_template import ChatTemplatePrompter, ChatTemplateStrategy
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    prompter = ChatTemplatePrompter(tokenizer, chat_template=tokenizer.chat_template)
+    roles = {"roles_to_train": ["assistant"], "train_on_eos": "turn"}
+    strategy = ChatTemplateStrategy(prompter, tokenizer, False, 100_000, **roles)
+
+    def weigh(case: dict[str, Any]) -> dict[str, Any]:
+        made, whole = (strategy.tokenize_prompt({"messages": copied(case[name])}) for name in ("axolotl", "whole"))
+        found = {"ids": made["input_ids"], "learnt": learnt(made["labels"]), "whole": whole["input_ids"]}
+        return {"row": case["axolotl"], "templates": {"its own": found}}
+
+    return weigh
+
+
+def learnt(labels: list[int]) -> list[int]:
+    """Return the places of the tokens that are learnt."""
+    return [place for place, label in enumerate(labels) if label != -100]
+
+
+def copied(messages: list[Any]) -> list[Any]:
+    """Return messages of their own: trainers change what they are given."""
+    return json.loads(json.dumps(messages))
+
+
+WEIGHERS = {"ms-swift-weights": ms_swift_weights, "axolotl-weights": axolotl_weights}
+
+
 # ---------------------------------------------------------------- what is kept of it
 
 
@@ -156,7 +238,7 @@ def kept(made: dict[str, Any], image_token: int | None) -> dict[str, Any]:
     where = [i for i, token in enumerate(ids) if token != image_token and seen[i]]
     found = {
         "ids": [ids[i] for i in where],
-        "learnt": [place for place, i in enumerate(where) if labels[i] != -100],
+        "learnt": learnt([labels[i] for i in where]),
         "num_image_tokens": sum(token == image_token for token, is_seen in zip(ids, seen, strict=True) if is_seen),
     }
     if found["num_image_tokens"]:
@@ -195,7 +277,14 @@ def versions() -> Iterator[tuple[str, str]]:
 def main(trainer: str, cases: str, out: str) -> None:
     """Record all cases with one trainer."""
     os.environ.update({"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "HF_DATASETS_CACHE": tempfile.mkdtemp()})
-    made = {"versions": dict(versions()), "models": dict(record(TRAINERS[trainer], Path(cases).absolute()))}
+    folder = Path(cases).absolute()
+    if trainer in WEIGHERS:
+        asked = json.loads((folder / "cases.json").read_text())["weighted"]
+        weigh = WEIGHERS[trainer](folder / "qwen3")
+        found = {cut: {name: weigh(case) for name, case in each.items()} for cut, each in asked.items()}
+        made = {"versions": dict(versions()), "cuts": found}
+    else:
+        made = {"versions": dict(versions()), "models": dict(record(TRAINERS[trainer], folder))}
     text = json.dumps(made, indent=1)
     Path(out).write_text(compact(text) + "\n")
 

@@ -17,6 +17,7 @@ EXPORTS: Registry[Export] = Registry(
         "ms-swift",
         "llama-factory",
         "trl",
+        "axolotl",
         "datasets",
         "steps",
         "ids",

@@ -78,6 +78,11 @@ def _data_url_bytes(url: str) -> bytes:
         raise DataError(f"The image in the data URL {url[:_SHOWN_CHARS]}... cannot be decoded: {error}.") from None
 
 
+def _text_of(content: str | list[dict[str, Any]]) -> str:
+    """Return what a message says, its content being a text or parts of one."""
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
 def plain_conversations(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dict[str, Any]]:
     """Yield the chosen samples as conversations."""
     return (conversation(sample, image_name) for _, sample in chosen.samples())
@@ -101,7 +106,7 @@ def write_conversations(
         for record in conversations(chosen, names):
             num_with_images += bool(record["images"])
             messages = [*record["messages"], *([record["chosen"]] if "chosen" in record else [])]
-            num_said = sum(message["content"].count(PLACEHOLDER) for message in messages)
+            num_said = sum(_text_of(message["content"]).count(PLACEHOLDER) for message in messages)
             num_stray += num_said != len(record["images"])
             if not has_images:
                 del record["images"]

@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from grace_store.artifacts.weight_table import WeightTable
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError
 from grace_store.base.states import Unusable
+from grace_store.base.text import counted
+from grace_store.curate.exports.weighted_parts import CheckedCut, Cut, Part, cut_by_spaces, weighted_parts
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import name_files
 from grace_store.data.record import Record
@@ -50,6 +53,10 @@ class Export:
     """Names of files beside the subset that are written too."""
     is_of_pairs: bool = False
     """Whether it writes pairs of a chosen and a rejected response."""
+    weights: Literal["any", "masks"] | None = None
+    """Which step weights its reader can use: any, only those that are 0 or 1, or none."""
+    no_weights: str = "what is written has no place for them"
+    """Why it takes no weights, or no others than 0 and 1."""
 
 
 class Pair(NamedTuple):
@@ -62,8 +69,18 @@ class Pair(NamedTuple):
 class ChosenRecords:
     """The chosen records, read one at a time in the order of the dataset."""
 
-    def __init__(self, subset: Subset, store: Store | None, dataset: Dataset | None, images: str | None = None) -> None:
+    def __init__(
+        self,
+        subset: Subset,
+        store: Store | None,
+        dataset: Dataset | None,
+        images: str | None = None,
+        weights: WeightTable | None = None,
+        model: str | None = None,
+    ) -> None:
         self.subset = subset
+        self.weights = weights
+        self._model = model
         self._store = store
         self._dataset = dataset
         self._images = images
@@ -95,6 +112,33 @@ class ChosenRecords:
     def samples(self) -> Iterator[tuple[bytes, Sample]]:
         """Yield the records on one line each, with the samples they are."""
         return self._samples(self.subset.row)
+
+    def weighted_samples(self, exported: Exported) -> Iterator[tuple[Sample, list[Part]]]:
+        """Yield the samples, each with its response in parts that have weights; note what there is to know of them."""
+        assert self.weights is not None  # what asks for it is only called with weights
+        cut, num_without = self._cut(), 0
+        for (_, sample), weights in zip(self.samples(), self.weights.segment_weights(self.subset.row), strict=True):
+            num_without += weights is None
+            yield sample, weighted_parts(sample, weights, cut)
+        if num_without:
+            exported.notes.append(
+                f"{counted(num_without, 'sample')} without weights, written with weight 1 for every token"
+            )
+        if isinstance(cut, CheckedCut) and cut.num_unlike:
+            exported.notes.append(
+                f"{counted(cut.num_unlike, 'sample')} whose tokens change where steps are cut, by this tokenizer"
+            )
+        if self._model is None:
+            exported.notes.append(
+                "steps are cut at line ends and before spaces; --model cuts where its tokenizer changes no token"
+            )
+
+    def _cut(self) -> Cut:
+        if self._model is None:
+            return cut_by_spaces
+        from grace_store.model.inputs.token_cuts import TokenCuts  # needs transformers, which nothing else here does
+
+        return TokenCuts.of_model(self._model)
 
     def pairs(self) -> Iterator[Pair]:
         """Yield the chosen samples, each with the one that it is preferred to; their prompts are the same."""

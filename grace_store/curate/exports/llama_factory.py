@@ -54,4 +54,5 @@ def _dataset_entry(out: Path, columns: dict[str, str]) -> dict[str, Any]:
 EXPORT = Export(
     write=lambda chosen, exported: write_registered(chosen, exported, {"messages": "messages"}),
     also_writes=(DATASET_INFO,),
+    no_weights="LLaMA-Factory trains on whole turns or not at all",
 )

@@ -1,6 +1,46 @@
-"""Conversations as ms-swift reads them: messages with one ``<image>`` for each image, and the images' paths."""
+"""Conversations as ms-swift reads them: messages with one ``<image>`` for each image, and the images' paths.
 
-from grace_store.curate.exports.conversations import write_conversations
-from grace_store.curate.exports.export_kind import Export
+With weights, a response is several assistant messages with a ``loss_scale`` each, which ms-swift puts together again.
+"""
 
-EXPORT = Export(write=write_conversations)
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from grace_store.curate.exports.conversations import ImageName, conversation, write_conversations
+from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
+from grace_store.curate.exports.weighted_parts import Part
+
+BINARY = (
+    "train with --is_binary_loss_scale false (ms-swift from 4.4 on, its default template backend): without it every "
+    "weight above 0 trains as if it were 1"
+)
+
+
+def swift_messages(messages: list[dict[str, Any]], parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Return a conversation whose last message is in parts; what the assistant said before counts nothing.
+
+    Before a response that does not think, the templates of some models put an empty thought. It is added to the first
+    message, hence one without text and weight: it would have the weight of the first step otherwise.
+    """
+    asked = [each | ({"loss_scale": 0.0} if each["role"] == "assistant" else {}) for each in messages[:-1]]
+    nothing = [] if parts[0].text.startswith("<think>") else [Part("", 0.0)]
+    said = [{"role": "assistant", "content": part.text, "loss_scale": part.weight} for part in [*nothing, *parts]]
+    return [*asked, *said]
+
+
+def _write(chosen: ChosenRecords, exported: Exported) -> None:
+    if chosen.weights is None:
+        write_conversations(chosen, exported)
+        return
+
+    def weighted(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dict[str, Any]]:
+        for sample, parts in chosen.weighted_samples(exported):
+            record = conversation(sample, image_name)
+            yield record | {"messages": swift_messages(record["messages"], parts)}
+
+    write_conversations(chosen, exported, conversations=weighted)
+    if not chosen.weights.is_mask:
+        exported.notes.append(BINARY)
+
+
+EXPORT = Export(write=_write, weights="any")

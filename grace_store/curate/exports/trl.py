@@ -63,4 +63,7 @@ def write_prompts(chosen: ChosenRecords, exported: Exported, records: TrlRecords
         exported.notes.append(f"{counted(names.num_written, 'image')} from inside the records in {out.stem}-images")
 
 
-EXPORT = Export(write=write_prompts)
+EXPORT = Export(
+    write=write_prompts,
+    no_weights="TRL's SFTTrainer has none, and masks parts of a completion only where it is given token ids",
+)

@@ -65,7 +65,7 @@ class SampleTokenizer:
     def __init__(
         self, tokenizer: Any, *, add_special_tokens: bool, include_eos: bool, max_length: int, vocab_size: int
     ) -> None:
-        self._backend = _with_plain_offsets(tokenizer)
+        self._backend = with_plain_offsets(tokenizer)
         self._add_special_tokens = add_special_tokens
         self._include_eos = include_eos
         self._max_length = max_length
@@ -129,7 +129,7 @@ def _read(encoding: Any) -> _Encoded:
     return _Encoded(np.asarray(encoding.ids, dtype=np.int64), offsets[:, 0], offsets[:, 1], added)
 
 
-def _with_plain_offsets(tokenizer: Any) -> Tokenizer:
+def with_plain_offsets(tokenizer: Any) -> Tokenizer:
     """Return a tokenizer of our own that gives the same ids and offsets with their spaces.
 
     Byte-level tokenizers can trim offsets, and then a token of spaces has none. A copy also keeps calls from

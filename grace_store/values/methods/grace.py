@@ -16,7 +16,7 @@ from grace_store.base.flags import Flag
 from grace_store.values.aggregation import aggregate, parse_aggregation
 from grace_store.values.alignment import Cosines, Target, history_cosines, point_one_way, target_cosines
 from grace_store.values.gram import offsets_of, pack
-from grace_store.values.gram_columns import Block, Chunk, GramColumns
+from grace_store.values.gram_columns import Block, GramColumns
 from grace_store.values.history import History
 from grace_store.values.methods.method import Method
 from grace_store.values.score_spec import ScoreSpec, check_alpha
@@ -126,7 +126,8 @@ def score_ragged(
         if target_cosine is None:
             answer = target_cosines(gram, spec.target)
         else:
-            answer = _given_cosines(chunk, target_cosine, scores.offsets)
+            met_none = np.zeros(len(gram.num_steps), dtype=np.bool_)
+            answer = Cosines(chunk.columns_of(target_cosine, scores.offsets), met_none)
         past = history_cosines(gram, spec.history if custom_history is None else custom_history)
         step_score = _step_scores(answer, past, spec)
         value = _values(gram, answer, past, step_score, spec)[1:]
@@ -157,16 +158,6 @@ def score_grams(grams: Sequence[FloatArray], num_tokens: Sequence[Numbers], spec
     num_steps = np.array([len(gram) - 1 for gram in grams], dtype=np.int64)
     packed = np.concatenate([pack(gram[None])[0] for gram in grams])
     return score_ragged(num_steps, packed, np.concatenate(list(num_tokens)), spec)
-
-
-def _given_cosines(chunk: Chunk, cosine: FloatArray, offsets: IntArray) -> Cosines:
-    """Return flat cosines as those of a chunk's columns, the first of which is there twice."""
-    present = chunk.gram.present
-    value = np.zeros(present.shape)
-    step, column = np.nonzero(present)
-    sample = np.concatenate([chunk.sample[:1], chunk.sample])
-    value[step, column] = cosine[offsets[sample[column]] + step]
-    return Cosines(value, np.zeros(len(sample), dtype=np.bool_))
 
 
 def _blot_out(scores: RaggedScores, sample: BoolArray) -> None:

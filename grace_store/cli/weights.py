@@ -1,0 +1,76 @@
+"""grace-store weights"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+import grace_store as gs
+from grace_store.base.text import counted
+from grace_store.cli import shared
+from grace_store.cli.console import print_result, where_line
+from grace_store.cli.options import OUT_FILE, command, option, options_of, said, stacked
+from grace_store.cli.progress import ProgressDisplay
+from grace_store.values.score_spec import ScoreSpec
+from grace_store.values.weightings import WEIGHTINGS
+from grace_store.values.weightings.weighting import WeightsSpec
+
+SCORE_SETTINGS = ("alpha", "history", "target")
+METHOD_LIST = "\n".join(["\b\nMethods:", *(f"  {name}: {each.about}" for name, each in WEIGHTINGS.items())])
+
+method_options = stacked(
+    option("--method", click.Choice(list(WEIGHTINGS)), "How steps are weighed, as listed below.", default="fit"),
+    options_of(WeightsSpec, only=["drop_share", "answer_weight"]),
+    options_of(ScoreSpec, only=SCORE_SETTINGS),
+)
+
+
+@command(
+    "grace-store weights traces.zarr --out weights.parquet",
+    "grace-store weights traces.zarr --out weights.parquet --signal early=1 --signal late=3",
+    "grace-store weights traces.zarr --out weights.parquet --method scores --alpha 0.5",
+    "grace-store weights traces.zarr --out weights.parquet --method drop --drop-share 0.25",
+    "grace-store select scores.parquet --weights weights.parquet --as ms-swift --out train.jsonl",
+    about=METHOD_LIST + "\n\n",
+)
+@shared.store
+@option("--out", OUT_FILE, "Parquet file to write.", required=True)
+@option("--signal", "NAME[=WEIGHT]", "Signal to weigh by, and its weight. [default: the only one]", many=True)
+@method_options
+@shared.where()
+@shared.moved_data
+@shared.partial
+@shared.threads
+def weights(store: str, out: Path, *, as_json: bool, **settings: Any) -> None:
+    """Make a table of step weights: how much to train on each step.
+
+    A weight is a factor on the loss of each token of its step. The mean over the tokens of a sample's steps is 1, and
+    the answer's weight is 1 unless --answer-weight says otherwise. The method drop gives 0 or 1, which masks can say.
+
+    `select --weights` writes the chosen samples with their weights for trainers that read them. --alpha, --history and
+    --target say how steps are scored, for the methods scores and drop.
+    """
+    signals, threads = settings.pop("signal"), settings.pop("threads")
+    pool = {name: settings.pop(name) for name in ("where", "partial")} | {"data": settings.pop("data") or None}
+    scores = ScoreSpec.parse(**said({name: settings.pop(name) for name in SCORE_SETTINGS}))
+    given = {name: value for name, value in settings.items() if value is not None}
+    request = gs.WeightsRequest(spec=WeightsSpec.parse(scores=scores, **given), signals=signals or None, **pool)
+    with ProgressDisplay(quiet=as_json) as display:
+        done = gs.weights(store, request, out=out, threads=threads, listener=display)
+    result = {"out": str(out), "conclusion": done.conclusion, **done.summary.to_json(), **done.note.to_json()}
+    print_result(result, _print, done, as_json=as_json)
+
+
+def _print(run: gs.WeightsRun) -> None:
+    found = run.summary
+    click.echo(found.conclusion)
+    click.echo(f"{run.out}: weights of {counted(found.num_weighed, 'sample')}, the largest {found.largest:.3g}.")
+    click.echo(where_line(run.note.where), nl=False)
+    for name, count in found.flags.items():
+        if count:
+            click.echo(f"  {count} flagged {name}")
+    if run.note.partial:
+        units = ", ".join(f"{name} has {each.num_units}" for name, each in run.note.signals.items())
+        click.echo(f"  partial: {units} of {counted(run.note.num_units, 'unit')}")

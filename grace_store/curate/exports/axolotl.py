@@ -1,0 +1,42 @@
+"""Conversations as axolotl's ``chat_template`` reads them; with weights, contents in parts to train on or not."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from grace_store.curate.exports.conversations import ImageName, conversation, write_conversations
+from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
+from grace_store.curate.exports.weighted_parts import Part
+
+
+def axolotl_messages(messages: list[dict[str, Any]], parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Return a conversation whose last message is in parts, of which those that weigh anything are trained on.
+
+    Every content has parts: `datasets` wants one type for all. Those that the assistant did not say have no flag, since
+    axolotl would train on the end of their turn.
+    """
+    said = [_message(each["role"], [Part(each["content"], 0.0)]) for each in messages[:-1]]
+    return [*said, _message("assistant", parts)]
+
+
+def _message(role: str, parts: Sequence[Part]) -> dict[str, Any]:
+    content = []
+    for part in parts:
+        flag = {"train": part.weight > 0} if role == "assistant" else {}
+        content.append({"type": "text", "text": part.text, **flag})
+    return {"role": role, "content": content}
+
+
+def _write(chosen: ChosenRecords, exported: Exported) -> None:
+    if chosen.weights is None:
+        write_conversations(chosen, exported)
+        return
+
+    def masked(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dict[str, Any]]:
+        for sample, parts in chosen.weighted_samples(exported):
+            record = conversation(sample, image_name)
+            yield record | {"messages": axolotl_messages(record["messages"], parts)}
+
+    write_conversations(chosen, exported, conversations=masked)
+
+
+EXPORT = Export(write=_write, weights="masks", no_weights="axolotl trains on a part of a response or does not")

@@ -1,0 +1,129 @@
+"""Non-negative least squares for many small problems at once, from inner products alone. Knows matrices, no samples.
+
+Block principal pivoting: guess which variables are above 0, solve for those, exchange whatever came out on the wrong
+side, and repeat; where exchanging many at once stops helping, only the last of them is exchanged, which ends after
+finitely many rounds (Murty's rule). Problems stand in columns, and everything is elementwise along them, so that the
+result of a problem has the same bits whatever stands beside it.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray
+from grace_store.values.gram import num_entries
+
+RIDGE = 2.0**-18
+"""Added to the diagonal, which is 1: more than float32 rounding takes from the least eigenvalue of a matrix, so that
+there is always exactly one optimum. Variables that do the same share what one of them would have."""
+TOLERANCE = 1e-9
+"""How far, against the largest variable, one may be below 0 or a gradient may point there."""
+FULL_EXCHANGES = 3
+"""Rounds without progress before exchanges become single."""
+SOLVED_AT_ONCE = 1 << 18
+"""Matrix entries worked on together, which a processor's cache holds. Changes the speed, never a bit."""
+
+
+def nonnegative_least_squares(packed: FloatArray, dot: FloatArray, num: IntArray) -> FloatArray:
+    """Return x >= 0, (K, n), that minimises x'Ax - 2 x'dot for each of n problems; NaN where A is no Gram.
+
+    packed is (K(K+1)/2, n): lower triangles of matrices whose diagonals are 1, row by row. num (n,), never rising,
+    says how many variables a problem has; what it does not have is 0, here and in dot (K, n).
+
+    >>> one = np.ones(1)
+    >>> nonnegative_least_squares(np.stack([one, 0 * one, one]), np.stack([0.5 * one, -one]), np.array([2])).round(5)
+    array([[0.5],
+           [0. ]])
+    """
+    solution = np.zeros_like(dot)
+    start = 0
+    while start < len(num):
+        most = max(1, int(num[start]))
+        here = slice(start, start + max(1, SOLVED_AT_ONCE // most**2))
+        solution[:most, here] = _Problems.of(packed[: num_entries(most), here], dot[:most, here]).solve()
+        start = here.stop
+    return solution
+
+
+@dataclass(slots=True)
+class _Problems:
+    """Some problems of K variables each, and how far they have come."""
+
+    matrix: FloatArray
+    """(K, K, n)"""
+    dot: FloatArray
+    """(K, n)"""
+    is_free: BoolArray
+    """Which variables are taken to be above 0, (K, n)."""
+    fewest_wrong: IntArray
+    """Least number of variables on the wrong side so far, (n,)."""
+    patience: IntArray
+    """Full exchanges left, (n,)."""
+
+    @classmethod
+    def of(cls, packed: FloatArray, dot: FloatArray) -> Self:
+        num_variables, num = dot.shape
+        matrix = np.empty((num_variables, num_variables, num))
+        for row in range(num_variables):
+            matrix[row, : row + 1] = matrix[: row + 1, row] = packed[num_entries(row) : num_entries(row + 1)]
+            matrix[row, row] = 1 + RIDGE
+        fewest = np.full(num, num_variables + 1)
+        return cls(matrix, dot, dot > 0, fewest, np.full(num, FULL_EXCHANGES))
+
+    def taken(self, chosen: BoolArray) -> "_Problems":
+        matrix, dot, is_free = self.matrix[..., chosen], self.dot[:, chosen], self.is_free[:, chosen]
+        return _Problems(matrix, dot, is_free, self.fewest_wrong[chosen], self.patience[chosen])
+
+    def solve(self) -> FloatArray:
+        """Return the optimum of each; NaN where pivots or rounds say that the matrix is not positive definite."""
+        problems, place = self, np.arange(self.dot.shape[1])
+        solution = np.full(self.dot.shape, np.nan)
+        for _ in range(100 + 10 * len(self.dot)):
+            variable, is_sound = problems._solve_free()
+            is_wrong = problems._on_wrong_side(variable)
+            is_right = is_sound & ~is_wrong.any(axis=0)
+            solution[:, place[is_right]] = np.maximum(variable[:, is_right], 0.0)
+            go_on = is_sound & ~is_right
+            if not go_on.any():
+                break
+            problems._exchange(is_wrong)
+            if not go_on.all():
+                problems, place = problems.taken(go_on), place[go_on]
+        return solution
+
+    def _solve_free(self) -> tuple[FloatArray, BoolArray]:
+        """Return the free variables at their common optimum, the others 0, and which problems had sound pivots."""
+        work, right, inverse = self.matrix.copy(), self.dot.copy(), np.empty_like(self.dot)
+        is_sound = np.ones(right.shape[1], dtype=np.bool_)
+        for pivot in range(len(right)):
+            size = work[pivot, pivot]
+            is_sound &= (size > RIDGE / 4) | ~self.is_free[pivot]
+            inverse[pivot] = np.where(self.is_free[pivot], 1.0 / np.where(size > RIDGE / 4, size, 1.0), 0.0)
+            share = work[pivot, pivot + 1 :] * inverse[pivot]
+            work[pivot + 1 :, pivot + 1 :] -= work[pivot + 1 :, pivot, None] * share
+            right[pivot + 1 :] -= share * right[pivot]
+        for pivot in reversed(range(len(right))):
+            right[pivot] *= inverse[pivot]
+            right[:pivot] -= work[:pivot, pivot] * right[pivot]
+        return right, is_sound
+
+    def _on_wrong_side(self, variable: FloatArray) -> BoolArray:
+        """Return which variables are free and below 0, or held at 0 though more of them would be better."""
+        slope = -self.dot
+        for each in range(len(variable)):
+            slope += self.matrix[each] * variable[each]
+        allowed = -TOLERANCE * (1.0 + np.abs(variable).max(axis=0))
+        is_wrong: BoolArray = np.where(self.is_free, variable, slope) < allowed
+        return is_wrong
+
+    def _exchange(self, is_wrong: BoolArray) -> None:
+        """Change sides: all that are wrong, or the last of them where that has not helped for a while."""
+        num_wrong = np.count_nonzero(is_wrong, axis=0)
+        is_better = num_wrong < self.fewest_wrong
+        is_single = ~is_better & (self.patience == 0)
+        self.patience = np.where(is_better, FULL_EXCHANGES, np.maximum(self.patience - 1, 0))
+        self.fewest_wrong = np.minimum(num_wrong, self.fewest_wrong)
+        last = len(is_wrong) - 1 - np.argmax(is_wrong[::-1], axis=0)
+        is_last = np.arange(len(is_wrong))[:, None] == last
+        self.is_free ^= is_wrong & (~is_single | is_last)

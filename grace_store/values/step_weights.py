@@ -1,0 +1,118 @@
+"""Grams to step weights: how much a trainer should count each token of a step. Knows Grams and settings, no files.
+
+A weight is a factor on the loss of each token of its step. Weights of a sample are scaled so that the mean over the
+tokens of its steps is 1; with the answer's tokens at 1, the mean over the whole response is 1, too. Masks (0 or 1) are
+not scaled: trainers take means over the tokens that a mask leaves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from grace_store.base.arrays import FlagArray, FloatArray, IntArray, Numbers
+from grace_store.base.flags import Flag
+from grace_store.values.gram import offsets_of, pack
+from grace_store.values.gram_columns import Block
+from grace_store.values.pulls import Pulls
+from grace_store.values.weightings import WEIGHTINGS
+from grace_store.values.weightings.weighting import Steps, WeightsSpec
+
+
+class SignalGrams(NamedTuple):
+    """What one signal has of some samples."""
+
+    packed: Numbers
+    """Grams, concatenated."""
+    num_tokens: Numbers
+    """Of segments, concatenated, answers last."""
+    share: float = 1.0
+    """Of the signal; those of all signals add up to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedWeights:
+    """The weights of n samples; steps lie flat, sample i owning offsets[i]..offsets[i + 1]."""
+
+    weight: FloatArray
+    """NaN for all steps of a sample that has no weights."""
+    equal_cosine: FloatArray
+    """Of the sum of all steps' pulls with the answer, (n,)."""
+    cosine: FloatArray
+    """The same of the weighted sum; 0 where all weights are 0."""
+    flags: FlagArray
+    """(n,), bits of Flag."""
+    offsets: IntArray
+    """(n + 1,), from 0 to the number of steps."""
+
+    @classmethod
+    def none(cls, num_steps: Numbers) -> Self:
+        """Return samples without weights, flags or cosines."""
+        offsets, num = offsets_of(num_steps), len(num_steps)
+        weight, equal, cosine = (np.full(size, np.nan) for size in (int(offsets[-1]), num, num))
+        return cls(weight, equal, cosine, np.zeros(num, dtype=np.uint8), offsets)
+
+    def put(self, part: Self, place: IntArray) -> None:
+        """Take over the weights of some of the samples, those at these places."""
+        mine = np.zeros(len(self.flags), dtype=np.bool_)
+        mine[place] = True
+        self.weight[np.repeat(mine, np.diff(self.offsets))] = part.weight
+        self.equal_cosine[place], self.cosine[place], self.flags[place] = part.equal_cosine, part.cosine, part.flags
+
+
+def weigh_ragged(
+    num_steps: Numbers, signals: Sequence[SignalGrams], spec: WeightsSpec, step_score: FloatArray | None = None
+) -> RaggedWeights:
+    """Weigh the steps of consecutive samples with any numbers of steps, by one signal or several together.
+
+    num_steps is (n,); step_score, one number a step, is for the methods that look at scores.
+
+    >>> gram = np.array([1.0, 0.0, 1.0, 0.5, -0.5, 1.0])
+    >>> weigh_ragged(np.array([2]), [SignalGrams(gram, np.array([6, 2, 1]))], WeightsSpec()).weight.round(4)
+    array([1.3333, 0.    ])
+    """
+    weighting = WEIGHTINGS[spec.method]
+    blocks = [Block(num_steps, each.packed, each.num_tokens) for each in signals]
+    found = RaggedWeights.none(num_steps)
+    for chunks in zip(*(block.chunks() for block in blocks), strict=True):
+        first = chunks[0]
+        score = None if step_score is None else first.columns_of(step_score, found.offsets)
+        pulls = Pulls.of([chunk.gram for chunk in chunks], [each.share for each in signals])
+        steps = Steps(pulls=pulls, present=first.gram.present, score=score)
+        weight = weighting.weigh(spec, steps)
+        if not weighting.is_mask:
+            weight = _scaled(weight, first.gram.step_tokens)
+        weight[:, ~pulls.has_target] = np.nan
+        found.equal_cosine[first.sample] = pulls.cosines_of(first.gram.present.astype(np.float64))[1:]
+        found.cosine[first.sample] = pulls.cosines_of(weight)[1:]
+        found.flags[first.sample] = (pulls.met_zero * np.uint8(Flag.ZERO_VECTOR))[1:]
+        first.write_steps(weight, found.weight, found.offsets)
+    _blot_out(found, np.logical_or.reduce([block.not_finite for block in blocks]))
+    return found
+
+
+def weigh_grams(
+    grams: Sequence[FloatArray], num_tokens: Sequence[Numbers], spec: WeightsSpec, step_score: FloatArray | None = None
+) -> RaggedWeights:
+    """Weigh the steps of samples from their full Grams, each (K + 1, K + 1), and their segments' token counts."""
+    num_steps = np.array([len(gram) - 1 for gram in grams], dtype=np.int64)
+    packed = np.concatenate([pack(gram[None])[0] for gram in grams])
+    return weigh_ragged(num_steps, [SignalGrams(packed, np.concatenate(list(num_tokens)))], spec, step_score)
+
+
+def _scaled(weight: FloatArray, tokens: FloatArray) -> FloatArray:
+    """Return weights whose mean over the steps' tokens is 1; those that are all 0 stay so."""
+    total = np.add.reduce(weight * tokens, axis=0)
+    is_any = total > 0
+    return weight * np.where(is_any, np.add.reduce(tokens, axis=0) / np.where(is_any, total, 1.0), 1.0)
+
+
+def _blot_out(found: RaggedWeights, not_finite: Numbers) -> None:
+    """Flag the samples that have no weights, and take from them what came out in place of some."""
+    has_none = np.logical_or.reduceat(np.isnan(found.weight), found.offsets[:-1]) if len(not_finite) else not_finite
+    none = has_none.astype(np.bool_) | not_finite.astype(np.bool_)
+    found.weight[np.repeat(none, np.diff(found.offsets))] = np.nan
+    found.cosine[none] = found.equal_cosine[none] = np.nan
+    found.flags[none] |= np.uint8(Flag.NO_VALUE)
+    found.flags[not_finite.astype(np.bool_)] = Flag.NOT_FINITE

@@ -1,0 +1,209 @@
+"""Does a small gradient step with step weights lower the answer's loss more than one with equal weights?
+
+    python -m jobs.study.step_weights gsm8k/train.jsonl --out step-weights
+
+For each trace, the model takes one step of plain gradient descent on the loss of its steps' tokens, weighed by each
+method; all of them have the same length. What is compared is by how much the loss of the trace's answer falls. Only the
+last layers learn, with all their weights. Run again, it does what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grace_store.artifacts.weight_table import WeightTable
+from grace_store.base.arrays import FloatArray
+from grace_store.base.settings import DataRequest, RunOptions
+from grace_store.curate.weights import weights
+from grace_store.data.sample import Sample
+from grace_store.example import demo_model
+from grace_store.model.door import open_extractor
+from grace_store.model.proxy import ProxyExtractor
+from grace_store.read.records import UnitLoader, open_dataset
+from grace_store.run.extract import ExtractJob, extract
+from grace_store.store.opened import Store
+from grace_store.values.weightings import WEIGHTINGS
+from grace_store.values.weightings.weighting import WeightsSpec
+from jobs.study.tables import Table
+
+log = logging.getLogger("step_weights")
+
+EQUAL = "equal"
+NOTE = (
+    "By how much the mean loss of a trace's answer falls after one step of gradient descent on its steps, all of one "
+    "length, with weights by each method; and how much more than with equal weights, on the same traces."
+)
+FEWEST_STEPS = 3
+
+
+class Learner:
+    """A model whose last layers take steps of a given length, and are put back."""
+
+    def __init__(self, extractor: ProxyExtractor, num_layers: int) -> None:
+        self._extractor = extractor
+        model: Any = extractor.model
+        last = len(model.get_decoder().layers) - num_layers
+        self._parameters = [each for layer in model.get_decoder().layers[last:] for each in layer.parameters()]
+        for parameter in self._parameters:
+            parameter.requires_grad_(True)
+        self._length = math.sqrt(sum(float(each.detach().square().sum()) for each in self._parameters))
+
+    def read(self, sample: Sample) -> tuple[Any, dict[str, Tensor]]:
+        prepared = self._extractor.prepare([sample])
+        (batch,) = prepared.batches
+        return batch, self._extractor.inputs_on_device(batch, {})
+
+    def losses(self, batch: Any, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the loss of every token of the response."""
+        logits = self._extractor.model(**inputs, use_cache=False, return_dict=True).logits
+        rows = logits.reshape(-1, logits.shape[-1])[batch.predecessor].float()
+        return torch.nn.functional.cross_entropy(rows, batch.target, reduction="none")
+
+    def answer_losses(
+        self, sample: Sample, ways: dict[str, FloatArray], share: float
+    ) -> tuple[float, dict[str, float]]:
+        """Return the answer's mean loss, and the same after a step by each way; share is that of a step's length."""
+        batch, inputs = self.read(sample)
+        segment = torch.from_numpy(batch.host_segment)
+        is_answer = segment == int(segment.max())
+        with torch.enable_grad():
+            losses = self.losses(batch, inputs)
+            totals = [(losses * torch.from_numpy(np.append(way, 0.0))[segment]).sum() for way in ways.values()]
+            steps = [torch.autograd.grad(each, self._parameters, retain_graph=True) for each in totals]
+        before = float(losses.detach()[is_answer].mean())
+        after = {}
+        for name, step in zip(ways, steps, strict=True):
+            with self._moved(step, share):
+                after[name] = float(self.losses(batch, inputs)[is_answer].mean())
+        return before, after
+
+    def _moved(self, step: Sequence[Tensor], share: float) -> Any:
+        return _Moved(self._parameters, step, share * self._length)
+
+
+class _Moved(torch.no_grad):
+    """Parameters after a step of a given length down a gradient, for as long as it lasts."""
+
+    def __init__(self, parameters: Sequence[Tensor], step: Sequence[Tensor], length: float) -> None:
+        super().__init__()
+        norm = math.sqrt(sum(float(each.square().sum()) for each in step))
+        self._parameters, self._scale = parameters, length / norm if norm else 0.0
+        self._step, self._kept = step, [each.detach().clone() for each in parameters]
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        for parameter, step in zip(self._parameters, self._step, strict=True):
+            parameter.sub_(step, alpha=self._scale)
+
+    def __exit__(self, *what: Any) -> None:
+        for parameter, kept in zip(self._parameters, self._kept, strict=True):
+            parameter.copy_(kept)
+        super().__exit__(*what)
+
+
+def first_traces(source: Path, out: Path, num: int) -> Path:
+    """Write the first traces that have enough steps, and return where."""
+    lines = (line for line in source.read_text().splitlines() if json.loads(line)["answer"].count("\n") >= FEWEST_STEPS)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "traces.jsonl").write_text("\n".join(islice(lines, num)) + "\n")
+    return out / "traces.jsonl"
+
+
+def weigh_all(store: Store) -> dict[str, WeightTable]:
+    """Return the weights of every method."""
+    return {name: weights(store, WeightsSpec(method=name)) for name in WEIGHTINGS}
+
+
+def measure(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield what became of each trace, those measured before first."""
+    done = given.out / "traces-measured.jsonl"
+    known = [json.loads(line) for line in done.read_text().splitlines()] if done.exists() else []
+    yield from known
+    store, options = given.out / "traces.zarr", RunOptions(threads=given.threads, device="cpu")
+    request = DataRequest(format="gsm8k", min_steps=FEWEST_STEPS)
+    data = first_traces(given.data, given.out, given.num)
+    extract(
+        ExtractJob(store=str(store), model=str(given.model), data=(str(data),), data_request=request, options=options)
+    )
+    opened = Store.open(store)
+    tables = weigh_all(opened)
+    extractor = open_extractor(str(given.model), opened.signal(None).signal.spec, options)
+    assert isinstance(extractor, ProxyExtractor)
+    learner, measured = Learner(extractor, given.layers), {each["row"] for each in known}
+    with open_dataset(opened) as dataset:
+        samples = UnitLoader(opened, dataset).read(0, opened.plan.num_samples)
+    rows = opened.column("sample_row").tolist()
+    for row, sample in zip(rows, samples, strict=True):
+        if row in measured:
+            continue
+        found = _one(learner, row, sample, tables, given.share)
+        with done.open("a") as file:
+            file.write(json.dumps(found) + "\n")
+        log.info("%s", found)
+        yield found
+
+
+def _one(learner: Learner, row: int, sample: Sample, tables: dict[str, WeightTable], share: float) -> dict[str, Any]:
+    """Return the loss of a trace's answer before a step and after one by each method that has weights for it."""
+    num_steps = len(sample.bounds) - 2
+    ways = {EQUAL: np.ones(num_steps)}
+    for name, table in tables.items():
+        (segments,) = table.segment_weights(np.array([row]))
+        if segments is not None and segments[:-1].any():
+            ways[name] = segments[:-1]
+    before, after = learner.answer_losses(sample, ways, share)
+    return {"row": row, "num_steps": num_steps, "before": before, "after": after}
+
+
+def table_of(found: Sequence[dict[str, Any]]) -> Table:
+    """Return by how much the answer's loss fell, each method against equal weights on the same traces."""
+    rows = []
+    for name in (EQUAL, *WEIGHTINGS):
+        mine = [each for each in found if name in each["after"]]
+        fall = np.array([each["before"] - each["after"][name] for each in mine])
+        more = np.array([each["after"][EQUAL] - each["after"][name] for each in mine])
+        reach = 1.96 * more.std(ddof=1) / math.sqrt(len(more))
+        low, high = more.mean() - reach, more.mean() + reach
+        against = "" if name == EQUAL else f"{more.mean():+.4f} ({low:+.4f} to {high:+.4f})"
+        better = "" if name == EQUAL else f"{(more > 0).mean():.0%}"
+        rows.append((name, str(len(mine)), f"{fall.mean():.4f}", against, better))
+    columns = ("weights", "traces", "fall of the answer's loss", "more than equal (95 %)", "traces with more")
+    return Table("One step of each trace", columns, tuple(rows), NOTE)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m jobs.study.step_weights",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("data", type=Path, help="GSM8K's train.jsonl")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the store and the results")
+    parser.add_argument("--model", type=Path, default=None, help="the model (default: the demo's)")
+    parser.add_argument("--num", type=int, default=30, help="traces (default: 30)")
+    parser.add_argument("--layers", type=int, default=6, help="last layers that learn (default: 6)")
+    parser.add_argument("--share", type=float, default=1e-3, help="length of a step, of the weights' (default: 0.001)")
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args(arguments)
+    given.model = given.model or demo_model()
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    text = table_of(list(measure(given))).markdown()
+    (given.out / "step-weights.md").write_text(text)
+    sys.stdout.write(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""grace-store weights, as a user types it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from grace_store.artifacts.weight_table import read_weights
+from tests.commands import refuses, run
+
+
+def test_a_conclusion_comes_first_and_the_table_says_what_made_it(scored, tmp_path):
+    result = run("weights", scored / "store.zarr", "--out", tmp_path / "w.parquet")
+    assert result.output.startswith("Weights ")
+    assert f"{tmp_path / 'w.parquet'}: weights of 24 samples, the largest " in result.output
+    said = json.loads(run("weights", scored / "store.zarr", "--out", tmp_path / "w.parquet", "--json").output)
+    assert said["kind"] == "weights"
+    assert said["num_weighed"] == len(read_weights(tmp_path / "w.parquet")) == 24
+    assert said["spec"]["method"] == "fit"
+    assert said["gain"]["low"] <= said["gain"]["mean"] <= said["gain"]["high"]
+    assert said["conclusion"] in result.output
+
+
+def test_options_are_settings(scored, tmp_path):
+    words = "--method drop --drop-share 0.4 --answer-weight 0 --alpha 0.3 --history ema:0.5 --target suffix"
+    run("weights", scored / "store.zarr", "--out", tmp_path / "w.parquet", *words.split())
+    spec = read_weights(tmp_path / "w.parquet").note.spec
+    assert (spec.method, spec.drop_share, spec.answer_weight) == ("drop", 0.4, 0.0)
+    assert (spec.scores.alpha, spec.scores.history, spec.scores.target) == (0.3, "ema:0.5", "suffix")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--alpha 0.3", "--method fit uses no step scores"),
+        ("--drop-share 0.3", "--method fit drops no share"),
+        ("--method scores --target group", "with the answer, trace or suffix as target"),
+        ("--signal other", "has no signal 'other'"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(scored, tmp_path, words, told):
+    refuses(scored, tmp_path, f"weights {{store}} --out {{out}} {words}", 1, told)
