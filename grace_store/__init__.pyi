@@ -67,10 +67,10 @@ from grace_store.curate.trial import TrialEstimate as TrialEstimate
 from grace_store.curate.trial import TrialRequest as TrialRequest
 from grace_store.curate.trial import estimate_trial as estimate_trial
 from grace_store.curate.trial import trial as trial
-from grace_store.model.lora.recipe import TrainingRequest as TrainingRequest
 from grace_store.curate.weights import WeightsRequest as WeightsRequest
 from grace_store.curate.weights import WeightsRun as WeightsRun
 from grace_store.curate.weights import weights as weights
+from grace_store.model.lora.recipe import TrainingRequest as TrainingRequest
 from grace_store.model.lora.recipe import WarmupOptions as WarmupOptions
 from grace_store.model.lora.recipe import WarmupRequest as WarmupRequest
 from grace_store.pages.report import Report as Report
