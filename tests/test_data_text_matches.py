@@ -6,7 +6,7 @@ import pytest
 
 from grace_store.data.passages import Threshold
 from grace_store.data.sample import Sample, Turn, cover
-from grace_store.data.text_matches import PASSAGE_CHARS, Item, TextMatch, TextMatcher, shortened
+from grace_store.data.text_matches import PASSAGE_CHARS, Item, TextMatch, TextMatcher, excerpt
 
 QUESTION = (
     "Janet's ducks lay 16 eggs per day. She eats three for breakfast every morning and bakes muffins for her friends "
@@ -117,6 +117,6 @@ def test_hostile_text_is_only_text(text):
 
 def test_long_passages_are_shortened_in_the_middle():
     long = " ".join(map(str, range(1000)))
-    assert shortened(long).startswith("0 1 2")
-    assert shortened(long).endswith("998 999")
-    assert len(shortened(long)) <= PASSAGE_CHARS + 5
+    assert excerpt(long).startswith("0 1 2")
+    assert excerpt(long).endswith("998 999")
+    assert len(excerpt(long)) <= PASSAGE_CHARS + 5

@@ -17,9 +17,9 @@ from grace_store.base.errors import SettingError
 from grace_store.base.events import Listener, Note, SamplesCompared, ignore
 from grace_store.base.text import counted, duration
 from grace_store.curate.against_vectors import comparable_signal, nearest_items
-from grace_store.curate.benchmarks import Benchmark, BenchmarkLike, in_words, read_benchmarks
+from grace_store.curate.benchmarks import BenchmarkLike, ReadBenchmark, read_benchmarks, sets_in_words
 from grace_store.data.passages import DEFAULT_NGRAM, DEFAULT_SHARE, Threshold
-from grace_store.data.text_matches import TextMatcher, shortened
+from grace_store.data.text_matches import TextMatcher, excerpt
 from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
 from grace_store.likeness.points import Descriptor
 from grace_store.read.descriptors import DescriptionReader, DescriptorSpec
@@ -73,7 +73,7 @@ def against(
     found = read_benchmarks(benchmarks, request.format, request.map, listener)
     vectors = [_Vectors.of(pool, each, request, threads) for each in found if each.store is not None]
     matcher = TextMatcher([item for each in found for item in each.items], Threshold(spec.ngram, spec.share))
-    listener(Note(f"Comparing {counted(pool.plan.num_samples, 'sample')} with {in_words(found)}."))
+    listener(Note(f"Comparing {counted(pool.plan.num_samples, 'sample')} with {sets_in_words(found)}."))
     rows = list(_text_rows(pool, found, matcher, request.data, listener))
     for each in vectors:
         rows += each.rows(spec.cosine)
@@ -105,7 +105,11 @@ def _checked(request: AgainstRequest) -> AgainstSpec:
 
 
 def _text_rows(
-    pool: Store, benchmarks: Sequence[Benchmark], matcher: TextMatcher, data: Sequence[str] | None, listener: Listener
+    pool: Store,
+    benchmarks: Sequence[ReadBenchmark],
+    matcher: TextMatcher,
+    data: Sequence[str] | None,
+    listener: Listener,
 ) -> Iterator[Row]:
     """Yield a row for each item that a sample's text has; a block of samples is in memory at a time."""
     if not matcher.items:
@@ -120,7 +124,7 @@ def _text_rows(
                 item, name = matcher.items[match.item], benchmarks[int(np.searchsorted(ends, match.item, "right"))].name
                 asked = item.solution if match.part == "solution" else item.question
                 known = {"sample_id": block[place].sample_id, "row": int(row[start + place]), "benchmark": name}
-                named = {"item_id": item.item_id, "item_row": item.row, "item_text": shortened(asked)}
+                named = {"item_id": item.item_id, "item_row": item.row, "item_text": excerpt(asked)}
                 yield {**known, **named, **match._asdict(), "strength": match.share}
             start += len(block)
             if start == len(block) and total > start:
@@ -137,11 +141,11 @@ class _Vectors:
     """The vectors of a pool and of one benchmark, made comparable."""
 
     pool: DescriptionReader
-    benchmark: Benchmark
+    benchmark: ReadBenchmark
     items: DescriptionReader
 
     @classmethod
-    def of(cls, pool: Store, benchmark: Benchmark, request: AgainstRequest, threads: Threads) -> _Vectors:
+    def of(cls, pool: Store, benchmark: ReadBenchmark, request: AgainstRequest, threads: Threads) -> _Vectors:
         assert benchmark.store is not None
         ours = pool.signal(request.signal)
         theirs = comparable_signal(ours, benchmark.store)
@@ -172,7 +176,7 @@ class _Vectors:
         """Yield a row for each sample whose nearest item is near enough."""
         items = self.items.read_all()
         ours, theirs = self.pool.store, self.items.store
-        texts = {item.row: shortened(item.question) for item in self.benchmark.items}
+        texts = {item.row: excerpt(item.question) for item in self.benchmark.items}
         ids, rows = theirs.column("sample_id"), theirs.column("sample_row").astype(np.int64)
         our_ids, our_rows = ours.column("sample_id"), ours.column("sample_row").astype(np.int64)
         for near in nearest_items(self.pool, items, threshold):
@@ -190,7 +194,7 @@ class _Vectors:
 
 
 def _described(
-    benchmarks: Sequence[Benchmark], matcher: TextMatcher, rows: Sequence[Row], vectors: Sequence[_Vectors]
+    benchmarks: Sequence[ReadBenchmark], matcher: TextMatcher, rows: Sequence[Row], vectors: Sequence[_Vectors]
 ) -> Iterator[BenchmarkNote]:
     signals = {each.benchmark.name: each.signal for each in vectors}
     stop = 0

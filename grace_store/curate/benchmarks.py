@@ -21,7 +21,7 @@ BenchmarkLike = str | Path | Store
 
 
 @dataclass(frozen=True, slots=True)
-class Benchmark:
+class ReadBenchmark:
     """A benchmark as it was read."""
 
     name: str
@@ -40,7 +40,7 @@ def read_benchmarks(
     format: str | None = None,
     mapping: Mapping[str, str] | None = None,
     listener: Listener = ignore,
-) -> list[Benchmark]:
+) -> list[ReadBenchmark]:
     """Read the items of each benchmark; format and mapping are those of the files, for stores know their own."""
     if not given:
         raise SettingError("there is no benchmark to compare with: give a file or a store")
@@ -63,14 +63,14 @@ def _as_store(given: BenchmarkLike) -> Store | None:
     return None
 
 
-def _from_files(name: str, format: str | None, mapping: Mapping[str, str] | None) -> Benchmark:
+def _from_files(name: str, format: str | None, mapping: Mapping[str, str] | None) -> ReadBenchmark:
     with Dataset.open([name]) as dataset:
         found = read_items(dataset, format, mapping)
         digest = _digest([file.sha256 for file in dataset.summary()])
     return _benchmark(name, found, digest)
 
 
-def _from_store(store: Store, listener: Listener) -> Benchmark:
+def _from_store(store: Store, listener: Listener) -> ReadBenchmark:
     has_vectors = store if store.signal_names else None
     if has_vectors is None:
         listener(Warned(f"{store.location} has no signal yet, so only its texts are compared."))
@@ -83,19 +83,21 @@ def _from_store(store: Store, listener: Listener) -> Benchmark:
             raise
         listener(Warned(f"{error}\nSo only vectors are compared with {store.location}, and no texts."))
         num_items = store.plan.num_samples
-        return Benchmark(store.location, [], num_items, store.plan.num_records - num_items, store.plan.digest(), store)
+        return ReadBenchmark(
+            store.location, [], num_items, store.plan.num_records - num_items, store.plan.digest(), store
+        )
     return _benchmark(store.location, found, _digest([file.sha256 for file in store.plan.files]), has_vectors)
 
 
-def _benchmark(name: str, found: Items, sha256: str, store: Store | None = None) -> Benchmark:
-    return Benchmark(name, found.items, len(found.items), found.set_aside.total(), sha256, store)
+def _benchmark(name: str, found: Items, sha256: str, store: Store | None = None) -> ReadBenchmark:
+    return ReadBenchmark(name, found.items, len(found.items), found.set_aside.total(), sha256, store)
 
 
 def _digest(contents: Sequence[str]) -> str:
     return contents[0] if len(contents) == 1 else hashlib.sha256("\n".join(contents).encode()).hexdigest()
 
 
-def in_words(benchmarks: Sequence[Benchmark]) -> str:
+def sets_in_words(benchmarks: Sequence[ReadBenchmark]) -> str:
     """Say how many items of what there are."""
     items = counted(sum(each.num_items for each in benchmarks), "item")
     return f"{items} of {', '.join(Path(each.name).name or each.name for each in benchmarks)}"

@@ -178,9 +178,10 @@ class Ranking:
         if self.where is None:
             return ()
         left_out = self.where.num_samples - self.where.num_kept
+        also = "" if self.excluded is None else ", not excluded" if self.excluded.against else ", not flagged"
         return (
             GroupCount(
-                f"kept by --where{'' if self.excluded is None else ', not excluded'}",
+                f"kept by --where{also}",
                 len(self.ranked),
                 len(kept),
                 len(kept),

@@ -76,7 +76,7 @@ class _SampleText:
         """Return the text from the first word found to the last."""
         plain = plain_text(self.parts[found.part])
         spans = word_spans(plain)
-        return shortened(plain[spans[found.start][0] : spans[found.stop - 1][1]])
+        return excerpt(plain[spans[found.start][0] : spans[found.stop - 1][1]])
 
 
 class TextMatcher:
@@ -140,7 +140,7 @@ def _rank(match: TextMatch) -> tuple[int, float]:
     return _STRONGEST.index(match.kind), -match.share
 
 
-def shortened(text: str) -> str:
+def excerpt(text: str) -> str:
     """Return a text on one line, its middle left out if it is long."""
     line = " ".join(text.split())
     half = PASSAGE_CHARS // 2
