@@ -329,7 +329,7 @@ def phase_requests(given: Assumptions) -> dict[str, tuple[str, Requests]]:
         "status, extract with nothing to do": ("a LIST for 1000 commits", Requests(lists=commit_pages)),
         "status of an unfinished store": ("and a GET a commit", Requests(gets=units, lists=commit_pages)),
         "verify": ("a LIST for 1000 objects, a GET a commit", Requests(gets=units, lists=pages)),
-        "verify --deep": ("and every chunk twice", Requests(gets=units * (1 + 2 * (objects - 1)), lists=pages)),
+        "verify --deep": ("and every chunk", Requests(gets=units * objects, lists=pages)),
         "score, or a sweep": (
             f"{GETS_TO_SCORE} GET a unit, {COLUMNS_TO_SCORE} a chunk of the plan",
             Requests(gets=GETS_TO_SCORE * units + COLUMNS_TO_SCORE * chunks, lists=commit_pages),

@@ -23,11 +23,15 @@ import numpy.typing as npt
 from grace_store.base.metadata import Signal
 from grace_store.base.settings import ExtractSpec, ModelIdentity
 from grace_store.base.unit import UnitSignals
-from grace_store.curate.duplicates import DuplicatesRequest, duplicates
+from grace_store.curate.duplicates import DuplicatesRequest, StoreVectors, duplicates
 from grace_store.curate.neighbours import NeighboursRequest, neighbours
+from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR
+from grace_store.likeness.search import plan_index, similar_pairs
+from grace_store.likeness.searching import IndexPlan, Kind
+from grace_store.read.descriptors import DescriptionReader, DescriptorSpec
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
-from jobs.bench.findings import Curve, Findings
+from jobs.bench.findings import Curve, Findings, Ratio
 from jobs.bench.measuring import measured_apart
 from jobs.bench.synthetic_store import make_plan
 
@@ -36,6 +40,9 @@ COPIES_PER_UNIT = 4
 COPY_COSINES = (0.99, 0.97, 0.96, 0.93)
 """Of the copies in a unit with what they are copied from; the last is below the threshold."""
 THRESHOLD = 0.95
+COMPARED = (50_000, 2048)
+"""Samples and size of the vectors that both ways to search by cells are measured on."""
+FEW_CELLS = (8, 4)
 SEED = 0
 
 
@@ -110,6 +117,16 @@ def neighbours_in(location: str, threads: int | None) -> dict[str, Any]:
     return {"nearest": best.sample_id, "cosine": best.cosine}
 
 
+def search_by(location: str, threads: int | None, kind: Kind) -> dict[str, Any]:
+    """Search the vectors alone, in one way, by as many cells whatever the way."""
+    reader = DescriptionReader.of(location, DescriptorSpec(descriptor="answer"), threads=threads)
+    planned = plan_index(reader.max_samples, reader.size)
+    cells = (planned.num_cells, planned.num_probed) if planned.num_cells else FEW_CELLS
+    found = similar_pairs(StoreVectors(reader), DEFAULT_FLOOR, plan=IndexPlan(kind, *cells), threads=threads)
+    assert found.recall is not None
+    return {"num_true": found.recall.num_true, "recall": found.recall.share, "linked": len(found.forest)}
+
+
 TASKS: dict[str, Callable[[str, int | None], dict[str, Any]]] = {
     "duplicates": duplicates_in,
     "neighbours": neighbours_in,
@@ -134,7 +151,26 @@ def measure(*, quick: bool, threads: int) -> dict[str, Any]:
                         f"duplicates among {num_samples:,} samples of {size} numbers: {found['planted_found']} of "
                         f"{found['planted']} planted copies found, {cost['peak_bytes'] / 1e6:.0f} MB"
                     )
-    return Findings(curves=[Curve("Search", "samples", "CPU seconds", sizes, lines)], notes=notes).to_json()
+        ratio = _against_index(Path(folder), threads, *((400, 16) if quick else COMPARED))
+    curve = Curve("Search", "samples", "CPU seconds", sizes, lines)
+    return Findings([ratio], [curve], notes).to_json()
+
+
+def _against_index(folder: Path, threads: int, num_samples: int, size: int) -> Ratio:
+    """Return what a search by cells takes of what the same search takes through an index of faiss."""
+    place = folder / "compared.zarr"
+    make_vectors(place, num_samples, size)
+    ways: tuple[Kind, ...] = ("cells", "ivf-sq8")
+    costs = {kind: measured_apart(search_by, location=str(place), threads=threads, kind=kind) for kind in ways}
+    found = {kind: cost.pop("result") for kind, cost in costs.items()}
+    told = ", ".join(
+        f"{kind} {costs[kind]['cpu_seconds']:.0f} s CPU, {costs[kind]['peak_bytes'] / 1e6:.0f} MB, recall "
+        f"{found[kind]['recall']:.3f}"
+        for kind in ways
+    )
+    value = costs["cells"]["cpu_seconds"] / costs["ivf-sq8"]["cpu_seconds"]
+    note = f"{num_samples:,} samples of {size} numbers, reading included: {told}"
+    return Ratio("search by cells", "an index of faiss, 8 bits a number, CPU time", value, None, costs, note)
 
 
 def main() -> None:
