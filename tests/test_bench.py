@@ -149,6 +149,15 @@ def test_the_roofline_page_has_the_tables_that_the_code_prints(name, repository)
     assert roofline.tables()[name] in (repository / "jobs/bench/ROOFLINE.md").read_text()
 
 
+def test_a_question_of_one_trace_shares_nothing():
+    model, sample = roofline.MODEL, roofline.SAMPLE
+    alone = roofline._language(model, sample.num_tokens(model), 20.0)
+    shared = roofline._shared_language(model, sample, 20.0, traces=1)
+    assert shared.flops == pytest.approx(alone.flops)
+    assert shared.num_bytes > alone.num_bytes, "the prompt's keys are copied, and weights are read twice"
+    assert roofline.gpu_seconds(traces=8) < roofline.gpu_seconds(traces=4) < roofline.gpu_seconds()
+
+
 def test_the_rooflines_cores_are_those_measured(repository):
     saved = json.loads((repository / "jobs/bench/results.json").read_text())
     measured = {ratio["what"]: ratio["value"] for ratio in saved["families"]["host"]["ratios"]}

@@ -16,7 +16,16 @@ from grace_store.run.plan import plan
 from grace_store.run.status import status
 from grace_store.run.verify import verify
 from grace_store.store import layout
-from jobs.bench.billion import MEANING, Assumptions, Layout, phase_requests, report, sample_seconds
+from jobs.bench.billion import (
+    MEANING,
+    Assumptions,
+    Layout,
+    phase_requests,
+    report,
+    sample_flops,
+    sample_seconds,
+    shared_flops,
+)
 from jobs.bench.scale import PHASES, findings, run_phase, table
 from jobs.bench.synthetic_store import fill_signal, make_plan
 from tests.jobs import record
@@ -135,6 +144,9 @@ def test_the_arithmetic_follows_its_assumptions() -> None:
         "sample_gram": 4096 * 55 * 4,
         "sample_state": 4096,
     }
+    # A question of one trace shares nothing.
+    assert shared_flops(Assumptions(traces=1)) == pytest.approx(sum(sample_flops(given).values()))
+    assert shared_flops(given) < shared_flops(Assumptions(traces=4))
     assert sample_seconds(given) == pytest.approx(2 * sample_seconds(Assumptions(utilisation=0.8)))
     small = phase_requests(Assumptions(num_samples=4096 * 1024))
     assert small["verify"][1].gets == 1024

@@ -22,8 +22,14 @@ COPIES = {
     "gradients": (7, 3),
 }
 """Copies for each batch, there and back: vectors and statistics, of gradients norms as well."""
-MOST = {"Qwen3-VL": (104, 24), "gradients per segment": (96, 18)}
-"""The same in all, where they depend on what is in a batch: pixels and grids, or one pass for each segment."""
+MOST = {
+    "text, shared prompts": (64, 8),
+    "Qwen3-VL": (104, 24),
+    "Qwen3-VL, shared prompts": (100, 16),
+    "gradients per segment": (96, 18),
+}
+"""The same in all, where they depend on what is in a batch: pixels and grids, one pass for each segment, or several for
+the responses of shared prompts."""
 SHARE = random.Random(20261117).choice(sorted(MUTANTS))
 
 

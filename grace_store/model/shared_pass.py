@@ -6,7 +6,7 @@ them, and only what lies before a shorter prompt is masked.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -52,11 +52,11 @@ class PromptKeys:
         self, model: nn.Module, prompts: Mapping[str, Tensor], shared: SharedPrompts, device: torch.device
     ) -> None:
         # Without a configuration every layer keeps all it is given, also one that looks back at a window only.
-        cache = DynamicCache()
+        cache: Any = DynamicCache()
         cache.layer_class_to_replicate = _PromptLayer
         self.arguments: dict[str, Any] = {"past_key_values": cache, "use_cache": True}
         run_backbone(model, **prompts, **self.arguments)
-        self._layers: Sequence[Any] = cache.layers
+        self._layers = cache.layers
         if not self._layers:
             raise ModelError("it keeps no keys and values")
         if shared.shift is not None:
@@ -70,7 +70,7 @@ class PromptKeys:
             layer.prompt = prompt
 
 
-class _PromptLayer(DynamicLayer):
+class _PromptLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """Keeps the keys and values that it is given first, and puts them before all others, which it does not keep."""
 
     keys: Tensor

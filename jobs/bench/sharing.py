@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from transformers import Qwen3VLConfig
 
 from grace_store.base.settings import ExtractRequest
+from grace_store.store.opened import SignalView
 from jobs.bench.extraction import Extraction
 from jobs.bench.findings import Findings, Goal, Ratio, sides
 from jobs.bench.measuring import in_turns
@@ -22,7 +25,7 @@ TEXT_GOAL, IMAGE_GOAL = Goal("<=", 0.6), Goal("<=", 0.5)
 TRACES = 8
 """Of each prompt."""
 TOLERANCE = 1e-5
-"""Of a vector, relative to its length."""
+"""Of an inner product, relative to the largest."""
 IMAGE_SIZE = (160, 120)
 """300 tokens of 8 x 8 pixels."""
 
@@ -73,32 +76,25 @@ def _small_qwen(folder: Path, hidden_size: int, num_layers: int) -> Path:
 def _compare(
     folder: Path, model: Path, name: str, traces: Traces, threads: int, repeats: int, goal: Goal = TEXT_GOAL
 ) -> Ratio:
-    pixels = {} if traces.image is None else dict.fromkeys(("min_pixels", "max_pixels"), IMAGE_SIZE[0] * IMAGE_SIZE[1])
-    benches = {
-        side: Extraction(
-            folder / side,
-            model,
-            traces,
-            threads=threads,
-            request=ExtractRequest(share_prompts=side == "shared", **pixels),
-            images=folder.parent,
-        )
-        for side in ("shared", "unshared")
-    }
-    for bench in benches.values():
-        bench.make_room(repeats)
-    views: dict[str, Any] = {}
+    with ExitStack() as stack:
+        benches = {
+            side: stack.enter_context(_extraction(folder / side, model, traces, threads, shares=side == "shared"))
+            for side in ("shared", "unshared")
+        }
+        for bench in benches.values():
+            bench.make_room(repeats)
+        views: dict[str, SignalView] = {}
 
-    def run(side: str) -> None:
-        views[side] = benches[side].extract()
+        def run(side: str) -> None:
+            views[side] = benches[side].extract()
 
-    costs = in_turns({side: lambda side=side: run(side) for side in benches}, repeats)
-    apart = _difference(views["shared"], views["unshared"])
+        costs = in_turns({side: partial(run, side) for side in benches}, repeats)
+        apart = _difference(views["shared"], views["unshared"])
+        num_tokens, num_response_tokens = benches["unshared"].num_tokens, benches["unshared"].num_response_tokens
     if not apart <= TOLERANCE:
-        raise RuntimeError(f"shared prompts change vectors by {apart:.0e}")
-    bench = benches["unshared"]
+        raise RuntimeError(f"shared prompts change Grams by {apart:.0e}")
     note = (
-        f"{name}; {TRACES} traces, {bench.num_tokens} tokens, {bench.num_response_tokens} of responses; Grams at most "
+        f"{name}; {TRACES} traces, {num_tokens} tokens, {num_response_tokens} of responses; Grams at most "
         f"{apart:.0e} apart; {costs['shared'].cpu_seconds:.1f} s of CPU against {costs['unshared'].cpu_seconds:.1f}"
     )
     what = "extract, one prompt run once" + (", with its image" if traces.image else "")
@@ -106,7 +102,13 @@ def _compare(
     return Ratio(what, "the same for each trace, CPU time", value, goal, sides(costs), note)
 
 
-def _difference(shared: Any, unshared: Any) -> float:
+def _extraction(folder: Path, model: Path, traces: Traces, threads: int, *, shares: bool) -> Extraction:
+    pixels = None if traces.image is None else IMAGE_SIZE[0] * IMAGE_SIZE[1]
+    request = ExtractRequest(share_prompts=shares, min_pixels=pixels, max_pixels=pixels)
+    return Extraction(folder, model, traces, threads=threads, request=request, images=folder.parent.parent)
+
+
+def _difference(shared: SignalView, unshared: SignalView) -> float:
     """Return how far Grams are apart, against the largest entry."""
     found, expected = (
         np.concatenate([view.unit_array("sample_gram", unit) for unit in view.committed_units()])

@@ -54,7 +54,7 @@ class Workload:
 
 WORKLOADS = {
     "text": Workload("qwen3", {}),
-    "text, shared prompts": Workload("qwen3", {"share_prompts": True}),
+    "text, shared prompts": Workload("qwen3", {"share_prompts": True, "batch_tokens": 40}),
     "text, packed": Workload("qwen3", {"packing": True}),
     "text, bfloat16": Workload("llama", {"dtype": "bfloat16"}),
     "Qwen3-VL": Workload("qwen3_vl", {}, with_images=True),
