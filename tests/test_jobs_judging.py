@@ -11,7 +11,7 @@ import pytest
 from grace_store.artifacts.judgement import Judgement
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError
-from jobs.study.judging import ORIGINAL, main, prmbench_records
+from jobs.study.judging import BENCHMARKS, ORIGINAL, main, page, prmbench_records
 from tests.tiny_models import tiny_text_model
 
 NUM_QUESTIONS = 8
@@ -22,7 +22,7 @@ def spoilt(number: int, kind: str) -> dict[str, Any]:
     modified = [original[0], f"He eats {kind} apples.", original[2]]
     question = f"How many apples does Tom have in case {number}?"
     return {
-        "original_question": question,
+        "original_question": f"{question} ({kind})",
         "modified_question": question,
         "original_process": original,
         "modified_process": modified,
@@ -86,8 +86,14 @@ def test_the_whole_of_it_runs_and_says_what_it_found(
         assert words in told
     found = read_document(out / "prmbench.json", Judgement)
     assert set(found.signals) == {"base", "warm"}
-    assert found.labels.question == "original_question"
+    assert found.labels.question == "idx"  # each kind writes the question in its own way
     steps = found.judged[0]
     assert (steps.num_wrong, steps.num_questions) == (2 * NUM_QUESTIONS, NUM_QUESTIONS)
     assert set(steps.measures[0].kinds) == {"deception", "redundency"}
     assert steps.measures[0].within.num_pairs > 0
+
+
+def test_the_tables_that_are_kept_follow_from_the_judgements_that_are_kept(repository: Path) -> None:
+    results = repository / "jobs/study/results/judge"
+    found = {name: read_document(results / f"{name.lower()}.json", Judgement) for name in BENCHMARKS}
+    assert page(found) == (results / "judging.md").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -38,6 +38,7 @@ log = logging.getLogger("judging")
 
 ORIGINAL = "original"
 """The kind of PRMBench's traces as they were before they were spoilt."""
+BENCHMARKS = ("ProcessBench", "PRMBench")
 BARE, WARM = "base", "warm"
 LEARNING_RATE = 1e-4
 
@@ -112,12 +113,12 @@ def warm_up(plan: Plan) -> Path:
 
 def judged(plan: Plan, name: str, adapter: Path) -> Judgement:
     """Extract what is missing of both signals, and judge them."""
-    store = plan.work / f"{name}.zarr"
+    store, data = plan.work / f"{name}.zarr", (str(plan.work / f"{name}.jsonl"),)
     for signal in (BARE, WARM):
         job = ExtractJob(
             store=str(store),
             model=str(plan.model),
-            data=(str(plan.work / f"{name}.jsonl"),),
+            data=data,
             signal=signal,
             adapter=str(adapter) if signal == WARM else None,
             data_request=DataRequest(format=name, min_steps=1),
@@ -125,7 +126,9 @@ def judged(plan: Plan, name: str, adapter: Path) -> Judgement:
             samples_per_unit=16,
         )
         extract(job, _tell)
-    found = judge(store, JudgeRequest(seed=plan.seed), listener=_tell)
+    found = judge(store, JudgeRequest(seed=plan.seed, data=data), listener=_tell)
+    # Without the folder, so that results are the same wherever they are made.
+    found = found.model_copy(update={"store": store.name})
     write_document(plan.out / f"{name}.json", found)
     return found
 
@@ -161,6 +164,12 @@ def _areas(title: str, note: str, items: JudgedItems) -> Table:
     return Table(title, tuple(columns), tuple(map(tuple, [*rows, chance])), note)
 
 
+def page(found: Mapping[str, Judgement]) -> str:
+    """Return the tables of all benchmarks, by their names, as Markdown."""
+    tables = [table.markdown() for name, each in found.items() for table in tables_of(name, each)]
+    return "\n".join(["# What SmolLM2's signals know of wrong steps\n", *tables])
+
+
 def run(plan: Plan) -> str:
     """Make all of it, and return the tables as Markdown."""
     plan.work.mkdir(parents=True, exist_ok=True)
@@ -168,9 +177,7 @@ def run(plan: Plan) -> str:
     write_records(plan.work / "processbench.jsonl", solutions)
     write_records(plan.work / "prmbench.jsonl", prmbench_records(plan.data / "prmbench", plan.num_questions, plan.seed))
     adapter = warm_up(plan)
-    found = {"ProcessBench": judged(plan, "processbench", adapter), "PRMBench": judged(plan, "prmbench", adapter)}
-    tables = [table.markdown() for name, each in found.items() for table in tables_of(name, each)]
-    text = "\n".join(["# What SmolLM2's signals know of wrong steps\n", *tables])
+    text = page({name: judged(plan, name.lower(), adapter) for name in BENCHMARKS})
     with whole_file(plan.out / "judging.md") as partial:
         partial.write_text(text, encoding="utf-8")
     return text

@@ -26,5 +26,6 @@ FORMAT = Format(
     ),
     read=_read,
     answer_marks="the end of the last step",
-    step_labels=StepLabels("error_steps", is_first=False, kind="classification", question="original_question"),
+    # Its kinds of error write one question in slightly different ways; idx is the same in all of them.
+    step_labels=StepLabels("error_steps", is_first=False, kind="classification", question="idx"),
 )
