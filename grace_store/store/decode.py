@@ -11,8 +11,7 @@ from numcodecs.vlen import VLenUTF8
 
 from grace_store.base.arrays import Array
 from grace_store.store.layout import ArraySpec
-from grace_store.store.zarr_view import MAX_UNPACKED_BYTES
-from grace_store.store.zstd_frame import unpacked_size
+from grace_store.store.zstd_frame import MAX_UNPACKED_BYTES, unpacked_size
 
 _CRC_BYTES = 4
 _LEFT_OUT = 2**64 - 1
