@@ -4,15 +4,20 @@ Zarr's scheduler costs more than decoding, so whole chunks are decoded here. All
 ValueError, RuntimeError, IndexError or MemoryError; nothing makes more room than a chunk of ours needs.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import google_crc32c
 import numpy as np
 from numcodecs import zstd
 from numcodecs.vlen import VLenUTF8
 
 from grace_store.base.arrays import Array
-from grace_store.store.layout import ArraySpec
-from grace_store.store.zarr_view import MAX_UNPACKED_BYTES
-from grace_store.store.zstd_frame import unpacked_size
+from grace_store.store.zstd_frame import MAX_UNPACKED_BYTES, unpacked_size
+
+if TYPE_CHECKING:
+    from grace_store.store.layout import ArraySpec
 
 _CRC_BYTES = 4
 _LEFT_OUT = 2**64 - 1

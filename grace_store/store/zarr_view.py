@@ -10,13 +10,10 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Sto
 from zarr.core.buffer import Buffer, BufferPrototype
 
 from grace_store.base.errors import Corrupt
-from grace_store.store.zstd_frame import is_zstd, unpacked_size
+from grace_store.store.zstd_frame import MAX_UNPACKED_BYTES, is_zstd, unpacked_size
 
 if TYPE_CHECKING:
     from grace_store.store.backend import Backend
-
-MAX_UNPACKED_BYTES = 1 << 30
-"""The largest chunk by far is a unit's Grams or the ids of 16,384 samples."""
 
 
 class ZarrView(Store):

@@ -1,5 +1,7 @@
 """How much a zstd frame says it unpacks to, before anybody makes room for it (RFC 8878, section 3.1.1.1)."""
 
+MAX_UNPACKED_BYTES = 1 << 30
+"""The largest chunk by far is a unit's Grams or the ids of 16,384 samples."""
 _MAGIC = bytes.fromhex("28b52ffd")
 
 

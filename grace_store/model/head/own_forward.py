@@ -41,15 +41,22 @@ def response_states(model: nn.Module, inputs: Mapping[str, Tensor], predecessor:
 
 
 def refuse_not_finite(model: nn.Module) -> None:
-    """Raise if any weight of a model is not a finite number."""
-    for name, parameter in model.named_parameters():
-        if parameter.is_floating_point() and not bool(torch.isfinite(parameter).all()):
-            wide = parameter.dtype in (torch.float32, torch.float64)
-            raise ModelError(
-                f"{name} holds values that are not finite"
-                + (": the model's files are damaged, or its training failed." if wide else f" in {parameter.dtype}.")
-                + ("" if wide else " Try --dtype float32; if that says the same, the model's files are damaged.")
-            )
+    """Raise if any weight of a model, or any frequency of its positions, is not a finite number.
+
+    What a model makes of a few tokens does not tell: some attention kernels turn what is not a number into zeros.
+    """
+    frequencies = ((name, buffer) for name, buffer in model.named_buffers() if name.endswith("inv_freq"))
+    held = [(name, each) for name, each in (*model.named_parameters(), *frequencies) if each.is_floating_point()]
+    is_finite = torch.stack([torch.isfinite(each).all().to(held[0][1].device) for _, each in held])
+    if bool(is_finite.all()):
+        return
+    name, tensor = held[int(is_finite.int().argmin())]
+    wide = tensor.dtype in (torch.float32, torch.float64)
+    raise ModelError(
+        f"{name} holds values that are not finite"
+        + (": the model's files are damaged, or its training failed." if wide else f" in {tensor.dtype}.")
+        + ("" if wide else " Try --dtype float32; if that says the same, the model's files are damaged.")
+    )
 
 
 class OwnForward:

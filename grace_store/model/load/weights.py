@@ -131,6 +131,7 @@ def _load_on(target: torch.device, described: ModelDescription, dtype: Dtype, at
     loaded.config.pad_token_id = None
     forget_lengths(loaded)
     with telling(f"The model in {described.folder.path} does not run"):
+        refuse_not_finite(loaded)
         _check_causal(loaded)
     limits = described.max_positions, described.context
     return LoadedModel(loaded, described.tokenizer, described.identity, target, *limits, described.processor)
@@ -285,9 +286,9 @@ def _check_causal(model: Any) -> None:
         alone = run_backbone(model, input_ids=ids[:, :5]).last_hidden_state.float()
         batched = run_backbone(model, input_ids=torch.cat((ids, padded))).last_hidden_state[:, :5].float()
     tolerance = 1e-3 if next(model.parameters()).dtype == torch.float32 else 5e-2
-    if not bool(torch.isfinite(alone).all() & torch.isfinite(batched).all()):
-        refuse_not_finite(model)  # or say nothing: in half precision, these tokens alone may overflow
-    elif not bool((batched - alone).norm() <= tolerance * alone.norm()):
+    is_finite = bool(torch.isfinite(alone).all() & torch.isfinite(batched).all())
+    # Or say nothing: in half precision, these tokens alone may overflow.
+    if is_finite and not bool((batched - alone).norm() <= tolerance * alone.norm()):
         raise ModelError(f"{type(model).__name__} lets tokens see what follows them. Give a causal language model.")
 
 
