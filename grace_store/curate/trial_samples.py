@@ -6,8 +6,8 @@ at random is like its random subsets in every respect.
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import reduce
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from grace_store.artifacts.filtered_scores import filter_scores
 from grace_store.artifacts.subset_file import read_subset, samples_named
 from grace_store.artifacts.trial import TrialSpec, TrialSubset
-from grace_store.base.arrays import BoolArray, IntArray
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import sidecar_of
 from grace_store.base.settings import DataRequest
@@ -56,6 +56,8 @@ class Arm:
     """For people."""
     positions: IntArray
     """In the plan, ascending, without held-out questions."""
+    weights: Mapping[int, FloatArray] = field(default_factory=dict)
+    """By row, how much the loss of each of a sample's segments counts, the answer last; all count 1 where none are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,11 @@ def _kept(pool: IntArray, is_chosen: BoolArray, is_held: BoolArray, name: str) -
 
 def _digest(store: Store, arms: Sequence[Arm]) -> str:
     rows = store.column("sample_row").astype("<i8")
-    return hashlib.sha256(b"|".join(rows[arm.positions].tobytes() for arm in arms)).hexdigest()
+    found = hashlib.sha256(b"|".join(rows[arm.positions].tobytes() for arm in arms))
+    for arm in arms:
+        for row, weight in sorted(arm.weights.items()):
+            found.update(f"|{row}:".encode() + weight.astype("<f8").tobytes())
+    return found.hexdigest()
 
 
 # ---------------------------------------------------------------- random subsets
