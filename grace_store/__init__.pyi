@@ -10,7 +10,7 @@ from grace_store.artifacts.notes import SubsetNote as SubsetNote
 from grace_store.artifacts.notes import SweepNote as SweepNote
 from grace_store.artifacts.score_table import ScoreTable as ScoreTable
 from grace_store.artifacts.score_table import read_scores as read_scores
-from grace_store.artifacts.trial import Trial as Trial
+from grace_store.artifacts.trial_documents import Trial as Trial
 from grace_store.base.errors import GraceStoreError as GraceStoreError
 from grace_store.base.settings import DataRequest as DataRequest
 from grace_store.base.settings import ExtractRequest as ExtractRequest

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import grace_store.curate.trial_runs as trial_runs
-from grace_store.artifacts.trial import FOUND, PLAN, RUNS, Trial, TrialPlan, TrialRun
+from grace_store.artifacts.trial_documents import FOUND, PLAN, RUNS, Trial, TrialPlan, TrialRun
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, Interrupted, ResumeMismatch, SettingError
 from grace_store.base.events import Note, StepTaken

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import grace_store as gs
-from grace_store.artifacts.trial import TrialSpec
+from grace_store.artifacts.trial_documents import TrialSpec
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.text import counted
 from grace_store.cli import shared
@@ -132,8 +132,7 @@ def _cost(cost: gs.TrialEstimate) -> dict[str, Any]:
 
 
 def _print(found: gs.Trial, out: Path) -> None:
-    from grace_store.artifacts.trial import FOUND
-    from grace_store.curate.trial_verdict import shown_difference
+    from grace_store.artifacts.trial_documents import FOUND
 
     for each in found.subsets:
         click.echo(each.conclusion)
@@ -143,7 +142,7 @@ def _print(found: gs.Trial, out: Path) -> None:
     rows = [["subset", "trained on", "seeds", "loss", "random subsets", "difference, 95 %"]]
     for each in found.subsets:
         low, high = min(each.random_losses), max(each.random_losses)
-        losses = [f"{each.heldout_loss:.4f}", f"{low:.4f} to {high:.4f}", shown_difference(each.difference)]
+        losses = [f"{each.heldout_loss:.4f}", f"{low:.4f} to {high:.4f}", str(each.difference)]
         rows.append([each.name, str(each.num_trained), str(each.num_rounds), *losses])
     print_rows(rows)
     if found.spec.generate:
@@ -158,7 +157,6 @@ def _print(found: gs.Trial, out: Path) -> None:
 
 
 def _right(each: Any) -> list[str]:
-    from grace_store.curate.trial_verdict import shown_difference
 
     low, high = min(each.random_shares_right), max(each.random_shares_right)
-    return [each.name, f"{each.share_right:.3f}", f"{low:.3f} to {high:.3f}", shown_difference(each.right_difference)]
+    return [each.name, f"{each.share_right:.3f}", f"{low:.3f} to {high:.3f}", str(each.right_difference)]

@@ -12,23 +12,26 @@ from typing import Any
 from grace_store.artifacts.made_from import open_made_from
 from grace_store.artifacts.notes import SubsetNote
 from grace_store.artifacts.outputs import check_outputs, sources_of
-from grace_store.artifacts.trial import FOUND, PLAN, Trial, TrialPlan, TrialRun, TrialSpec
+from grace_store.artifacts.trial_documents import FOUND, PLAN, Trial, TrialPlan, TrialRun, TrialSpec
 from grace_store.base.documents import read_document, write_document
 from grace_store.base.errors import ResumeMismatch, SettingError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.files import sidecar_of
-from grace_store.base.settings import wishes_in
+from grace_store.base.settings import DataRequest, wishes_in
 from grace_store.base.text import counted, duration
 from grace_store.curate.trial_runs import PlannedRun, RunFolder, TrialCost, TrialRunner, say_cost
 from grace_store.curate.trial_samples import Arm, TrialSamples, gather_samples, is_amount
-from grace_store.curate.trial_verdict import conclude, last_standing, shown_difference, standing, tried_subset
+from grace_store.curate.trial_verdict import last_standing, standing, tried_subset
 from grace_store.data.folders import default_image_folder
 from grace_store.model.load.adapter_folder import require_peft
 from grace_store.model.lora.recipe import TrainingRequest, WarmupOptions
 from grace_store.run.open_signal import describe_differences, software
-from grace_store.store.backend import is_url
+from grace_store.run.plan import plan
+from grace_store.store.backend import is_url, open_backend
 from grace_store.store.opened import SignalView, Store
 
+HELD_OUT = "held-out.zarr"
+"""Where a file of held-out traces is planned, in OUT."""
 READING = ("rendering", "system", "max_length", "text_only", "images_as", "min_pixels", "max_pixels")
 """How samples are read: as the signal read them that the subsets were chosen by, unless said otherwise."""
 
@@ -170,8 +173,9 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
     store, view = _open_store(paths, request, begun)
     check_outputs([out], [*sources_of(store), *((path, "a subset") for path in paths)])
     spec, origin = _resolve(store, view, request, begun)
-    samples = gather_samples(store, paths, spec, out, origin.get("held_out") or spec.held_out, request.data)
-    plan = TrialPlan(
+    other = _open_held_out(origin["held_out"], out) if "held_out" in origin else None
+    samples = gather_samples(store, paths, spec, other, request.data)
+    found = TrialPlan(
         spec=spec,
         plan_sha256=store.plan.digest(),
         num_pool=samples.num_pool,
@@ -182,9 +186,9 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
         origin=origin,
     )
     if begun is not None:
-        _check_same(begun, plan, out)
-        plan = begun.model_copy(update={"origin": origin})
-    return TrialJob(RunFolder(out, plan), samples, request, begun is not None)
+        _check_same(begun, found, out)
+        found = begun.model_copy(update={"origin": origin})
+    return TrialJob(RunFolder(out, found), samples, request, begun is not None)
 
 
 def _open_store(
@@ -200,6 +204,13 @@ def _open_store(
     store = open_made_from(notes[0].scores, moved, f"subset {paths[0]}", "--store")
     name = next(iter(notes[0].scores.signals))
     return store, store.signal(name) if name in store.signal_names else None
+
+
+def _open_held_out(place: str, out: Path) -> Store:
+    """Open a planned store of held-out traces, or plan a file of them in OUT; any number of steps will do."""
+    if Path(place).is_dir() and open_backend(place).read("zarr.json") is not None:
+        return Store.open(place)
+    return plan([place], out / HELD_OUT, DataRequest(min_steps=1))
 
 
 def _resolve(
@@ -270,7 +281,7 @@ def play(job: TrialJob, listener: Listener, stop: Event, *, num_devices: int = 1
             results[round, run.arm.key] = found
         stands = {subset: standing(plan, samples, results, subset, round) for subset in open_subsets}
         for subset, found_now in stands.items():
-            teller.looked(round, plan.subsets[subset].name, shown_difference(found_now.difference))
+            teller.looked(round, plan.subsets[subset].name, str(found_now.difference))
         open_subsets = [subset for subset in open_subsets if not stands[subset].difference.is_clear]
         if not open_subsets:
             break
@@ -288,7 +299,7 @@ def _conclude(job: TrialJob, results: dict[tuple[int, str], TrialRun]) -> Trial:
         store=job.samples.store.location,
         plan_sha256=plan.plan_sha256,
         spec=plan.spec,
-        conclusion=conclude(tried),
+        conclusion=" ".join(each.conclusion for each in tried),
         num_pool=plan.num_pool,
         num_items=len(next(iter(results.values())).items),
         num_runs=len(results),
@@ -324,7 +335,7 @@ class _Teller:
         self.listener(Note(f"{after}, {name} against random subsets: held-out loss {shown}."))
 
 
-def on_device(request: TrialRequest, device: str) -> TrialRequest:
+def for_device(request: TrialRequest, device: str) -> TrialRequest:
     """Return the request of a process that trains on one device by itself."""
     options = request.options.model_copy(update={"device": device})
     return replace(request, options=options, devices=())

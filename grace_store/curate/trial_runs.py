@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from grace_store.artifacts.trial import RUNS, TrialItem, TrialPlan, TrialRun
+from grace_store.artifacts.trial_documents import RUNS, TrialItem, TrialPlan, TrialRun
 from grace_store.base import events
 from grace_store.base.documents import read_document, write_document
 from grace_store.base.errors import Interrupted, NothingUsable, ResumeMismatch

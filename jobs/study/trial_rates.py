@@ -22,7 +22,7 @@ from random import Random
 
 import torch
 
-from grace_store.artifacts.trial import Trial
+from grace_store.artifacts.trial_documents import Trial
 from grace_store.base.errors import GraceStoreError
 from grace_store.base.files import write_text
 from grace_store.base.settings import DataRequest
