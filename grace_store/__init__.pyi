@@ -55,9 +55,7 @@ from grace_store.curate.sweep import read_sweep as read_sweep
 from grace_store.curate.sweep import sweep as sweep
 from grace_store.curate.targets import Targets as Targets
 from grace_store.curate.trade_curve import TradeSpec as TradeSpec
-from grace_store.curate.trial import TrialEstimate as TrialEstimate
 from grace_store.curate.trial import TrialRequest as TrialRequest
-from grace_store.curate.trial import estimate_trial as estimate_trial
 from grace_store.curate.trial import trial as trial
 from grace_store.model.lora.recipe import TrainingRequest as TrainingRequest
 from grace_store.model.lora.recipe import WarmupOptions as WarmupOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,6 +30,9 @@ from grace_store.cli.options import (
 )
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.model.lora.recipe import TrainingRequest, TrainingSpec, WarmupOptions
+
+if TYPE_CHECKING:
+    from grace_store.curate.trial import TrialEstimate
 
 OWN = {
     "num_updates": As("--updates"),
@@ -87,10 +90,12 @@ def trial(out: Path, *, dry_run: bool, as_json: bool, **wishes: Any) -> None:
     after each seed, and the trial ends when it is clear; the error rate of 5 % holds wherever it ends. After an
     interruption the same command goes on. Processes that are started with the same OUT share the trainings.
     """
+    from grace_store.curate.trial import estimate_trial
+
     request, is_first = _request(wishes)
     if dry_run:
         with ProgressDisplay(quiet=as_json) as display:
-            cost = gs.estimate_trial(out, request, listener=display)
+            cost = estimate_trial(out, request, listener=display)
         print_result(_cost(cost), click.echo, str(cost), as_json=as_json)
         return
     with ProgressDisplay(quiet=as_json or not is_first) as display, stoppable() as stop:
@@ -119,7 +124,7 @@ def _request(wishes: dict[str, Any]) -> tuple[gs.TrialRequest, bool]:
     return replace(request, data=wishes["data"] or None, devices=chosen.engine.devices), chosen.shard[0] == 0
 
 
-def _cost(cost: gs.TrialEstimate) -> dict[str, Any]:
+def _cost(cost: TrialEstimate) -> dict[str, Any]:
     return {
         "num_runs": cost.num_runs,
         "num_done": cost.num_done,
