@@ -351,6 +351,12 @@ def test_a_clear_answer_ends_it_and_closes_only_that_subset(home, tmp_path, monk
     assert "Random subsets train better models than spoilt.txt" in found.conclusion
     assert "clear after 1 of 2 seeds" in found.conclusion
 
+    def refuse(*_, **__):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr(Training, "__init__", refuse)
+    assert trial(tmp_path / "out", request) == found
+
 
 def test_the_cost_is_told_before_anything_is_trained(home, tmp_path):
     cost = estimate_trial(tmp_path / "out", make_request(home, home / "clean.txt"))

@@ -29,6 +29,7 @@ from grace_store.cli.options import (
     stacked,
 )
 from grace_store.cli.progress import ProgressDisplay
+from grace_store.cli.warmup import speed
 from grace_store.model.lora.recipe import TrainingRequest, TrainingSpec, WarmupOptions
 
 if TYPE_CHECKING:
@@ -54,14 +55,6 @@ recipe = stacked(
     ),
 )
 """What changes the numbers; frozen in OUT/plan.json."""
-
-speed = options_of(
-    WarmupOptions,
-    RunOptions,
-    has_defaults=True,
-    differing={"threads": shared.cores, "save_seconds": As(kind=click.FloatRange(0))},
-)
-"""What changes only the speed; may differ from run to run."""
 
 
 @command(
