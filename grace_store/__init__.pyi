@@ -14,7 +14,7 @@ from grace_store.artifacts.notes import SweepNote as SweepNote
 from grace_store.artifacts.notes import WeightsNote as WeightsNote
 from grace_store.artifacts.score_table import ScoreTable as ScoreTable
 from grace_store.artifacts.score_table import read_scores as read_scores
-from grace_store.artifacts.trial import Trial as Trial
+from grace_store.artifacts.trial_documents import Trial as Trial
 from grace_store.artifacts.weight_table import WeightTable as WeightTable
 from grace_store.artifacts.weight_table import read_weights as read_weights
 from grace_store.base.errors import GraceStoreError as GraceStoreError
@@ -63,9 +63,7 @@ from grace_store.curate.sweep import read_sweep as read_sweep
 from grace_store.curate.sweep import sweep as sweep
 from grace_store.curate.targets import Targets as Targets
 from grace_store.curate.trade_curve import TradeSpec as TradeSpec
-from grace_store.curate.trial import TrialEstimate as TrialEstimate
 from grace_store.curate.trial import TrialRequest as TrialRequest
-from grace_store.curate.trial import estimate_trial as estimate_trial
 from grace_store.curate.trial import trial as trial
 from grace_store.curate.weights import WeightsRequest as WeightsRequest
 from grace_store.curate.weights import WeightsRun as WeightsRun

@@ -13,7 +13,7 @@ from typing import Any
 from grace_store.artifacts.judgement import Judgement
 from grace_store.artifacts.measures import Diversity, FidelityDocument, StabilityDocument
 from grace_store.artifacts.notes import AgainstNote, DuplicatesNote, ScoresNote, SubsetNote, SweepNote, WeightsNote
-from grace_store.artifacts.trial import Trial, TrialPlan, TrialRun
+from grace_store.artifacts.trial_documents import Trial, TrialPlan, TrialRun
 from grace_store.base.documents import FIRST_VERSION, VERSION, Document
 from grace_store.base.metadata import Commit, Completion, Plan, Signal
 from grace_store.base.settings import Frozen

@@ -41,7 +41,15 @@ from grace_store.artifacts.notes import (
     WeightsNote,
     WhereNote,
 )
-from grace_store.artifacts.trial import Trial, TrialItem, TrialPlan, TrialRun, TrialSpec, TrialSubset, TriedSubset
+from grace_store.artifacts.trial_documents import (
+    Trial,
+    TrialItem,
+    TrialPlan,
+    TrialRun,
+    TrialSpec,
+    TrialSubset,
+    TriedSubset,
+)
 from grace_store.base.documents import Document
 from grace_store.base.settings import ModelIdentity
 from grace_store.likeness.coverage import RandomInterval

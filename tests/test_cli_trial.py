@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grace_store.artifacts.trial import FOUND, Trial
+from grace_store.artifacts.trial_documents import FOUND, Trial
 from grace_store.base.documents import read_document
 from tests.commands import run, run_json
 from tests.trials import make_pool, write_ids

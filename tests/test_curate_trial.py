@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import grace_store.curate.trial_runs as trial_runs
-from grace_store.artifacts.trial import FOUND, PLAN, RUNS, Trial, TrialPlan, TrialRun
+from grace_store.artifacts.trial_documents import FOUND, PLAN, RUNS, Trial, TrialPlan, TrialRun
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, Interrupted, ResumeMismatch, SettingError
 from grace_store.base.events import Note, StepTaken
 from grace_store.base.settings import DataRequest
-from grace_store.curate.trial import estimate_trial, prepare_trial, trial
+from grace_store.curate.trial import estimate_trial, play, prepare_trial, trial
 from grace_store.model.lora.trainer import Training
 from grace_store.run.plan import plan
 from jobs.schemas import note_schema
@@ -271,6 +271,23 @@ def test_a_run_of_another_trial_is_refused(home, finished, tmp_path):
         trial(tmp_path / "out", make_request(home, home / "clean.txt"))
 
 
+def test_weights_of_segments_reach_the_training_loop(home, finished, tmp_path):
+    """Weights of 1 change nothing, and of 2 neither, as a mean is taken; without the answer, training differs."""
+    losses = {}
+    for name, steps, answer in [("one", 1.0, 1.0), ("two", 2.0, 2.0), ("steps alone", 1.0, 0.0)]:
+        job = prepare_trial(tmp_path / name, make_request(home, home / "clean.txt"))
+        arm = job.samples.arms["subset-1"]
+        num_steps = job.samples.store.column("sample_num_steps")
+        weights = {int(i): np.array([steps] * int(num_steps[i]) + [answer]) for i in arm.positions}
+        job.samples.arms["subset-1"] = replace(arm, weights=weights)
+        found = play(job, lambda event: None, threading.Event())
+        losses[name] = found.subsets[0].heldout_loss
+    plain = read_document(finished / FOUND, Trial).subsets[0].heldout_loss
+    assert losses["one"] == pytest.approx(plain, rel=1e-5)
+    assert losses["two"] == pytest.approx(plain, rel=1e-5)
+    assert abs(losses["steps alone"] - plain) > 1e-3
+
+
 # ---------------------------------------------------------------- answers
 
 
@@ -333,6 +350,12 @@ def test_a_clear_answer_ends_it_and_closes_only_that_subset(home, tmp_path, monk
     assert (found.num_runs, found.num_most_runs) == (9, 10)
     assert "Random subsets train better models than spoilt.txt" in found.conclusion
     assert "clear after 1 of 2 seeds" in found.conclusion
+
+    def refuse(*_, **__):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr(Training, "__init__", refuse)
+    assert trial(tmp_path / "out", request) == found
 
 
 def test_the_cost_is_told_before_anything_is_trained(home, tmp_path):

@@ -6,7 +6,7 @@ from typing import Any
 from grace_store.artifacts.measures import FidelityDocument, StabilityDocument
 from grace_store.artifacts.notes import NamedSignal, ScoredSignal, ScoresNote, SignalNote, StoreNote, TargetsNote
 from grace_store.artifacts.score_table import ScoreTable
-from grace_store.artifacts.trial import Trial
+from grace_store.artifacts.trial_documents import Trial
 from grace_store.base.errors import NotAStore, ResumeMismatch
 from grace_store.read.blocks import CommittedSignals
 from grace_store.read.signal_choice import SignalWeights

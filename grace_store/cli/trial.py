@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import grace_store as gs
-from grace_store.artifacts.trial import TrialSpec
+from grace_store.artifacts.trial_documents import TrialSpec
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.text import counted
 from grace_store.cli import shared
@@ -29,7 +29,11 @@ from grace_store.cli.options import (
     stacked,
 )
 from grace_store.cli.progress import ProgressDisplay
+from grace_store.cli.warmup import speed
 from grace_store.model.lora.recipe import TrainingRequest, TrainingSpec, WarmupOptions
+
+if TYPE_CHECKING:
+    from grace_store.curate.trial import TrialEstimate
 
 OWN = {
     "num_updates": As("--updates"),
@@ -51,14 +55,6 @@ recipe = stacked(
     ),
 )
 """What changes the numbers; frozen in OUT/plan.json."""
-
-speed = options_of(
-    WarmupOptions,
-    RunOptions,
-    has_defaults=True,
-    differing={"threads": shared.cores, "save_seconds": As(kind=click.FloatRange(0))},
-)
-"""What changes only the speed; may differ from run to run."""
 
 
 @command(
@@ -87,10 +83,12 @@ def trial(out: Path, *, dry_run: bool, as_json: bool, **wishes: Any) -> None:
     after each seed, and the trial ends when it is clear; the error rate of 5 % holds wherever it ends. After an
     interruption the same command goes on. Processes that are started with the same OUT share the trainings.
     """
+    from grace_store.curate.trial import estimate_trial
+
     request, is_first = _request(wishes)
     if dry_run:
         with ProgressDisplay(quiet=as_json) as display:
-            cost = gs.estimate_trial(out, request, listener=display)
+            cost = estimate_trial(out, request, listener=display)
         print_result(_cost(cost), click.echo, str(cost), as_json=as_json)
         return
     with ProgressDisplay(quiet=as_json or not is_first) as display, stoppable() as stop:
@@ -119,7 +117,7 @@ def _request(wishes: dict[str, Any]) -> tuple[gs.TrialRequest, bool]:
     return replace(request, data=wishes["data"] or None, devices=chosen.engine.devices), chosen.shard[0] == 0
 
 
-def _cost(cost: gs.TrialEstimate) -> dict[str, Any]:
+def _cost(cost: TrialEstimate) -> dict[str, Any]:
     return {
         "num_runs": cost.num_runs,
         "num_done": cost.num_done,
@@ -132,8 +130,7 @@ def _cost(cost: gs.TrialEstimate) -> dict[str, Any]:
 
 
 def _print(found: gs.Trial, out: Path) -> None:
-    from grace_store.artifacts.trial import FOUND
-    from grace_store.curate.trial_verdict import shown_difference
+    from grace_store.artifacts.trial_documents import FOUND
 
     for each in found.subsets:
         click.echo(each.conclusion)
@@ -143,7 +140,7 @@ def _print(found: gs.Trial, out: Path) -> None:
     rows = [["subset", "trained on", "seeds", "loss", "random subsets", "difference, 95 %"]]
     for each in found.subsets:
         low, high = min(each.random_losses), max(each.random_losses)
-        losses = [f"{each.heldout_loss:.4f}", f"{low:.4f} to {high:.4f}", shown_difference(each.difference)]
+        losses = [f"{each.heldout_loss:.4f}", f"{low:.4f} to {high:.4f}", str(each.difference)]
         rows.append([each.name, str(each.num_trained), str(each.num_rounds), *losses])
     print_rows(rows)
     if found.spec.generate:
@@ -158,7 +155,6 @@ def _print(found: gs.Trial, out: Path) -> None:
 
 
 def _right(each: Any) -> list[str]:
-    from grace_store.curate.trial_verdict import shown_difference
 
     low, high = min(each.random_shares_right), max(each.random_shares_right)
-    return [each.name, f"{each.share_right:.3f}", f"{low:.3f} to {high:.3f}", shown_difference(each.right_difference)]
+    return [each.name, f"{each.share_right:.3f}", f"{low:.3f} to {high:.3f}", str(each.right_difference)]

@@ -12,23 +12,26 @@ from typing import Any
 from grace_store.artifacts.made_from import open_made_from
 from grace_store.artifacts.notes import SubsetNote
 from grace_store.artifacts.outputs import check_outputs, sources_of
-from grace_store.artifacts.trial import FOUND, PLAN, Trial, TrialPlan, TrialRun, TrialSpec
+from grace_store.artifacts.trial_documents import FOUND, PLAN, Trial, TrialPlan, TrialRun, TrialSpec
 from grace_store.base.documents import read_document, write_document
 from grace_store.base.errors import ResumeMismatch, SettingError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.files import sidecar_of
-from grace_store.base.settings import wishes_in
+from grace_store.base.settings import DataRequest, wishes_in
 from grace_store.base.text import counted, duration
 from grace_store.curate.trial_runs import PlannedRun, RunFolder, TrialCost, TrialRunner, say_cost
 from grace_store.curate.trial_samples import Arm, TrialSamples, gather_samples, is_amount
-from grace_store.curate.trial_verdict import conclude, last_standing, shown_difference, standing, tried_subset
+from grace_store.curate.trial_verdict import last_standing, standing, tried_subset
 from grace_store.data.folders import default_image_folder
 from grace_store.model.load.adapter_folder import require_peft
 from grace_store.model.lora.recipe import TrainingRequest, WarmupOptions
 from grace_store.run.open_signal import describe_differences, software
-from grace_store.store.backend import is_url
+from grace_store.run.plan import plan
+from grace_store.store.backend import is_url, open_backend
 from grace_store.store.opened import SignalView, Store
 
+HELD_OUT = "held-out.zarr"
+"""Where a file of held-out traces is planned, in OUT."""
 READING = ("rendering", "system", "max_length", "text_only", "images_as", "min_pixels", "max_pixels")
 """How samples are read: as the signal read them that the subsets were chosen by, unless said otherwise."""
 
@@ -100,12 +103,6 @@ class TrialJob:
     def num_most_runs(self) -> int:
         return len(self.samples.arms) * self.plan.spec.num_seeds
 
-    def missing(self) -> list[PlannedRun]:
-        """Return the trainings that are not over, of those that there would be without an early end."""
-        rounds = range(1, self.plan.spec.num_seeds + 1)
-        runs = (run for round in rounds for run in self.folder.planned(list(self.samples.arms.values()), round))
-        return [run for run in runs if self.folder.read(run) is None]
-
 
 @dataclass(frozen=True, slots=True)
 class TrialEstimate:
@@ -138,7 +135,7 @@ def trial(
     if not job.is_begun:
         write_document(job.folder.out / PLAN, job.plan)
     stop = stop or Event()
-    if job.request.devices and job.missing():
+    if job.request.devices and progress_of(job).waiting:
         from grace_store.curate.trial_workers import run_workers
 
         run_workers(job.folder.out, job.request, listener, stop)
@@ -152,9 +149,9 @@ def estimate_trial(
 ) -> TrialEstimate:
     """Return what a trial would cost, from an update that is timed; nothing is trained."""
     job = prepare_trial(Path(out), request or TrialRequest())
-    missing, devices = len(job.missing()), len(job.request.devices) or 1
+    progress, num_devices = progress_of(job), len(job.request.devices) or 1
     cost = job.runner(listener, Event()).cost(job.samples.arms["subset-1"])
-    return TrialEstimate(missing, job.num_most_runs - missing, devices, cost)
+    return TrialEstimate(progress.num_left, len(progress.results), num_devices, cost)
 
 
 # ---------------------------------------------------------------- before
@@ -170,8 +167,9 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
     store, view = _open_store(paths, request, begun)
     check_outputs([out], [*sources_of(store), *((path, "a subset") for path in paths)])
     spec, origin = _resolve(store, view, request, begun)
-    samples = gather_samples(store, paths, spec, out, origin.get("held_out") or spec.held_out, request.data)
-    plan = TrialPlan(
+    other = _open_held_out(origin["held_out"], out) if "held_out" in origin else None
+    samples = gather_samples(store, paths, spec, other, request.data)
+    found = TrialPlan(
         spec=spec,
         plan_sha256=store.plan.digest(),
         num_pool=samples.num_pool,
@@ -182,9 +180,9 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
         origin=origin,
     )
     if begun is not None:
-        _check_same(begun, plan, out)
-        plan = begun.model_copy(update={"origin": origin})
-    return TrialJob(RunFolder(out, plan), samples, request, begun is not None)
+        _check_same(begun, found, out)
+        found = begun.model_copy(update={"origin": origin})
+    return TrialJob(RunFolder(out, found), samples, request, begun is not None)
 
 
 def _open_store(
@@ -200,6 +198,13 @@ def _open_store(
     store = open_made_from(notes[0].scores, moved, f"subset {paths[0]}", "--store")
     name = next(iter(notes[0].scores.signals))
     return store, store.signal(name) if name in store.signal_names else None
+
+
+def _open_held_out(place: str, out: Path) -> Store:
+    """Open a planned store of held-out traces, or plan a file of them in OUT; any number of steps will do."""
+    if Path(place).is_dir() and open_backend(place).read("zarr.json") is not None:
+        return Store.open(place)
+    return plan([place], out / HELD_OUT, DataRequest(min_steps=1))
 
 
 def _resolve(
@@ -250,31 +255,60 @@ def _check_same(begun: TrialPlan, now: TrialPlan, out: Path) -> None:
 # ---------------------------------------------------------------- the rounds
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a trial is, by the trainings that are over."""
+
+    results: dict[tuple[int, str], TrialRun]
+    """By round and arm."""
+    looks: tuple[str, ...]
+    """What was seen after each round that is over, in sentences."""
+    waiting: tuple[PlannedRun, ...]
+    """What the round under way lacks; nothing if the trial is over."""
+    num_left: int
+    """Trainings that are left, if no further answer is clear early."""
+
+
+def progress_of(job: TrialJob) -> Progress:
+    """Return how far a trial is."""
+    plan, num_seeds = job.plan, job.plan.spec.num_seeds
+    results: dict[tuple[int, str], TrialRun] = {}
+    looks: list[str] = []
+    open_subsets = list(range(len(plan.subsets)))
+    for round in range(1, num_seeds + 1):
+        runs = job.folder.planned(job.arms(open_subsets), round)
+        over = {run.arm.key: found for run in runs if (found := job.folder.read(run)) is not None}
+        results |= {(round, key): found for key, found in over.items()}
+        if waiting := tuple(run for run in runs if run.arm.key not in over):
+            return Progress(results, tuple(looks), waiting, len(waiting) + len(runs) * (num_seeds - round))
+        stands = {subset: standing(plan, job.samples, results, subset, round) for subset in open_subsets}
+        for subset, found_now in stands.items():
+            against = f"{plan.subsets[subset].name} against random subsets"
+            looks.append(f"After seed {round} of {num_seeds}, {against}: held-out loss {found_now.difference}.")
+        open_subsets = [subset for subset in open_subsets if not stands[subset].difference.is_clear]
+        if not open_subsets:
+            break
+    return Progress(results, tuple(looks), (), 0)
+
+
 def play(job: TrialJob, listener: Listener, stop: Event, *, num_devices: int = 1, tells: bool = True) -> Trial:
     """Do all rounds that are needed, with the trainings that nobody else does, and return what they come to."""
     runner = job.runner(listener, stop)
     teller = _Teller(job, listener if tells else ignore, num_devices)
-    if tells and (missing := job.missing()):
-        cost = runner.cost(job.samples.arms["subset-1"])
-        listener(Note(say_cost(cost, len(missing), num_devices)))
+    progress = progress_of(job)
+    if tells and progress.waiting:
+        cost = runner.cost(progress.waiting[0].arm)
+        listener(Note(say_cost(cost, progress.num_left, num_devices)))
         teller.began = time.monotonic()
-    plan, samples = job.plan, job.samples
-    results: dict[tuple[int, str], TrialRun] = {}
-    open_subsets = list(range(len(plan.subsets)))
-    for round in range(1, plan.spec.num_seeds + 1):
-        runs = job.folder.planned(job.arms(open_subsets), round)
-        runner.finish(runs, teller.trained)
-        for run in runs:
-            found = job.folder.read(run)
-            assert found is not None  # as it is finished
-            results[round, run.arm.key] = found
-        stands = {subset: standing(plan, samples, results, subset, round) for subset in open_subsets}
-        for subset, found_now in stands.items():
-            teller.looked(round, plan.subsets[subset].name, shown_difference(found_now.difference))
-        open_subsets = [subset for subset in open_subsets if not stands[subset].difference.is_clear]
-        if not open_subsets:
-            break
-    return _conclude(job, results)
+    num_told = 0
+    while True:
+        for look in progress.looks[num_told:]:
+            teller.listener(Note(look))
+        num_told = len(progress.looks)
+        if not progress.waiting:
+            return _conclude(job, progress.results)
+        runner.finish(progress.waiting, teller.trained)
+        progress = progress_of(job)
 
 
 def _conclude(job: TrialJob, results: dict[tuple[int, str], TrialRun]) -> Trial:
@@ -288,7 +322,7 @@ def _conclude(job: TrialJob, results: dict[tuple[int, str], TrialRun]) -> Trial:
         store=job.samples.store.location,
         plan_sha256=plan.plan_sha256,
         spec=plan.spec,
-        conclusion=conclude(tried),
+        conclusion=" ".join(each.conclusion for each in tried),
         num_pool=plan.num_pool,
         num_items=len(next(iter(results.values())).items),
         num_runs=len(results),
@@ -309,22 +343,18 @@ class _Teller:
 
     def trained(self, run: PlannedRun, found: TrialRun) -> None:
         self.num_trained += 1
-        left = len(self.job.missing())
+        left = progress_of(self.job).num_left
         seconds = (time.monotonic() - self.began) / self.num_trained * left / self.num_devices
-        done = f"{self.job.num_most_runs - left} of {counted(self.job.num_most_runs, 'training')} done"
+        told = f"{counted(left, 'training')} left, at most {duration(seconds)}" if left else "all trainings are done"
         self.listener(
             Note(
                 f"Seed {run.round} of {self.job.plan.spec.num_seeds}, {run.arm.name}: held-out loss "
-                f"{found.heldout_loss:.4f}; {done}, at most {duration(seconds)} left."
+                f"{found.heldout_loss:.4f}; {told}."
             )
         )
 
-    def looked(self, round: int, name: str, shown: str) -> None:
-        after = f"After seed {round} of {self.job.plan.spec.num_seeds}"
-        self.listener(Note(f"{after}, {name} against random subsets: held-out loss {shown}."))
 
-
-def on_device(request: TrialRequest, device: str) -> TrialRequest:
+def for_device(request: TrialRequest, device: str) -> TrialRequest:
     """Return the request of a process that trains on one device by itself."""
     options = request.options.model_copy(update={"device": device})
     return replace(request, options=options, devices=())

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from grace_store.artifacts.trial import RUNS, TrialItem, TrialPlan, TrialRun
+from grace_store.artifacts.trial_documents import RUNS, TrialItem, TrialPlan, TrialRun
 from grace_store.base import events
 from grace_store.base.documents import read_document, write_document
 from grace_store.base.errors import Interrupted, NothingUsable, ResumeMismatch
@@ -206,7 +206,7 @@ class TrialRunner:
         return [(made, row) for made, row in found if not isinstance(made, SetAside)]
 
     def _train(self, run: PlannedRun) -> TrialRun:
-        from grace_store.model.lora.trainer import TrainingSet
+        from grace_store.model.lora.trainer import TrainingSet, weigh
 
         training, spec = self.training(), self.folder.plan.spec
         usable = self._usable(run.arm.positions.tolist())
@@ -214,7 +214,9 @@ class TrialRunner:
             raise NothingUsable(f"None of the {len(run.arm.positions)} samples of {run.arm.name} can be trained on.")
         rows = [row for _, row in usable]
         steps = order_updates(rows, run.seed, spec.training.batch_size, spec.num_updates)
-        data = TrainingSet([made for made, _ in usable], steps, ())
+        weights = run.arm.weights
+        weighed = [weigh(made, weights[row]) if row in weights else made for made, row in usable]
+        data = TrainingSet(weighed, steps, ())
         place, sha256 = self.folder.under_way(run), self.folder.plan.fingerprint()
         place.mkdir(parents=True, exist_ok=True)
         identity = hashlib.sha256(f"{sha256}/{run.name}".encode()).hexdigest()

@@ -6,8 +6,8 @@ at random is like its random subsets in every respect.
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import reduce
 from pathlib import Path
@@ -17,18 +17,15 @@ import numpy.typing as npt
 
 from grace_store.artifacts.filtered_scores import filter_scores
 from grace_store.artifacts.subset_file import read_subset, samples_named
-from grace_store.artifacts.trial import TrialSpec, TrialSubset
-from grace_store.base.arrays import BoolArray, IntArray
+from grace_store.artifacts.trial_documents import TrialSpec, TrialSubset
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import sidecar_of
-from grace_store.base.settings import DataRequest
 from grace_store.base.text import counted
 from grace_store.model.lora.recipe import SampleRef
 from grace_store.read.kept_samples import planned_columns, read_groups
 from grace_store.read.question_groups import question_digests
 from grace_store.read.records import SampleRecords
-from grace_store.run.plan import plan
-from grace_store.store.backend import open_backend
 from grace_store.store.opened import Store
 from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import budget, rank
@@ -37,8 +34,6 @@ MOST_ITEMS = 256
 """Held-out items of a share or a file: more would cost more time than they narrow an interval."""
 FEWEST_ITEMS = 8
 FEWEST_SAMPLES = 2
-HELD_OUT = "held-out.zarr"
-"""Where a file of held-out traces is planned, in OUT."""
 _ITEM_STREAM, _DRAW_STREAM = 0x7472616974656D, 0x74726169647261
 """Added to the seed, so that draws for different purposes have nothing to do with each other."""
 _DRAWS_PER_SEED = 2**16
@@ -56,6 +51,8 @@ class Arm:
     """For people."""
     positions: IntArray
     """In the plan, ascending, without held-out questions."""
+    weights: Mapping[int, FloatArray] = field(default_factory=dict)
+    """By row, how much the loss of each of a sample's segments counts, the answer last; all count 1 where none are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +90,17 @@ class TrialSamples:
 
 
 def gather_samples(
-    store: Store, paths: Sequence[Path], spec: TrialSpec, out: Path, held_out: str, data: Sequence[str] | None
+    store: Store, paths: Sequence[Path], spec: TrialSpec, other: Store | None, data: Sequence[str] | None
 ) -> TrialSamples:
-    """Return who is trained on what: a function of the files, the seed and the rows alone."""
+    """Return who is trained on what: a function of the files, the seed and the rows alone.
+
+    other holds the traces that models are measured on, if these are not to be of the pool.
+    """
     pool = reduce(np.intersect1d, (_pool_of(store, path, data) for path in paths))
     chosen = [np.intersect1d(samples_named(store, path), pool) for path in paths]
     digests = question_digests(store, None, data, pool)
-    held = _hold_out(store, pool, digests, spec, out, held_out)
+    held = _hold_out(store, pool, digests, spec) if other is None else _all_of(other, spec)
+    _check_enough(held, spec.held_out)
     is_held = np.isin(digests, held.questions)
     group = _group_of(store, pool, spec.by, data)
     draws = _Draws(store, pool, group, spec)
@@ -148,7 +149,11 @@ def _kept(pool: IntArray, is_chosen: BoolArray, is_held: BoolArray, name: str) -
 
 def _digest(store: Store, arms: Sequence[Arm]) -> str:
     rows = store.column("sample_row").astype("<i8")
-    return hashlib.sha256(b"|".join(rows[arm.positions].tobytes() for arm in arms)).hexdigest()
+    found = hashlib.sha256(b"|".join(rows[arm.positions].tobytes() for arm in arms))
+    for arm in arms:
+        for row, weight in sorted(arm.weights.items()):
+            found.update(f"|{row}:".encode() + weight.astype("<f8").tobytes())
+    return found.hexdigest()
 
 
 # ---------------------------------------------------------------- random subsets
@@ -199,25 +204,27 @@ def is_amount(held_out: str) -> bool:
         return False
 
 
-def _hold_out(store: Store, pool: IntArray, digests: Digests, spec: TrialSpec, out: Path, held_out: str) -> HeldOut:
-    if is_amount(held_out):
-        row = store.column("sample_row").astype(np.int64)[pool]
-        first = _first_of_each(digests, row, spec.training.seed)
-        taken = first[: _num_held_out(held_out, len(first))]
-        found = HeldOut(store, np.sort(pool[taken]), digests[taken])
-    else:
-        other = open_held_out(held_out, out)
-        everything = np.arange(other.plan.num_samples)
-        theirs = question_digests(other, None, None, everything)
-        first = _first_of_each(theirs, other.column("sample_row").astype(np.int64), spec.training.seed)[:MOST_ITEMS]
-        # No trace of any question of theirs is trained on, whether it is an item or not.
-        found = HeldOut(other, np.sort(first), theirs)
-    if len(found.positions) < FEWEST_ITEMS:
+def _hold_out(store: Store, pool: IntArray, digests: Digests, spec: TrialSpec) -> HeldOut:
+    """Return some questions of the pool."""
+    row = store.column("sample_row").astype(np.int64)[pool]
+    first = _first_of_each(digests, row, spec.training.seed)
+    taken = first[: _num_held_out(spec.held_out, len(first))]
+    return HeldOut(store, np.sort(pool[taken]), digests[taken])
+
+
+def _all_of(other: Store, spec: TrialSpec) -> HeldOut:
+    """Return the questions of another store; none of them is trained on, whether it is an item or not."""
+    digests = question_digests(other, None, None, np.arange(other.plan.num_samples))
+    first = _first_of_each(digests, other.column("sample_row").astype(np.int64), spec.training.seed)
+    return HeldOut(other, np.sort(first[:MOST_ITEMS]), digests)
+
+
+def _check_enough(held: HeldOut, held_out: str) -> None:
+    if len(held.positions) < FEWEST_ITEMS:
         raise SettingError(
-            f"--held-out {held_out} holds {counted(len(found.positions), 'question')} out; at least {FEWEST_ITEMS} are "
+            f"--held-out {held_out} holds {counted(len(held.positions), 'question')} out; at least {FEWEST_ITEMS} are "
             "wanted to measure models on."
         )
-    return found
 
 
 def _first_of_each(digests: Digests, row: IntArray, seed: int) -> IntArray:
@@ -237,10 +244,3 @@ def _num_held_out(held_out: str, num_questions: int) -> int:
             "questions in the pool"
         )
     return int(amount)
-
-
-def open_held_out(place: str, out: Path) -> Store:
-    """Open a planned store of held-out traces, or plan a file of them in OUT; any number of steps will do."""
-    if Path(place).is_dir() and open_backend(place).read("zarr.json") is not None:
-        return Store.open(place)
-    return plan([place], out / HELD_OUT, DataRequest(min_steps=1))

@@ -1,12 +1,11 @@
 """What the trainings of a trial come to: each subset against its random ones, after each round, and in words."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from grace_store.artifacts.trial import TrialItem, TrialPlan, TrialRun, TriedSubset
+from grace_store.artifacts.trial_documents import TrialItem, TrialPlan, TrialRun, TriedSubset
 from grace_store.base.arrays import FloatArray
 from grace_store.curate.trial_samples import FEWEST_ITEMS, TrialSamples
 from grace_store.values.subset_trial import SubsetDifference, compare_with_draws, error_of_look
@@ -95,34 +94,13 @@ def _answers(
 def conclude_subset(name: str, found: Standing, num_seeds: int) -> str:
     """Return whether a subset trains better models than random ones, or what would have been found."""
     each = found.difference
-    shown = f"held-out loss {shown_difference(each)}"
+    shown = f"held-out loss {each}"
     after = f", clear after {found.num_rounds} of {num_seeds} seeds" if found.num_rounds < num_seeds else ""
     if each.is_clear and each.difference > 0:
         return f"Random subsets train better models than {name}: {shown}{after}."
     if each.is_clear:
         return f"{name} trains better models than random subsets: {shown}{after}."
     return (
-        f"No difference was found between {name} and random subsets: {shown}. One of {_number(each.detectable, each)} "
+        f"No difference was found between {name} and random subsets: {shown}. One of {each.shown(each.detectable)} "
         "or more would have been found in 4 of 5 such trials."
     )
-
-
-def shown_difference(each: SubsetDifference) -> str:
-    """Return a difference with its interval, as tables and sentences have it.
-
-    >>> shown_difference(SubsetDifference(0.0123, 0.006, 0.0189, 0.002, 0.01))
-    '+0.012, 0.006 to 0.019'
-    """
-    return f"{_number(each.difference, each, sign='+')}, {_number(each.low, each)} to {_number(each.high, each)}"
-
-
-def _number(value: float, each: SubsetDifference, sign: str = "-") -> str:
-    """Return a number with the digits that its interval leaves it, at least three."""
-    reach = (each.high - each.low) / 2
-    digits = 3 if not reach > 0 else max(3, math.ceil(-math.log10(reach)) + 1)
-    return f"{value:{sign}.{min(digits, 9)}f}"
-
-
-def conclude(tried: Sequence[TriedSubset]) -> str:
-    """Return what a trial means, a sentence or two for each subset."""
-    return " ".join(each.conclusion for each in tried)

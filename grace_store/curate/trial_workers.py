@@ -79,7 +79,7 @@ def _environment(device: str) -> Iterator[None]:
 
 def _work(out: Path, request: TrialRequest, device: str, number: int, parent: int, said: Any, stopping: Any) -> None:
     """Be a worker: do rounds as the parent would, on one device. The first tells how far they all are."""
-    from grace_store.curate.trial import on_device, play, prepare_trial
+    from grace_store.curate.trial import for_device, play, prepare_trial
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the parent, which says when to stop
     die_with_parent(parent)
@@ -89,7 +89,7 @@ def _work(out: Path, request: TrialRequest, device: str, number: int, parent: in
             said.put(event)
 
     try:
-        job = prepare_trial(out, on_device(request, "cpu" if device == "cpu" else "auto"))
+        job = prepare_trial(out, for_device(request, "cpu" if device == "cpu" else "auto"))
         play(job, tell, cast(Event, stopping), num_devices=len(request.devices), tells=number == 0)
     except Interrupted:
         return

@@ -9,9 +9,8 @@ import numpy as np
 from grace_store.artifacts.judgement import JudgedItems, Judgement
 from grace_store.artifacts.measures import FidelityDocument, StabilityDocument
 from grace_store.artifacts.notes import WhereNote
-from grace_store.artifacts.trial import Trial, TriedSubset
+from grace_store.artifacts.trial_documents import Trial, TriedSubset
 from grace_store.base.text import counted, one_line
-from grace_store.curate.trial_verdict import shown_difference
 from grace_store.curate.verdict import headline, shown_area
 from grace_store.pages.benchmark_items import against_section
 from grace_store.pages.figures import NamedInterval, intervals, proxy_scatter, subset_losses
@@ -239,9 +238,9 @@ def _trial_row(each: TriedSubset) -> dict[str, Cell]:
         "seeds": each.num_rounds,
         "held-out loss": each.heldout_loss,
         "random subsets": float(np.mean(each.random_losses)),
-        "difference, 95 %": shown_difference(each.difference),
+        "difference, 95 %": str(each.difference),
         "found in 4 of 5 trials": each.difference.detectable,
     }
     if each.right_difference is not None:
-        row |= {"right answers": each.share_right, "difference": shown_difference(each.right_difference)}
+        row |= {"right answers": each.share_right, "difference": str(each.right_difference)}
     return row

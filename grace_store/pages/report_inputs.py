@@ -13,7 +13,7 @@ from grace_store.artifacts.measures import Diversity, FidelityDocument, Stabilit
 from grace_store.artifacts.notes import SubsetNote
 from grace_store.artifacts.score_table import ScoreTable, read_scores
 from grace_store.artifacts.subset_file import selected_rows
-from grace_store.artifacts.trial import Trial
+from grace_store.artifacts.trial_documents import Trial
 from grace_store.base.arrays import IntArray
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, SettingError

@@ -54,6 +54,20 @@ class SubsetDifference:
         """Whether the interval leaves no doubt which is larger."""
         return self.low > 0 or self.high < 0
 
+    def __str__(self) -> str:
+        """Return the difference with its interval, as tables and sentences have it.
+
+        >>> str(SubsetDifference(0.0123, 0.006, 0.0189, 0.002, 0.01))
+        '+0.012, 0.006 to 0.019'
+        """
+        return f"{self.shown(self.difference, '+')}, {self.shown(self.low)} to {self.shown(self.high)}"
+
+    def shown(self, value: float, sign: str = "-") -> str:
+        """Return a number with the digits that the interval leaves it, at least three."""
+        reach = (self.high - self.low) / 2
+        digits = max(3, math.ceil(-math.log10(reach)) + 1) if reach > 0 else 3
+        return f"{value:{sign}.{min(digits, 9)}f}"
+
 
 def error_of_look(look: int, num_looks: int, num_subsets: int) -> float:
     """Return the error rate that one subset may spend at a look, from 1, so that all looks at all subsets spend 5 %.

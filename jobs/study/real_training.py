@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from grace_store.artifacts.trial import Trial
+from grace_store.artifacts.trial_documents import Trial
 from grace_store.base.errors import GraceStoreError
 from grace_store.base.events import Event, Note, Warned
 from grace_store.base.files import whole_file

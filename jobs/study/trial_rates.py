@@ -22,7 +22,7 @@ from random import Random
 
 import torch
 
-from grace_store.artifacts.trial import Trial
+from grace_store.artifacts.trial_documents import Trial
 from grace_store.base.errors import GraceStoreError
 from grace_store.base.files import write_text
 from grace_store.base.settings import DataRequest
@@ -208,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m jobs.study.trial_rates", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder of results")
     parser.add_argument("--work", type=Path, default=Path("trial-rates"), help="folder for the pool and the trials")
-    parser.add_argument("--repetitions", type=int, default=120, help="trials of each question (default: 120)")
+    parser.add_argument("--repetitions", type=int, default=110, help="trials of each question (default: 110)")
     chosen = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     log.setLevel(logging.INFO)

@@ -31,9 +31,9 @@ from grace_store.model.lora.recipe import (
 )
 from grace_store.model.lora.step_loop import StepLoop, TrainingSet, checkpoint_steps
 from grace_store.model.lora.training import AdapterTrainer
-from grace_store.model.lora.training_data import TrainingEncoder, TrainingSample
+from grace_store.model.lora.training_data import TrainingEncoder, TrainingSample, weigh
 
-__all__ = ["Training", "TrainingSample", "TrainingSet", "Warmup", "resolve_training", "resolve_warmup"]
+__all__ = ["Training", "TrainingSample", "TrainingSet", "Warmup", "resolve_training", "resolve_warmup", "weigh"]
 
 
 def resolve_warmup(model: str, request: WarmupRequest, options: WarmupOptions) -> WarmupSpec:
