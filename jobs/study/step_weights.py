@@ -15,6 +15,7 @@ import logging
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ class Learner:
         rest = {name: each for name, each in inputs.items() if name != "input_ids"} | {"inputs_embeds": entered[0]}
         self._decoder.layers = self._last
         for name, step in zip(ways, steps, strict=True):
-            with _Moved(self._parameters, step, share * self._length):
+            with moved(self._parameters, step, share * self._length):
                 after[name] = float(self._losses(batch, rest)[is_answer].mean())
         self._decoder.layers = self._all
         return float(losses.detach()[is_answer].mean()), after
@@ -95,24 +96,17 @@ class Learner:
         return [torch.autograd.grad(each, self._parameters, retain_graph=True) for each in totals]
 
 
-class _Moved(torch.no_grad):
-    """Parameters after a step of a given length down a gradient, for as long as it lasts."""
-
-    def __init__(self, parameters: Sequence[Tensor], step: Sequence[Tensor], length: float) -> None:
-        super().__init__()
-        norm = math.sqrt(sum(float(each.square().sum()) for each in step))
-        self._parameters, self._scale = parameters, length / norm if norm else 0.0
-        self._step, self._kept = step, [each.detach().clone() for each in parameters]
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        for parameter, step in zip(self._parameters, self._step, strict=True):
-            parameter.sub_(step, alpha=self._scale)
-
-    def __exit__(self, *what: Any) -> None:
-        for parameter, kept in zip(self._parameters, self._kept, strict=True):
-            parameter.copy_(kept)
-        super().__exit__(*what)
+@contextmanager
+def moved(parameters: Sequence[Tensor], step: Sequence[Tensor], length: float) -> Iterator[None]:
+    """Move parameters down a gradient by a given length, for as long as it lasts."""
+    norm = math.sqrt(sum(float(each.square().sum()) for each in step))
+    kept = [each.detach().clone() for each in parameters]
+    with torch.no_grad():
+        for parameter, each in zip(parameters, step, strict=True):
+            parameter.sub_(each, alpha=length / norm if norm else 0.0)
+        yield
+        for parameter, before in zip(parameters, kept, strict=True):
+            parameter.copy_(before)
 
 
 def first_traces(source: Path, out: Path, num: int) -> Path:
