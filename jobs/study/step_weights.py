@@ -186,7 +186,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, default=None, help="the model (default: the demo's)")
     parser.add_argument("--num", type=int, default=30, help="traces (default: 30)")
     parser.add_argument("--layers", type=int, default=6, help="last layers that learn (default: 6)")
-    parser.add_argument("--share", type=float, default=1e-3, help="length of a step, of the weights' (default: 0.001)")
+    parser.add_argument("--share", type=float, default=1e-5, help="length of a step, of the weights'")
     parser.add_argument("--methods", nargs="+", choices=WEIGHTINGS, default=["fit"], help="(default: fit)")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args(arguments)
