@@ -11,11 +11,9 @@ from grace_store.artifacts.notes import DuplicatesNote as DuplicatesNote
 from grace_store.artifacts.notes import ScoresNote as ScoresNote
 from grace_store.artifacts.notes import SubsetNote as SubsetNote
 from grace_store.artifacts.notes import SweepNote as SweepNote
-from grace_store.artifacts.notes import WeightsNote as WeightsNote
 from grace_store.artifacts.score_table import ScoreTable as ScoreTable
 from grace_store.artifacts.score_table import read_scores as read_scores
 from grace_store.artifacts.trial_documents import Trial as Trial
-from grace_store.artifacts.weight_table import WeightTable as WeightTable
 from grace_store.artifacts.weight_table import read_weights as read_weights
 from grace_store.base.errors import GraceStoreError as GraceStoreError
 from grace_store.base.settings import DataRequest as DataRequest
@@ -65,9 +63,8 @@ from grace_store.curate.targets import Targets as Targets
 from grace_store.curate.trade_curve import TradeSpec as TradeSpec
 from grace_store.curate.trial import TrialRequest as TrialRequest
 from grace_store.curate.trial import trial as trial
-from grace_store.curate.weights import WeightsRequest as WeightsRequest
-from grace_store.curate.weights import WeightsRun as WeightsRun
-from grace_store.curate.weights import weights as weights
+from grace_store.curate.weigh_steps import WeightsRequest as WeightsRequest
+from grace_store.curate.weigh_steps import weights as weights
 from grace_store.model.lora.recipe import TrainingRequest as TrainingRequest
 from grace_store.model.lora.recipe import WarmupOptions as WarmupOptions
 from grace_store.model.lora.recipe import WarmupRequest as WarmupRequest
@@ -108,6 +105,6 @@ from grace_store.values.length_bias import LengthAudit as LengthAudit
 from grace_store.values.methods.method_spec import HeuristicSpec as HeuristicSpec
 from grace_store.values.methods.method_spec import InfluenceSpec as InfluenceSpec
 from grace_store.values.score_spec import ScoreSpec as ScoreSpec
-from grace_store.values.weightings.weighting import WeightsSpec as WeightsSpec
+from grace_store.values.weights_spec import WeightsSpec as WeightsSpec
 
 __version__: str

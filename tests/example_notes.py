@@ -70,7 +70,7 @@ from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec
 from grace_store.values.roc import Area
 from grace_store.values.score_spec import ScoreSpec
 from grace_store.values.subset_trial import SubsetDifference
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.weights_spec import WeightsSpec
 
 MADE_FROM = {"store": "s.zarr", "plan_sha256": "0" * 64, "num_units": 2, "partial": False}
 WHERE = WhereNote(sql="is_correct and \"meta.level\" in ('a', 'b')", num_samples=10, num_kept=4)

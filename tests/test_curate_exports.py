@@ -21,11 +21,11 @@ from grace_store.curate.exports import EXPORTS
 from grace_store.curate.exports.export_kind import Export
 from grace_store.curate.score import score
 from grace_store.curate.select import RankRequest, select
-from grace_store.curate.weights import WeightsRequest, weights
+from grace_store.curate.weigh_steps import WeightsRequest, weights
 from grace_store.data.dataset import Dataset
 from grace_store.run.extract import extract
 from grace_store.values.methods.method_spec import HeuristicSpec
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.weights_spec import WeightsSpec
 from tests.exported import PNG, chosen_lines, everything, mmathcot, scored_store, traces_with_image
 from tests.grouped_stores import grouped_store
 from tests.jobs import make_job

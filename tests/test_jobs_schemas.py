@@ -26,7 +26,7 @@ from grace_store.curate.select import RankRequest, select
 from grace_store.curate.sweep import sweep
 from grace_store.curate.targets import Targets
 from grace_store.curate.trade_curve import TradeSpec
-from grace_store.curate.weights import weights
+from grace_store.curate.weigh_steps import weights
 from grace_store.values.grid import Grid, SweepSpec
 from grace_store.values.methods.method_spec import HeuristicSpec
 from jobs.schemas import NOTES, kind_of, note_schema

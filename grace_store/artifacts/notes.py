@@ -15,7 +15,7 @@ from grace_store.values.methods import METHODS
 from grace_store.values.methods.method import InfluenceMethod, Method
 from grace_store.values.methods.method_spec import MethodSpec, parse_spec
 from grace_store.values.ranking import Balance
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.weights_spec import WeightsSpec
 from grace_store.values.within_groups import Within
 
 WeightsFrom = Literal["given", "learning_rate", "equal"]

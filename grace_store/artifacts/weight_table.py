@@ -20,7 +20,7 @@ from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.files import whole_file
 from grace_store.base.text import counted
 from grace_store.read.blocks import SampleBlock
-from grace_store.values.step_weights import RaggedWeights
+from grace_store.values.ragged_weights import RaggedWeights
 from grace_store.values.weightings import WEIGHTINGS
 
 COLUMNS = {

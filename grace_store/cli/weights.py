@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,7 +15,10 @@ from grace_store.cli.options import OUT_FILE, command, option, options_of, said,
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.score_spec import ScoreSpec
 from grace_store.values.weightings import WEIGHTINGS
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.weights_spec import WeightsSpec
+
+if TYPE_CHECKING:
+    from grace_store.curate.weigh_steps import WeightsRun
 
 SCORE_SETTINGS = ("alpha", "history", "target")
 METHOD_LIST = "\n".join(["\b\nMethods:", *(f"  {name}: {each.about}" for name, each in WEIGHTINGS.items())])
@@ -63,7 +66,7 @@ def weights(store: str, out: Path, *, as_json: bool, **settings: Any) -> None:
     print_result(result, _print, done, as_json=as_json)
 
 
-def _print(run: gs.WeightsRun) -> None:
+def _print(run: WeightsRun) -> None:
     found = run.summary
     click.echo(found.conclusion)
     click.echo(f"{run.out}: weights of {counted(found.num_weighed, 'sample')}, the largest {found.largest:.3g}.")

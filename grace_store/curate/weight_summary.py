@@ -10,7 +10,7 @@ from grace_store.base.arrays import FloatArray
 from grace_store.base.flags import ABOUT, flag_counts
 from grace_store.base.text import counted, percent
 from grace_store.values.intervals import z_for
-from grace_store.values.step_weights import RaggedWeights
+from grace_store.values.ragged_weights import RaggedWeights
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ import numpy as np
 from grace_store.curate.score import score
 from grace_store.curate.sweep import sweep
 from grace_store.curate.sweep_settings import SettingValues, resolve_settings
-from grace_store.curate.weights import weights
+from grace_store.curate.weigh_steps import weights
 from grace_store.read.blocks import BlockReader
 from grace_store.store.opened import Store
 from grace_store.values.grid import Grid, SweepSpec

@@ -15,6 +15,7 @@ import logging
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from torch import Tensor
 from grace_store.artifacts.weight_table import WeightTable
 from grace_store.base.arrays import FloatArray
 from grace_store.base.settings import DataRequest, RunOptions
-from grace_store.curate.weights import weights
+from grace_store.curate.weigh_steps import weights
 from grace_store.data.sample import Sample
 from grace_store.example import demo_model
 from grace_store.model.door import open_extractor
@@ -35,7 +36,7 @@ from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.store.opened import Store
 from grace_store.values.weightings import WEIGHTINGS
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.weights_spec import WeightsSpec
 from jobs.study.tables import Table
 
 log = logging.getLogger("step_weights")
@@ -49,68 +50,63 @@ FEWEST_STEPS = 3
 
 
 class Learner:
-    """A model whose last layers take steps of a given length, and are put back."""
+    """A model whose last layers take steps of a given length, and are put back. What comes before them runs once."""
 
     def __init__(self, extractor: ProxyExtractor, num_layers: int) -> None:
         self._extractor = extractor
-        model: Any = extractor.model
-        last = len(model.get_decoder().layers) - num_layers
-        self._parameters = [each for layer in model.get_decoder().layers[last:] for each in layer.parameters()]
+        self._decoder: Any = extractor.model.get_decoder()
+        self._all = self._decoder.layers
+        self._last = self._all[len(self._all) - num_layers :]
+        self._parameters = list(self._last.parameters())
         for parameter in self._parameters:
             parameter.requires_grad_(True)
         self._length = math.sqrt(sum(float(each.detach().square().sum()) for each in self._parameters))
-
-    def read(self, sample: Sample) -> tuple[Any, dict[str, Tensor]]:
-        prepared = self._extractor.prepare([sample])
-        (batch,) = prepared.batches
-        return batch, self._extractor.inputs_on_device(batch, {})
-
-    def losses(self, batch: Any, inputs: dict[str, Tensor]) -> Tensor:
-        """Return the loss of every token of the response."""
-        logits = self._extractor.model(**inputs, use_cache=False, return_dict=True).logits
-        rows = logits.reshape(-1, logits.shape[-1])[batch.predecessor].float()
-        return torch.nn.functional.cross_entropy(rows, batch.target, reduction="none")
 
     def answer_losses(
         self, sample: Sample, ways: dict[str, FloatArray], share: float
     ) -> tuple[float, dict[str, float]]:
         """Return the answer's mean loss, and the same after a step by each way; share is that of a step's length."""
-        batch, inputs = self.read(sample)
-        segment = torch.from_numpy(batch.host_segment)
-        is_answer = segment == int(segment.max())
+        (batch,) = self._extractor.prepare([sample]).batches
+        inputs = self._extractor.inputs_on_device(batch, {})
+        entered: list[Tensor] = []
+        hook = self._last[0].register_forward_pre_hook(lambda _, given: entered.append(given[0].detach()))
         with torch.enable_grad():
-            losses = self.losses(batch, inputs)
-            totals = [(losses * torch.from_numpy(np.append(way, 0.0))[segment]).sum() for way in ways.values()]
-            steps = [torch.autograd.grad(each, self._parameters, retain_graph=True) for each in totals]
-        before = float(losses.detach()[is_answer].mean())
+            losses = self._losses(batch, inputs)
+            steps = self._gradients(losses, torch.from_numpy(batch.host_segment), ways)
+        hook.remove()
+        is_answer = torch.from_numpy(batch.host_segment == batch.host_segment.max())
         after = {}
+        rest = {name: each for name, each in inputs.items() if name != "input_ids"} | {"inputs_embeds": entered[0]}
+        self._decoder.layers = self._last
         for name, step in zip(ways, steps, strict=True):
-            with self._moved(step, share):
-                after[name] = float(self.losses(batch, inputs)[is_answer].mean())
-        return before, after
+            with moved(self._parameters, step, share * self._length):
+                after[name] = float(self._losses(batch, rest)[is_answer].mean())
+        self._decoder.layers = self._all
+        return float(losses.detach()[is_answer].mean()), after
 
-    def _moved(self, step: Sequence[Tensor], share: float) -> Any:
-        return _Moved(self._parameters, step, share * self._length)
+    def _losses(self, batch: Any, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the loss of every token of the response."""
+        logits = self._extractor.model(**inputs, use_cache=False, return_dict=True).logits
+        rows = logits.reshape(-1, logits.shape[-1])[batch.predecessor].float()
+        return torch.nn.functional.cross_entropy(rows, batch.target, reduction="none")
+
+    def _gradients(self, losses: Tensor, segment: Tensor, ways: dict[str, FloatArray]) -> list[tuple[Tensor, ...]]:
+        """Return the gradient of the loss that each way makes of the steps' tokens; the answer's count nothing."""
+        totals = [(losses * torch.from_numpy(np.append(way, 0.0))[segment]).sum() for way in ways.values()]
+        return [torch.autograd.grad(each, self._parameters, retain_graph=True) for each in totals]
 
 
-class _Moved(torch.no_grad):
-    """Parameters after a step of a given length down a gradient, for as long as it lasts."""
-
-    def __init__(self, parameters: Sequence[Tensor], step: Sequence[Tensor], length: float) -> None:
-        super().__init__()
-        norm = math.sqrt(sum(float(each.square().sum()) for each in step))
-        self._parameters, self._scale = parameters, length / norm if norm else 0.0
-        self._step, self._kept = step, [each.detach().clone() for each in parameters]
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        for parameter, step in zip(self._parameters, self._step, strict=True):
-            parameter.sub_(step, alpha=self._scale)
-
-    def __exit__(self, *what: Any) -> None:
-        for parameter, kept in zip(self._parameters, self._kept, strict=True):
-            parameter.copy_(kept)
-        super().__exit__(*what)
+@contextmanager
+def moved(parameters: Sequence[Tensor], step: Sequence[Tensor], length: float) -> Iterator[None]:
+    """Move parameters down a gradient by a given length, for as long as it lasts."""
+    norm = math.sqrt(sum(float(each.square().sum()) for each in step))
+    kept = [each.detach().clone() for each in parameters]
+    with torch.no_grad():
+        for parameter, each in zip(parameters, step, strict=True):
+            parameter.sub_(each, alpha=length / norm if norm else 0.0)
+        yield
+        for parameter, before in zip(parameters, kept, strict=True):
+            parameter.copy_(before)
 
 
 def first_traces(source: Path, out: Path, num: int) -> Path:
@@ -119,11 +115,6 @@ def first_traces(source: Path, out: Path, num: int) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     (out / "traces.jsonl").write_text("\n".join(islice(lines, num)) + "\n")
     return out / "traces.jsonl"
-
-
-def weigh_all(store: Store) -> dict[str, WeightTable]:
-    """Return the weights of every method."""
-    return {name: weights(store, WeightsSpec(method=name)) for name in WEIGHTINGS}
 
 
 def measure(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -138,7 +129,7 @@ def measure(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
         ExtractJob(store=str(store), model=str(given.model), data=(str(data),), data_request=request, options=options)
     )
     opened = Store.open(store)
-    tables = weigh_all(opened)
+    tables = {name: weights(opened, WeightsSpec(method=name)) for name in given.methods}
     extractor = open_extractor(str(given.model), opened.signal(None).signal.spec, options)
     assert isinstance(extractor, ProxyExtractor)
     learner, measured = Learner(extractor, given.layers), {each["row"] for each in known}
@@ -171,7 +162,8 @@ def table_of(found: Sequence[dict[str, Any]]) -> Table:
     """Return by how much the answer's loss fell, each method against equal weights on the same traces."""
     rows = []
     for name in (EQUAL, *WEIGHTINGS):
-        mine = [each for each in found if name in each["after"]]
+        if not (mine := [each for each in found if name in each["after"]]):
+            continue
         fall = np.array([each["before"] - each["after"][name] for each in mine])
         more = np.array([each["after"][EQUAL] - each["after"][name] for each in mine])
         reach = 1.96 * more.std(ddof=1) / math.sqrt(len(more))
@@ -194,7 +186,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, default=None, help="the model (default: the demo's)")
     parser.add_argument("--num", type=int, default=30, help="traces (default: 30)")
     parser.add_argument("--layers", type=int, default=6, help="last layers that learn (default: 6)")
-    parser.add_argument("--share", type=float, default=1e-3, help="length of a step, of the weights' (default: 0.001)")
+    parser.add_argument("--share", type=float, default=1e-5, help="length of a step, of the weights'")
+    parser.add_argument("--methods", nargs="+", choices=WEIGHTINGS, default=["fit"], help="(default: fit)")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args(arguments)
     given.model = given.model or demo_model()

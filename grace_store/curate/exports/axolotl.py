@@ -1,10 +1,10 @@
 """Conversations as axolotl's ``chat_template`` reads them; with weights, contents in parts to train on or not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from grace_store.curate.exports.conversations import ImageName, conversation, write_conversations
-from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
+from grace_store.curate.exports.conversations import write_weighted
+from grace_store.curate.exports.export_kind import Export
 from grace_store.curate.exports.weighted_parts import Part
 
 
@@ -26,17 +26,8 @@ def _message(role: str, parts: Sequence[Part]) -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
-def _write(chosen: ChosenRecords, exported: Exported) -> None:
-    if chosen.weights is None:
-        write_conversations(chosen, exported)
-        return
-
-    def masked(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dict[str, Any]]:
-        for sample, parts in chosen.weighted_samples(exported):
-            record = conversation(sample, image_name)
-            yield record | {"messages": axolotl_messages(record["messages"], parts)}
-
-    write_conversations(chosen, exported, conversations=masked)
-
-
-EXPORT = Export(write=_write, weights="masks", no_weights="axolotl trains on a part of a response or does not")
+EXPORT = Export(
+    write=lambda chosen, exported: write_weighted(chosen, exported, axolotl_messages),
+    weights="masks",
+    no_weights="axolotl trains on a part of a response or does not",
+)

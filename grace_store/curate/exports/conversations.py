@@ -5,7 +5,7 @@ import binascii
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from grace_store.base.errors import DataError
 from grace_store.base.files import whole_file, write_lines
 from grace_store.base.text import counted
 from grace_store.curate.exports.export_kind import ChosenRecords, Exported
+from grace_store.curate.exports.weighted_parts import Part
 from grace_store.data.images import PLACEHOLDER
 from grace_store.data.sample import ImageRef, Sample
 
@@ -20,6 +21,8 @@ ImageName = Callable[[ImageRef], str]
 """What a trainer is to call an image: a path or URL."""
 Conversations = Callable[[ChosenRecords, ImageName], Iterator[dict[str, Any]]]
 """What makes records with messages and images of the chosen samples."""
+InParts = Callable[[list[dict[str, Any]], Sequence[Part]], list[dict[str, Any]]]
+"""From the messages of a conversation, and the last one's parts, to what a trainer is given."""
 
 _MAGIC = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp", b"RIFF": ".webp"}
 _DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
@@ -120,3 +123,17 @@ def write_conversations(
     if num_stray:
         exported.notes.append(f"{counted(num_stray, 'sample')} with <image> in the text and no image for it{stray}")
     return num_with_images
+
+
+def write_weighted(chosen: ChosenRecords, exported: Exported, in_parts: InParts) -> None:
+    """Write the chosen samples as conversations whose last messages are in weighted parts, if there are weights."""
+    if chosen.weights is None:
+        write_conversations(chosen, exported)
+        return
+
+    def weighted(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dict[str, Any]]:
+        for sample, parts in chosen.weighted_samples(exported):
+            record = conversation(sample, image_name)
+            yield record | {"messages": in_parts(record["messages"], parts)}
+
+    write_conversations(chosen, exported, conversations=weighted)

@@ -3,10 +3,10 @@
 With weights, a response is several assistant messages with a ``loss_scale`` each, which ms-swift puts together again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from grace_store.curate.exports.conversations import ImageName, conversation, write_conversations
+from grace_store.curate.exports.conversations import write_weighted
 from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
 from grace_store.curate.exports.weighted_parts import Part
 
@@ -29,17 +29,8 @@ def swift_messages(messages: list[dict[str, Any]], parts: Sequence[Part]) -> lis
 
 
 def _write(chosen: ChosenRecords, exported: Exported) -> None:
-    if chosen.weights is None:
-        write_conversations(chosen, exported)
-        return
-
-    def weighted(chosen: ChosenRecords, image_name: ImageName) -> Iterator[dict[str, Any]]:
-        for sample, parts in chosen.weighted_samples(exported):
-            record = conversation(sample, image_name)
-            yield record | {"messages": swift_messages(record["messages"], parts)}
-
-    write_conversations(chosen, exported, conversations=weighted)
-    if not chosen.weights.is_mask:
+    write_weighted(chosen, exported, swift_messages)
+    if chosen.weights is not None and not chosen.weights.is_mask:
         exported.notes.append(BINARY)
 
 

@@ -26,9 +26,10 @@ from grace_store.read.parallel import Threads
 from grace_store.read.signal_choice import Signals, SignalWeights, resolve_signals
 from grace_store.store.opened import Store, StoreLike
 from grace_store.store.storages import num_packed
-from grace_store.values.step_weights import RaggedWeights, SignalGrams, weigh_ragged
+from grace_store.values.ragged_weights import RaggedWeights
+from grace_store.values.step_weights import SignalGrams, weigh_ragged
 from grace_store.values.weightings import WEIGHTINGS
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.weights_spec import WeightsSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,11 @@ from grace_store.base.documents import METADATA_KEY
 from grace_store.base.errors import DataError, SettingError, Unfinished
 from grace_store.base.flags import Flag
 from grace_store.curate.score import ScoreRequest, score
+from grace_store.curate.weigh_steps import WeightsRequest, weights
 from grace_store.curate.weight_summary import WeightSummary
-from grace_store.curate.weights import WeightsRequest, weights
 from grace_store.read import blocks
-from grace_store.values.step_weights import RaggedWeights
-from grace_store.values.weightings.weighting import WeightsSpec
+from grace_store.values.ragged_weights import RaggedWeights
+from grace_store.values.weights_spec import WeightsSpec
 from tests.scored_stores import known_store
 from tests.test_values_nnls import best_by_trying_all
 
