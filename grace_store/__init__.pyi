@@ -6,7 +6,6 @@ from grace_store.artifacts.duplicate_table import read_duplicates as read_duplic
 from grace_store.artifacts.judgement import Judgement as Judgement
 from grace_store.artifacts.measures import Diversity as Diversity
 from grace_store.artifacts.measures import FidelityDocument as FidelityDocument
-from grace_store.artifacts.notes import AgainstNote as AgainstNote
 from grace_store.artifacts.notes import DuplicatesNote as DuplicatesNote
 from grace_store.artifacts.notes import ScoresNote as ScoresNote
 from grace_store.artifacts.notes import SubsetNote as SubsetNote

@@ -12,7 +12,7 @@ from grace_store.artifacts.notes import WhereNote
 from grace_store.artifacts.trial_documents import Trial, TriedSubset
 from grace_store.base.text import counted, one_line
 from grace_store.curate.verdict import headline, shown_area
-from grace_store.pages.benchmark_items import against_section
+from grace_store.pages.contamination import against_section
 from grace_store.pages.figures import NamedInterval, intervals, proxy_scatter, subset_losses
 from grace_store.pages.sections import Cell, Section
 from grace_store.values.agreement import Agreement, Survival
