@@ -131,7 +131,7 @@ def order_updates(rows: Sequence[int], seed: int, batch_size: int, num_updates: 
     """Return the samples of exactly so many full batches: each once in an order of its own before any comes again.
 
     >>> order_updates([3, 4, 9], seed=0, batch_size=2, num_updates=3)
-    [[2, 0], [1, 1], [2, 0]]
+    [[2, 0], [1, 0], [1, 2]]
     """
     num_epochs = -(-batch_size * num_updates // len(rows))
     epochs = order_steps(rows, seed, len(rows), num_epochs)

@@ -58,7 +58,7 @@ class SubsetDifference:
         """Return the difference with its interval, as tables and sentences have it.
 
         >>> str(SubsetDifference(0.0123, 0.006, 0.0189, 0.002, 0.01))
-        '+0.012, 0.006 to 0.019'
+        '+0.0123, 0.0060 to 0.0189'
         """
         return f"{self.shown(self.difference, '+')}, {self.shown(self.low)} to {self.shown(self.high)}"
 
