@@ -18,10 +18,13 @@ from grace_store.artifacts.trial_documents import FOUND, PLAN, RUNS, Trial, Tria
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, Interrupted, ResumeMismatch, SettingError
 from grace_store.base.events import Note, StepTaken
-from grace_store.base.settings import DataRequest
-from grace_store.curate.trial import estimate_trial, play, prepare_trial, trial
+from grace_store.base.settings import DataRequest, RunOptions
+from grace_store.curate.trial import TrialRequest, estimate_trial, play, prepare_trial, trial
+from grace_store.curate.weigh_steps import weights
 from grace_store.model.lora.trainer import Training
+from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.plan import plan
+from grace_store.values.weights_spec import WeightsSpec
 from jobs.schemas import note_schema
 from tests.tiny_vision_models import picture, tiny_vision_model
 from tests.trials import NUM_SAMPLES, OPTIONS, TRAINING, make_pool, make_request, write_ids
@@ -278,14 +281,30 @@ def test_weights_of_segments_reach_the_training_loop(home, finished, tmp_path):
         job = prepare_trial(tmp_path / name, make_request(home, home / "clean.txt"))
         arm = job.samples.arms["subset-1"]
         num_steps = job.samples.store.column("sample_num_steps")
-        weights = {int(i): np.array([steps] * int(num_steps[i]) + [answer]) for i in arm.positions}
-        job.samples.arms["subset-1"] = replace(arm, weights=weights)
+        counts = {int(i): np.array([steps] * int(num_steps[i]) + [answer]) for i in arm.positions}
+        job.samples.arms["subset-1"] = replace(arm, weights=counts)
         found = play(job, lambda event: None, threading.Event())
         losses[name] = found.subsets[0].heldout_loss
     plain = read_document(finished / FOUND, Trial).subsets[0].heldout_loss
     assert losses["one"] == pytest.approx(plain, rel=1e-5)
     assert losses["two"] == pytest.approx(plain, rel=1e-5)
     assert abs(losses["steps alone"] - plain) > 1e-3
+
+
+def test_a_subset_is_tried_with_its_step_weights_and_without(home, tmp_path):
+    extract(ExtractJob(store=str(home / "pool.zarr"), model=str(home / "model"), options=RunOptions(device="cpu")))
+    weights(home / "pool.zarr", WeightsSpec(method="drop"), out=tmp_path / "weights.parquet")
+    clean = home / "clean.txt"
+    request = make_request(home, clean, weighted=[(clean, tmp_path / "weights.parquet")], num_seeds=1)
+    found = trial(tmp_path / "trial", request)
+    assert [each.name for each in found.subsets] == ["clean.txt", "clean.txt with weights.parquet"]
+    equal, weighted = found.subsets
+    assert weighted.heldout_loss != equal.heldout_loss
+    assert weighted.random_losses == equal.random_losses
+    assert trial(tmp_path / "trial", TrialRequest(options=OPTIONS)) == found, "where the weights are is known"
+    other = make_request(home, clean, weighted=[(home / "spoilt.txt", tmp_path / "weights.parquet")], num_seeds=1)
+    with pytest.raises(ResumeMismatch, match=r"now clean\.txt, spoilt\.txt with weights\.parquet"):
+        trial(tmp_path / "trial", other)
 
 
 # ---------------------------------------------------------------- answers

@@ -60,7 +60,9 @@ class TrialSubset(Frozen):
     random: Count
     """Which of the sets of random subsets it is compared with, from 1."""
     samples_sha256: str
-    """Digest of the rows that are trained on, and of those of its random subsets."""
+    """Digest of the rows that are trained on, of those of its random subsets, and of its weights."""
+    weights: str | None = None
+    """The table of step weights that it is trained with, if any."""
 
 
 class TrialPlan(TrialDocument):
@@ -88,7 +90,7 @@ class TrialPlan(TrialDocument):
         """Return a digest of what is compared."""
         compared = self.model_dump(mode="json", exclude={"origin", "made_by", "version"})
         for subset in compared["subsets"]:
-            del subset["path"]
+            del subset["path"], subset["weights"]
         return hashlib.sha256(canonical_json(compared)).hexdigest()
 
 

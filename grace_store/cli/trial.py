@@ -61,10 +61,18 @@ recipe = stacked(
     "grace-store trial subset.jsonl --out trial --dry-run            # what it would cost",
     "grace-store trial subset.jsonl other.jsonl --out trial --updates 200 --random 5 --seeds 3",
     "grace-store trial subset.jsonl --out trial --held-out test.jsonl --by kind",
+    "grace-store trial subset.jsonl --weighted subset.jsonl weights.parquet --out trial",
     "grace-store trial --out trial                                   # go on after any interruption",
     "grace-store report traces.zarr --out report.html --trial trial/trial.json",
 )
 @click.argument("subsets", type=PATH, nargs=-1, metavar="[SUBSET]...")
+@option(
+    "--weighted",
+    (PATH, PATH),
+    "Subset to train with step weights, and the table of them that `weights` wrote. [default: none]",
+    many=True,
+    metavar="SUBSET WEIGHTS",
+)
 @option("--out", OUT_FOLDER, "Folder for the trainings' results; an earlier trial there goes on.", required=True)
 @option("--store", PLACE, "Store of the subsets, if it has moved, or for lists of ids. [default: where it was]")
 @option("--model", PLACE, "Model to train. [default: the one that the scores' signal was extracted with]")
@@ -108,7 +116,14 @@ def _request(wishes: dict[str, Any]) -> tuple[gs.TrialRequest, bool]:
     options = WarmupOptions(**pick(wishes, WarmupOptions))
     chosen = choose_engine(RunOptions(device=options.device), wishes["workers"], None)
     options = options.model_copy(update={"device": chosen.options.device})
-    named = ("subsets", "store", "model", "images", *(name for name in TrialSpec.model_fields if name != "training"))
+    named = (
+        "subsets",
+        "weighted",
+        "store",
+        "model",
+        "images",
+        *(name for name in TrialSpec.model_fields if name != "training"),
+    )
     request = gs.TrialRequest(
         training=TrainingRequest(**pick(wishes, TrainingRequest)),
         options=options,

@@ -20,7 +20,7 @@ from grace_store.base.files import sidecar_of
 from grace_store.base.settings import DataRequest, wishes_in
 from grace_store.base.text import counted, duration
 from grace_store.curate.trial_runs import PlannedRun, RunFolder, TrialCost, TrialRunner, say_cost
-from grace_store.curate.trial_samples import Arm, TrialSamples, gather_samples, is_amount
+from grace_store.curate.trial_samples import Arm, SubsetFile, TrialSamples, gather_samples, is_amount
 from grace_store.curate.trial_verdict import last_standing, standing, tried_subset
 from grace_store.data.folders import default_image_folder
 from grace_store.model.load.adapter_folder import require_peft
@@ -42,6 +42,8 @@ class TrialRequest:
 
     subsets: Sequence[str | Path] = ()
     """Files that ``select`` wrote, or lists of ids."""
+    weighted: Sequence[tuple[str | Path, str | Path]] = ()
+    """Subsets that are trained with step weights, each with the table of them that ``weights`` wrote."""
     store: str | None = None
     """Where the store is now, if it moved, or if subsets are lists of ids."""
     model: str | None = None
@@ -161,14 +163,16 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
     """Return a trial as it would run now; raise ResumeMismatch if another one was begun in its folder."""
     require_peft()
     begun = read_document(out / PLAN, TrialPlan) if (out / PLAN).is_file() else None
-    paths = [Path(path) for path in request.subsets or ([each.path for each in begun.subsets] if begun else ())]
-    if not paths:
+    files = _files(request, begun)
+    if not files:
         raise SettingError(f"{out} has no trial yet; give the subsets to try, as `grace-store select` writes them.")
-    store, view = _open_store(paths, request, begun)
-    check_outputs([out], [*sources_of(store), *((path, "a subset") for path in paths)])
+    store, view = _open_store([file.path for file in files], request, begun)
+    given = [(file.path, "a subset") for file in files]
+    given += [(file.weights, "a table of weights") for file in files if file.weights is not None]
+    check_outputs([out], [*sources_of(store), *given])
     spec, origin = _resolve(store, view, request, begun)
     other = _open_held_out(origin["held_out"], out) if "held_out" in origin else None
-    samples = gather_samples(store, paths, spec, other, request.data)
+    samples = gather_samples(store, files, spec, other, request.data)
     found = TrialPlan(
         spec=spec,
         plan_sha256=store.plan.digest(),
@@ -183,6 +187,15 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
         _check_same(begun, found, out)
         found = begun.model_copy(update={"origin": origin})
     return TrialJob(RunFolder(out, found), samples, request, begun is not None)
+
+
+def _files(request: TrialRequest, begun: TrialPlan | None) -> list[SubsetFile]:
+    """Return the subsets that are asked for, or else those of the trial that was begun."""
+    said = [SubsetFile(Path(path)) for path in request.subsets]
+    said += [SubsetFile(Path(path), Path(weights)) for path, weights in request.weighted]
+    if said or begun is None:
+        return said
+    return [SubsetFile(Path(each.path), Path(each.weights) if each.weights else None) for each in begun.subsets]
 
 
 def _open_store(

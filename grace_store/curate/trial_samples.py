@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_store.artifacts.filtered_scores import filter_scores
+from grace_store.artifacts.made_from import check_plan_of
 from grace_store.artifacts.subset_file import read_subset, samples_named
 from grace_store.artifacts.trial_documents import TrialSpec, TrialSubset
+from grace_store.artifacts.weight_table import read_weights
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.files import sidecar_of
@@ -89,26 +91,36 @@ class TrialSamples:
         return [self.arms[f"subset-{subset + 1}"]] + [arm for key, arm in self.arms.items() if key.startswith(randoms)]
 
 
+@dataclass(frozen=True, slots=True)
+class SubsetFile:
+    """A subset as it was given."""
+
+    path: Path
+    weights: Path | None = None
+    """A table of step weights that it is trained with."""
+
+
 def gather_samples(
-    store: Store, paths: Sequence[Path], spec: TrialSpec, other: Store | None, data: Sequence[str] | None
+    store: Store, files: Sequence[SubsetFile], spec: TrialSpec, other: Store | None, data: Sequence[str] | None
 ) -> TrialSamples:
     """Return who is trained on what: a function of the files, the seed and the rows alone.
 
     other holds the traces that models are measured on, if these are not to be of the pool.
     """
-    pool = reduce(np.intersect1d, (_pool_of(store, path, data) for path in paths))
-    chosen = [np.intersect1d(samples_named(store, path), pool) for path in paths]
+    pool = reduce(np.intersect1d, (_pool_of(store, file.path, data) for file in files))
+    chosen = [np.intersect1d(samples_named(store, file.path), pool) for file in files]
     digests = question_digests(store, None, data, pool)
     held = _hold_out(store, pool, digests, spec) if other is None else _all_of(other, spec)
     _check_enough(held, spec.held_out)
     is_held = np.isin(digests, held.questions)
     group = _group_of(store, pool, spec.by, data)
     draws = _Draws(store, pool, group, spec)
-    names = _names(paths)
+    names = _names(files)
     arms: dict[str, Arm] = {}
     subsets = []
-    for number, (path, name, positions) in enumerate(zip(paths, names, chosen, strict=True), start=1):
-        mine = [Arm(f"subset-{number}", name, _kept(pool, np.isin(pool, positions), is_held, name))]
+    for number, (file, name, positions) in enumerate(zip(files, names, chosen, strict=True), start=1):
+        kept = _kept(pool, np.isin(pool, positions), is_held, name)
+        mine = [Arm(f"subset-{number}", name, kept, _weights_of(store, file, kept))]
         control, randoms = draws.like(np.isin(pool, positions))
         for draw, is_drawn in enumerate(randoms, start=1):
             shown = f"random {draw}" if control == 1 else f"random {control}.{draw}"
@@ -116,7 +128,8 @@ def gather_samples(
         arms |= {arm.key: arm for arm in mine}
         sizes = {"num_samples": len(positions), "num_trained": len(mine[0].positions)}
         digest = _digest(store, mine)
-        subsets.append(TrialSubset(name=name, path=str(path), random=control, samples_sha256=digest, **sizes))
+        places = {"path": str(file.path), "weights": None if file.weights is None else str(file.weights)}
+        subsets.append(TrialSubset(name=name, random=control, samples_sha256=digest, **places, **sizes))
     return TrialSamples(store, tuple(subsets), arms, held, len(pool), int(is_held.sum()))
 
 
@@ -130,11 +143,25 @@ def _pool_of(store: Store, path: Path, data: Sequence[str] | None) -> IntArray:
     return np.sort(store.positions_of(table.row[np.isfinite(table.value)]))
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
-    names = [path.name for path in paths]
-    if len(set(paths)) < len(paths):
+def _names(files: Sequence[SubsetFile]) -> list[str]:
+    if len(set(files)) < len(files):
         raise SettingError("the same subset is given twice")
-    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+    for named in (lambda path: path.name, str):
+        names = [named(each.path) + (f" with {named(each.weights)}" if each.weights else "") for each in files]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def _weights_of(store: Store, file: SubsetFile, positions: IntArray) -> dict[int, FloatArray]:
+    """Return by row how much each segment of the samples counts; nothing for those without weights of their own."""
+    if file.weights is None:
+        return {}
+    table = read_weights(file.weights)
+    check_plan_of(table.note, store, table.what)
+    rows = store.column("sample_row")[positions].astype(np.int64)
+    found = zip(rows.tolist(), table.segment_weights(rows), strict=True)
+    return {row: weights for row, weights in found if weights is not None}
 
 
 def _kept(pool: IntArray, is_chosen: BoolArray, is_held: BoolArray, name: str) -> IntArray:
