@@ -10,16 +10,19 @@ from random import Random
 
 from pydantic import Field
 
+from grace_store.artifacts.weight_table import weights_schema, write_weights
 from grace_store.base.events import Listener
 from grace_store.base.settings import DataRequest, ExtractRequest, Frozen, GradientRequest, RunOptions
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.select import RankRequest, select
 from grace_store.curate.targets import Targets
+from grace_store.curate.weigh_steps import WeightsRequest, weights
 from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.plan import plan
 from grace_store.run.warmup import WarmupJob, warmup
 from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec, MethodSpec
+from grace_store.values.ranking import budget
 from grace_store.values.score_spec import ScoreSpec
 from jobs.study.corruptions import FEWEST_STEPS, split, usable, versions_of
 from jobs.study.traces import Record, write_records
@@ -178,10 +181,19 @@ class RealCuration:
         )
         extract(job, self.listener)
 
+    def weigh(self, out: Path) -> None:
+        """Write the step weights of the pool."""
+        table = weights(self.pool_store, WeightsRequest(signals=PROXY))
+        # Without the folder, so that it is the same wherever it is made.
+        note = table.note.model_copy(update={"store": self.pool_store.name})
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with write_weights(out, note) as writer:
+            writer.write_table(table.table.cast(weights_schema(note)))
+
     def choose(self, method: str) -> list[str]:
         """Return the ids of a method's subset, in the order of the records."""
         choice = CHOICES[method]
         targets = Targets(self.target_store, (PLAIN,)) if isinstance(choice.spec, InfluenceSpec) else None
         scores = score(self.pool_store, ScoreRequest(spec=choice.spec, signals=choice.signal, targets=targets))
-        ratio = None if choice.request.per_group is not None else self.subsets.ratio
-        return select(scores, choice.request, ratio=ratio).sample_id
+        # Of the whole pool, so that all subsets are of one size, whatever is left out before.
+        return select(scores, choice.request, count=budget(self.subsets.ratio, len(scores))).sample_id

@@ -27,7 +27,7 @@ from grace_store.base.files import whole_file
 from grace_store.base.settings import Frozen
 from grace_store.curate.trial import TrialRequest, trial
 from grace_store.example import demo_model
-from grace_store.model.lora.recipe import TrainingRequest, WarmupOptions
+from grace_store.model.lora.recipe import TrainingDtype, TrainingRequest, WarmupOptions
 from jobs.study.corruptions import CLEAN, CORRUPTIONS
 from jobs.study.environment import claim
 from jobs.study.real_pool import CHOICES, PoolSettings, RealCuration, SubsetSettings, WarmupSettings, write_data
@@ -48,6 +48,7 @@ class TrialSettings(Frozen):
     learning_rate: float = Field(gt=0)
     num_seeds: int = Field(ge=1)
     num_random: int = Field(ge=2)
+    dtype: TrainingDtype
 
 
 class Settings(Frozen):
@@ -78,6 +79,11 @@ class Study:
     def subset(self, method: str) -> Path:
         return self.out / "subsets" / f"{method}.txt"
 
+    @property
+    def weights(self) -> Path:
+        """The table of step weights; kept, as it decides numbers."""
+        return self.out / "subsets" / "weights.parquet"
+
     def curation(self) -> RealCuration:
         settings = self.settings
         return RealCuration(self.work, self.model, settings.warmup, settings.subsets, self.num_processes, _tell)
@@ -106,8 +112,9 @@ def choose(study: Study) -> None:
     curation = study.curation()
     curation.plan()
     missing = [method for method in study.settings.subsets.methods if not study.subset(method).is_file()]
-    if missing:
+    if missing or not study.weights.is_file():
         curation.extract()
+        curation.weigh(study.weights)
     for method in missing:
         with whole_file(study.subset(method)) as partial:
             partial.write_text("".join(f"{each}\n" for each in curation.choose(method)), encoding="utf-8")
@@ -116,8 +123,10 @@ def choose(study: Study) -> None:
 def train(study: Study) -> Trial:
     """Do the trainings that are missing, and return what they come to."""
     chosen = study.settings.trial
+    methods = study.settings.subsets.methods
     request = TrialRequest(
-        subsets=[study.subset(method) for method in study.settings.subsets.methods],
+        subsets=[study.subset(method) for method in methods if not CHOICES[method].has_weights],
+        weighted=[(study.subset(method), study.weights) for method in methods if CHOICES[method].has_weights],
         store=str(study.curation().pool_store),
         model=str(study.model),
         held_out=str(study.work / "heldout.jsonl"),
@@ -125,10 +134,13 @@ def train(study: Study) -> Trial:
         num_random=chosen.num_random,
         num_seeds=chosen.num_seeds,
         training=TrainingRequest(
-            seed=study.settings.seed, batch_size=chosen.batch_size, learning_rate=chosen.learning_rate
+            seed=study.settings.seed,
+            batch_size=chosen.batch_size,
+            learning_rate=chosen.learning_rate,
+            dtype=chosen.dtype,
         ),
         options=WarmupOptions(threads=1, batch_tokens=BATCH_TOKENS, gradient_checkpointing=False),
-        devices=("cpu",) * study.num_processes,
+        devices=("cpu",) * study.num_processes if study.num_processes > 1 else (),
     )
     return trial(study.out / "trial", request, listener=_tell)
 
@@ -141,11 +153,12 @@ def results_table(found: Trial) -> Table:
         against = each.difference
         cells = (f"{each.heldout_loss:.4f}", f"{random:.4f}")
         interval = f"{against.difference:+.4f} ({against.low:+.4f} to {against.high:+.4f})"
-        rows.append((CHOICES[each.name].label, *cells, interval, str(each.num_rounds), each.conclusion))
+        method = each.name.partition(".")[0]
+        rows.append((CHOICES[method].label, *cells, interval, str(each.num_rounds)))
     spec = found.spec
     return Table(
         "Subsets against random ones",
-        ("Subset", "held-out loss", "of random ones", "difference (95 %)", "seeds", ""),
+        ("Subset", "held-out loss", "of random ones", "difference (95 %)", "seeds"),
         tuple(rows),
         f"{found.conclusion}\n\nLoss per token of {found.num_items} untouched test solutions, lower is better, after "
         f"{spec.num_updates} updates of {spec.training.batch_size} traces; {spec.num_random} random subsets of the "

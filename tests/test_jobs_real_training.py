@@ -1,0 +1,113 @@
+"""The study of real traces: its settings, and all of it in miniature with a random model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from grace_store.base.errors import ResumeMismatch
+from jobs.study.corruptions import CLEAN, CORRUPTIONS, usable
+from jobs.study.real_pool import CHOICES, short_records
+from jobs.study.real_training import Settings, Study, read_settings, run
+from jobs.study.tuning import read_records
+from tests.tiny_models import tiny_text_model
+
+NUM_PROBLEMS = 4
+SMALL = {
+    "seed": 3,
+    "data": {"num_problems": NUM_PROBLEMS, "most_characters": 400, "num_targets": 2, "num_heldout": 8},
+    "warmup": {"ratio": "0.2", "num_epochs": 1, "batch_size": 2, "learning_rate": 1e-3},
+    "subsets": {"ratio": "0.2", "dimension": 16, "methods": list(CHOICES)},
+    "trial": {
+        "num_updates": 2,
+        "batch_size": 2,
+        "learning_rate": 1e-2,
+        "num_seeds": 1,
+        "num_random": 2,
+        "dtype": "float32",
+    },
+}
+
+
+def problem(number: int) -> dict[str, str]:
+    steps = [
+        f"He has {number}+{i} = <<{number}+{i}={number + i}>>{number + i} apples." for i in range(1, 4 + number % 3)
+    ]
+    return {
+        "question": f"Tom has {number} apples and gets more. How many are that?",
+        "answer": "\n".join([*steps, f"#### {number + len(steps)}"]),
+    }
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    home = tmp_path_factory.mktemp("real")
+    (home / "gsm8k").mkdir()
+    for name, numbers in (("train", range(10, 40)), ("test", range(50, 64))):
+        lines = [json.dumps(problem(number)) for number in numbers]
+        (home / "gsm8k" / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    tiny_text_model("llama", home / "model", num_hidden_layers=1)
+    study = Study(Settings.model_validate(SMALL), home, home / "out", home / "model", 1)
+    run(study)
+    return study
+
+
+def test_the_settings_are_those_that_were_fixed() -> None:
+    settings = read_settings()
+    assert set(settings.subsets.methods) == set(CHOICES)
+    assert settings.trial.num_seeds >= 3
+    assert settings.subsets.ratio == "0.2"
+
+
+def test_only_short_problems_that_can_be_spoilt_are_taken(study: Study) -> None:
+    path = study.data / "gsm8k" / "train.jsonl"
+    whole = list(short_records(path, 400))
+    assert len(whole) == 30
+    assert all(usable(record) for _, record in whole)
+    assert not list(short_records(path, 100))
+
+
+def test_pool_targets_and_held_out_part_share_no_problem(study: Study) -> None:
+    pool = read_records(study.work / "pool.jsonl")
+    assert len(pool) == NUM_PROBLEMS * (1 + len(CORRUPTIONS))
+    questions = {record["question"] for record in pool}
+    assert len(questions) == NUM_PROBLEMS
+    targets = [each for path in (study.work / "targets").glob("*.jsonl") for each in read_records(path)]
+    assert len(targets) == 6
+    held_out = read_records(study.work / "heldout.jsonl")
+    assert not questions & {each["question"] for each in (*targets, *held_out)}
+
+
+def test_every_subset_is_tried_against_random_ones(study: Study) -> None:
+    tables = (study.out / "tables.md").read_text()
+    for choice in CHOICES.values():
+        assert tables.count(f"| {choice.label} |") == 2
+    ids = {method: study.subset(method).read_text().split() for method in CHOICES}
+    assert {len(each) for each in ids.values()} == {NUM_PROBLEMS}
+    assert ids["grace-weights"] == ids["grace"]
+    assert len({each.partition("-")[0] for each in ids["grace-questions"]}) == NUM_PROBLEMS
+    assert {f"{CLEAN}"} | set(CORRUPTIONS) >= {each.partition("-")[2] for each in ids["less"]}
+    runs = list((study.out / "trial" / "runs").glob("*.json"))
+    assert len(runs) == len(CHOICES) + 2
+
+
+def test_what_is_kept_is_enough_to_go_on_from(study: Study, tmp_path: Path) -> None:
+    """Without anything that can be made again, the same tables come out and nothing is trained or chosen again."""
+    tables = (study.out / "tables.md").read_bytes()
+    before = {path: path.stat().st_mtime_ns for path in (study.out / "trial" / "runs").glob("*.json")}
+    shutil.rmtree(study.work)
+    for path in study.out.joinpath("trial").iterdir():
+        if path.name != "runs":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    run(study)
+    assert (study.out / "tables.md").read_bytes() == tables
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_other_settings_are_refused(study: Study) -> None:
+    other = study.settings.model_copy(update={"seed": 4})
+    with pytest.raises(ResumeMismatch, match="never mixed"):
+        run(Study(other, study.data, study.out, study.model, 1))
