@@ -355,15 +355,16 @@ def test_the_settings_are_those_that_were_fixed(settings):
     assert (grace.alpha, grace.history, grace.target) == (0.7, "uniform", "answer")
 
 
-def test_the_tables_that_are_kept_follow_from_the_results_that_are_kept(settings, repository):
-    results = repository / "jobs/study/results"
+@pytest.mark.parametrize(("name", "place"), [("settings.toml", "results"), ("by_kind.toml", "results/by-kind")])
+def test_the_tables_that_are_kept_follow_from_the_results_that_are_kept(repository, name, place):
+    results, settings = repository / "jobs/study" / place, read_settings(repository / "jobs/study" / name)
     assert json.loads((results / "settings.json").read_text())["sha256"] == settings.digest()
     runs = read_runs(results / "runs.jsonl", settings.digest())
     subsets = len(settings.score.methods) * len(settings.score.ratios) + len(settings.score.ablations)
     assert len(runs) == len(settings.seeds) * (subsets + 1) + 1
     comparison = Comparison(runs, settings.evaluation.draws)
     tables = (results / "tables.md").read_text()
-    for make in (main_table, ratio_table, ablation_table):
+    for make in (main_table, *([ratio_table] if len(settings.score.ratios) > 1 else []), ablation_table):
         assert make(settings, comparison).markdown() in tables
     told = (repository / "jobs/study/README.md").read_text()
     for method in settings.score.methods:
