@@ -15,7 +15,6 @@ from tokenizers import Regex, pre_tokenizers
 from grace_store.curate.exports.weighted_parts import cut_by_spaces, weighted_parts
 from grace_store.data.sample import Sample
 from grace_store.model.inputs.token_cuts import TokenCuts
-from grace_store.model.inputs.token_weights import token_weights
 from grace_store.model.inputs.tokens import TokenizedSample, place_of_tokens, segment_of_places
 from tests.tiny_models import tiny_tokenizer
 from tests.trainer_cases import THINKING_TEMPLATE, WEIGHTED, weighted_rows, weighted_sample
@@ -60,6 +59,11 @@ def test_trainers_were_given_what_is_exported_for_them(tokenizer, trainer):
         }
 
 
+def token_weights(tokens: TokenizedSample, weights: list[float]) -> np.ndarray:
+    """The weight of each token's segment, 0 for those in none."""
+    return np.where(tokens.segment < 0, 0.0, np.array(weights)[tokens.segment])
+
+
 @pytest.mark.parametrize("trainer", GOLDEN)
 def test_ids_are_those_of_the_response_in_one_piece(trainer):
     for what, _, _, made in recorded(trainer):
@@ -75,7 +79,7 @@ def test_in_ms_swift_each_token_has_the_weight_of_its_step_and_no_other_any(toke
         # The end of the turn is ms-swift's own, which counts 1 as ever.
         assert made["weights"][-len(end) :] == [1.0] * len(end), what
         assert set(made["weights"][:start]) == {0}, what
-        wanted, found = token_weights(tokens, np.array(weights)), np.array(made["weights"][start : -len(end)])
+        wanted, found = token_weights(tokens, weights), np.array(made["weights"][start : -len(end)])
         if cut == "by tokens":
             assert found.tolist() == wanted.tolist(), what
         else:
@@ -100,7 +104,7 @@ def test_in_axolotl_steps_of_weight_0_are_not_trained_on(tokenizer):
         learnt[made["learnt"]] = True
         ends = [place for place in made["learnt"] if place < start]
         assert [made["ids"][place] for place in ends] == end, f"{what}: the end of the earlier turn, and nothing else"
-        weight = token_weights(tokens, np.array(WEIGHTED[name][1]))
+        weight = token_weights(tokens, WEIGHTED[name][1])
         visible = np.array([bool(tokenizer.decode([token]).strip()) for token in tokens.ids])
         assert not (learnt[start:stop] & (weight == 0) & visible).any(), what
         assert np.count_nonzero(~learnt[start:stop] & (weight > 0) & visible) <= (8 if name == "thought" else 1), what
@@ -164,14 +168,6 @@ def test_a_tokenizer_that_marks_beginnings_is_told():
     cut = TokenCuts(tiny_tokenizer(metaspace=True))
     assert cut(samples_of(["One.\n", "Two."])) == [0, 5, 9]
     assert cut.num_unlike == 1
-
-
-def test_weights_of_tokens_follow_segments():
-    tokens = TokenizedSample(np.arange(6), np.array([-1, 0, 0, 1, 2, -1]), 3)
-    assert token_weights(tokens, np.array([0.5, 2.0, 1.0])).tolist() == [0, 0.5, 0.5, 2, 1, 0]
-    assert token_weights(tokens, None, others=1.0).tolist() == [1] * 6
-    with pytest.raises(ValueError, match=r"3 segments have \(2,\) weights"):
-        token_weights(tokens, np.ones(2))
 
 
 PATTERNS = {
