@@ -156,7 +156,7 @@ def test_a_document_inside_another_has_a_version_of_its_own():
     assert deep.of.of.version == FIRST_VERSION
 
 
-@pytest.mark.parametrize("version", ["1.3", "1.99", "2.0", "0.9", "10.0", "1.10"])
+@pytest.mark.parametrize("version", ["1.4", "1.99", "2.0", "0.9", "10.0", "1.10"])
 def test_a_version_of_another_release_is_refused_with_which_are_read(version):
     with pytest.raises(DataError) as refused:
         parsed(changed(version=version, made_by="grace-store 7.3"))

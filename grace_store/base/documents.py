@@ -21,7 +21,7 @@ from grace_store.base.text import without_nan
 
 METADATA_KEY = b"grace_store"
 """Where a Parquet file of ours carries its document."""
-VERSION = "1.2"
+VERSION = "1.3"
 """Of documents that are written today: a new field makes a new minor version, another meaning a new major one."""
 FIRST_VERSION = "1.0"
 """Of documents that were written before they said their version."""
