@@ -13,7 +13,7 @@ import pytest
 from tests.torture.mutants import MUTANTS, Mutant
 
 SHARES = {"faults": 30, "power": 30, "rot": 200, "load": 60, "answers": 2, "trespass": 4, "mutants": 6}
-PRELOADED = {"kills": 20, "syscalls": 9, "rivals": 10, "torn": 3}
+PRELOADED = {"kills": 12, "syscalls": 6, "rivals": 6, "torn": 3}
 """These need a C compiler, and have one wherever numpy could be built."""
 
 
