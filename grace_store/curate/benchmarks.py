@@ -58,9 +58,12 @@ def _as_store(given: BenchmarkLike) -> Store | None:
     """Return the store that is meant; None for files."""
     if isinstance(given, Store):
         return given
-    if is_url(given) or (Path(given).is_dir() and open_backend(given).read("zarr.json") is not None):
-        return Store.open(given)
-    return None
+    return Store.open(given) if is_store(given) else None
+
+
+def is_store(given: str | Path) -> bool:
+    """Whether a benchmark is a store rather than files."""
+    return is_url(given) or (Path(given).is_dir() and open_backend(given).read("zarr.json") is not None)
 
 
 def _from_files(name: str, format: str | None, mapping: Mapping[str, str] | None) -> ReadBenchmark:
