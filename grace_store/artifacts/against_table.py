@@ -74,13 +74,16 @@ class AgainstTable:
 
     def worst(self, count: int, benchmark: str | None = None) -> list[dict[str, Any]]:
         """Return the strongest matches as rows: of each item the strongest one, copies before templates."""
-        kinds = (*COPIES, TEMPLATE)
-        rows = [row for row in self.table.to_pylist() if benchmark in (None, row["benchmark"])]
-        rows.sort(key=lambda row: (kinds.index(row["kind"]), -row["strength"], row["row"]))
-        best: dict[tuple[str, int], dict[str, Any]] = {}
-        for row in rows:
-            best.setdefault((row["benchmark"], row["item_row"]), row)
-        return list(best.values())[:count]
+        table = self.table if benchmark is None else self.table.filter(pc.equal(self.table["benchmark"], benchmark))
+        rank = pc.index_in(table["kind"], pa.array((*COPIES, TEMPLATE))).to_numpy()
+        order = np.lexsort((table["row"].to_numpy(), -table["strength"].to_numpy(), rank))
+        benchmarks, items = table["benchmark"].to_pylist(), table["item_row"].to_pylist()
+        best: dict[tuple[str, int], int] = {}
+        for place in order.tolist():
+            best.setdefault((benchmarks[place], items[place]), place)
+            if len(best) == count:
+                break
+        return list(table.take(pa.array(list(best.values())[:count], pa.int64())).to_pylist())
 
     def write(self, path: str | Path) -> None:
         """Write the table; it appears under its name only when all of it is there."""

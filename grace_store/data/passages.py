@@ -83,7 +83,7 @@ class PassageIndex:
         for place, words in enumerate(passages):
             same[tuple(words)].append(place)
         distinct, self._places = list(same), list(same.values())
-        self.num_common = self._index(distinct)
+        self._index(distinct)
         self._whole = {distinct[each]: each for each in np.flatnonzero(self._num_runs == 0).tolist() if distinct[each]}
         self._whole_lengths = frozenset(map(len, self._whole))
 
@@ -95,8 +95,8 @@ class PassageIndex:
             counts[places] = count
         return counts
 
-    def _index(self, passages: Sequence[Words]) -> int:
-        """Keep the hashes of runs and which passages have them; return how many runs are too common to tell."""
+    def _index(self, passages: Sequence[Words]) -> None:
+        """Keep the hashes of runs that are not too common to tell, and which passages have them."""
         hashes, start = self._hashes(passages)
         owner = np.repeat(np.arange(len(passages)), np.diff(start))[_starts(start, self.threshold.length)]
         order = np.lexsort((owner, hashes))
@@ -114,7 +114,6 @@ class PassageIndex:
         self._shift = np.uint64(64 - bits)
         self._is_taken = np.zeros(1 << bits, dtype=np.bool_)
         self._is_taken[self._run >> self._shift] = True
-        return int(is_common.sum())
 
     def candidates(self, texts: Sequence[Sequence[Words]]) -> Iterator[Candidate]:
         """Yield what a block of texts, each in parts that no run crosses, seems to hold, by text and passage."""
