@@ -18,7 +18,7 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import DataError
 from grace_store.base.files import whole_file
-from grace_store.base.text import counted, enumerated, percent
+from grace_store.base.text import counted, enumerated, last_name, percent
 
 TEMPLATE = "template"
 """The kind that is no copy: the same words with other numbers."""
@@ -129,7 +129,9 @@ def read_against(path: str | Path) -> AgainstTable:
 
 
 def _found(note: AgainstNote) -> str:
-    names = [f"{each.num_found} of {counted(each.num_items, 'item')} of {_short(each)}" for each in note.benchmarks]
+    names = [
+        f"{each.num_found} of {counted(each.num_items, 'item')} of {last_name(each.name)}" for each in note.benchmarks
+    ]
     of = counted(note.num_samples, "sample")
     if not note.num_contaminated:
         items = sum(each.num_items for each in note.benchmarks)
@@ -160,11 +162,7 @@ def _not_compared(note: AgainstNote) -> list[str]:
 
 
 def _named(benchmarks: Sequence[BenchmarkNote]) -> str:
-    return enumerated([_short(each) for each in benchmarks])
-
-
-def _short(benchmark: BenchmarkNote) -> str:
-    return Path(benchmark.name).name or benchmark.name
+    return enumerated([last_name(each.name) for each in benchmarks])
 
 
 AgainstLike = AgainstTable | str | Path
