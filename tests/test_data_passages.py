@@ -14,8 +14,8 @@ from grace_store.data.passages import (
     COMMON_SHARE,
     Candidate,
     PassageIndex,
+    TextRuns,
     Threshold,
-    overlap,
 )
 from grace_store.data.words import words_of
 
@@ -62,7 +62,7 @@ def test_it_finds_what_a_comparison_of_all_with_all_finds(passages, texts, thres
 @given(words, st.lists(words, min_size=1, max_size=3), st.integers(2, 4))
 def test_the_share_is_that_of_different_runs(passage, text, length):
     wanted, there = naive_runs(passage, length), {run for part in text for run in naive_runs(part, length)}
-    found = overlap(passage, text, length)
+    found = TextRuns(text, length).overlap(passage)
     if not wanted:
         assert (found is not None) == (bool(passage) and passage in text)
     elif not wanted & there:
@@ -84,7 +84,7 @@ def test_no_run_crosses_from_one_part_into_the_next():
 def test_a_run_that_most_passages_share_tells_none_of_them():
     passages = [["answer", "this", "question", f"w{number}", f"v{number}"] for number in range(COMMON_PASSAGES + 1)]
     index = PassageIndex(passages, Threshold(3, 0.3))
-    assert index.num_common == 1
+    assert index.num_runs.tolist() == [2] * len(passages)
     assert not list(index.candidates([[["answer", "this", "question"]]]))
     assert list(index.candidates([[passages[4][1:]]])) == [Candidate(0, 4)]
 
@@ -92,7 +92,7 @@ def test_a_run_that_most_passages_share_tells_none_of_them():
 def test_a_passage_that_is_there_many_times_is_not_common():
     passages = [words_of("what did the old man say then")] * (COMMON_PASSAGES + 5)
     index = PassageIndex(passages, Threshold(3, 0.3))
-    assert (index.num_common, index.num_runs.tolist()) == (0, [5] * len(passages))
+    assert index.num_runs.tolist() == [5] * len(passages)
     found = index.candidates([[words_of("tell me what did the old man say then")]])
     assert [each.passage for each in found] == list(range(len(passages)))
 
@@ -122,14 +122,14 @@ TOLD = words_of("ann has 16 ducks and they lay 4 eggs on every single day of the
     ],
 )
 def test_other_numbers_between_the_same_words_are_counted(text, others):
-    found = overlap(TOLD, [text], 3)
+    found = TextRuns([text], 3).overlap(TOLD)
     assert found is not None
     assert found.num_other_numbers == others
 
 
 def test_a_half_that_repeats_the_words_of_the_other_is_no_template():
     passage = words_of("he drives at a speed of 60 and then she drives at a speed of 30 home")
-    found = overlap(passage, [words_of("so then she drives at a speed of 30 home")], 4)
+    found = TextRuns([words_of("so then she drives at a speed of 30 home")], 4).overlap(passage)
     assert found is not None
     assert found.num_other_numbers == 0
 

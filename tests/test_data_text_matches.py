@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from grace_store.data import passages, text_matches
 from grace_store.data.passages import Threshold
 from grace_store.data.sample import Sample, Turn, cover
 from grace_store.data.text_matches import PASSAGE_CHARS, Item, TextMatch, TextMatcher, excerpt
@@ -120,3 +121,25 @@ def test_long_passages_are_shortened_in_the_middle():
     assert excerpt(long).startswith("0 1 2")
     assert excerpt(long).endswith("998 999")
     assert len(excerpt(long)) <= PASSAGE_CHARS + 5
+
+
+def test_a_text_is_gone_through_once_however_many_items_it_holds(monkeypatch):
+    num_chars = 0
+
+    def counting(step):
+        def counted(given):
+            nonlocal num_chars
+            num_chars += len(given)
+            return step(given)
+
+        return counted
+
+    for module in (passages, text_matches):
+        for name in {"words_of", "plain_text", "word_spans", "without_numbers", "without_notes"} & set(vars(module)):
+            monkeypatch.setattr(module, name, counting(getattr(module, name)))
+    items = [Item(f"q{n}", n, f"Who of the {n} gave the w{n} to v{n} when u{n} was no longer here?") for n in range(40)]
+    matcher = TextMatcher(items, Threshold(length=3))
+    held = sample(OTHER, *(item.question for item in items))
+    num_chars = 0
+    assert len(list(matcher.matches([held]))) == len(items)
+    assert num_chars < 10 * (len(OTHER) + len(held.response))

@@ -43,6 +43,8 @@ def test_a_repetition_is_a_trial_and_is_done_once(tmp_path, monkeypatch):
         raise AssertionError("done twice")
 
     monkeypatch.setattr(trial_rates, "repeat", refuse)
+    with (tmp_path / "out" / LINES).open("a") as stream:
+        stream.write('{"question": "spo')  # as a kill leaves it
     assert run(tmp_path / "out", tmp_path / "work", 1) == found
     pool = {record["id"]: record["quality"] for record in make_pool(tmp_path / "work")}
     assert {pool[name] for name in choose(make_pool(tmp_path / "work"), "clean", 1)} == {"clean"}

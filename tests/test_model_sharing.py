@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import grace_store.model.head.own_forward as own_forward
 import grace_store.model.image_features as image_features
 import grace_store.model.shared_pass as shared_pass
+import grace_store.model.unit_extractor as unit_extractor
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import ExtractRequest, ExtractSpec
 from grace_store.data.sample import Sample
@@ -159,6 +160,28 @@ def test_a_shared_batch_that_does_not_fit_is_split_and_says_so(model, monkeypatc
     assert whole.split is None
     assert sum(found.split) == len(TEXTS)
     assert max(found.split) <= 3
+    assert relative(found.segment_vector, whole.segment_vector) < TOLERANCE
+
+
+def test_kept_features_make_room_before_a_batch_is_split(tmp_path, monkeypatch):
+    extractor = make(str(tiny_vision_model("qwen3_vl", tmp_path / "qwen3_vl")), batch_tokens=60)
+    samples = [ask_about("wide", f"How many of {n}?", response=responses(n)) for n in range(3)]
+    whole, kept, refused = extract(extractor, samples), [], []
+
+    def keep(*given: Any) -> Any:
+        kept.append(image_features.KeptFeatures(*given))
+        return kept[-1]
+
+    def scarce(*_: Any) -> None:
+        if kept[-1].num_bytes:
+            refused.append(kept[-1].num_bytes)
+            raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(unit_extractor, "KeptFeatures", keep)
+    extractor.model.model.language_model.register_forward_pre_hook(scarce)
+    found = extract(extractor, samples)
+    assert len(refused) == 1, "none are kept once memory ran out"
+    assert found.split is None
     assert relative(found.segment_vector, whole.segment_vector) < TOLERANCE
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from grace_store.pages import figures
-from grace_store.pages.figures import MAX_POINTS, NamedInterval, PlottedSamples, TradePlace
+from grace_store.pages import figure_parts, figures, similarity_figures
+from grace_store.pages.figures import MAX_POINTS, NamedInterval, PlottedSamples
 from grace_store.pages.sections import Figure
+from grace_store.pages.similarity_figures import TradePlace
 
 RNG = np.random.default_rng(5)
 NUM = 400
@@ -38,12 +39,12 @@ EVERY: dict[str, Callable[[], Figure]] = {
     "profile": lambda: figures.step_profile(STEP_SCORE, OFFSETS, CHOSEN),
     "overlap": lambda: figures.matrix_map(MATRIX, NAMES, "Jaccard"),
     "correlation": lambda: figures.matrix_map(MATRIX, NAMES, "Spearman", lowest=-1.0),
-    "similarity": lambda: figures.similarity_histogram(np.abs(np.tanh(STEP_SCORE)), 0.95),
-    "coverage": lambda: figures.coverage_bars(NAMES, MATRIX[0], RANDOM),
-    "clusters": lambda: figures.cluster_map(VALUE[:3], LENGTH[:3], STEPS[:3], NAMES),
+    "similarity": lambda: similarity_figures.similarity_histogram(np.abs(np.tanh(STEP_SCORE)), 0.95),
+    "coverage": lambda: similarity_figures.coverage_bars(NAMES, MATRIX[0], RANDOM),
+    "clusters": lambda: similarity_figures.cluster_map(VALUE[:3], LENGTH[:3], STEPS[:3], NAMES),
     "intervals": lambda: figures.intervals(INTERVALS, "share", (0.5, "<chance>")),
     "proxy": lambda: figures.proxy_scatter(VALUE, VALUE**2, POINTS.sample_id),
-    "trade": lambda: figures.trade_lines({"<mmr>": CURVE, "b": CURVE}, CURVE[:2], "share"),
+    "trade": lambda: similarity_figures.trade_lines({"<mmr>": CURVE, "b": CURVE}, CURVE[:2], "share"),
 }  # fmt: skip
 
 
@@ -77,12 +78,12 @@ def test_nothing_is_drawn_of_nothing_without_complaint(name: str) -> None:
         "profile": lambda: figures.step_profile(none, np.zeros(1, dtype=np.int64), points.chosen),
         "overlap": lambda: figures.matrix_map(np.zeros((0, 0)), [], "Jaccard"),
         "correlation": lambda: figures.matrix_map(np.zeros((0, 0)), [], "Spearman", lowest=-1.0),
-        "similarity": lambda: figures.similarity_histogram(none, 0.95),
-        "coverage": lambda: figures.coverage_bars([], none, np.zeros((0, 3))),
-        "clusters": lambda: figures.cluster_map(none, none, zero, []),
+        "similarity": lambda: similarity_figures.similarity_histogram(none, 0.95),
+        "coverage": lambda: similarity_figures.coverage_bars([], none, np.zeros((0, 3))),
+        "clusters": lambda: similarity_figures.cluster_map(none, none, zero, []),
         "intervals": lambda: figures.intervals([], "share", (np.nan, "chance")),
         "proxy": lambda: figures.proxy_scatter(none, none, []),
-        "trade": lambda: figures.trade_lines({"mmr": []}, [], "share"),
+        "trade": lambda: similarity_figures.trade_lines({"mmr": []}, [], "share"),
     }
     go.Figure(empty[name]())
 
@@ -118,12 +119,12 @@ def test_the_step_profile_is_the_median_of_each_position() -> None:
 
 
 def test_names_on_a_curve_are_beside_their_lines_and_apart() -> None:
-    figure = figures.trade_lines({"one": CURVE, "two": CURVE}, [TradePlace("random", 1.0, 1.5)], "share")
+    figure = similarity_figures.trade_lines({"one": CURVE, "two": CURVE}, [TradePlace("random", 1.0, 1.5)], "share")
     labels = figure["layout"]["annotations"]
     assert sorted(label["text"] for label in labels) == ["one", "random", "two"]
     assert {(label["x"], label["y"]) for label in labels} == {(1.0, 1.5)}
     heights = sorted(label["ay"] for label in labels)
-    assert all(high - low >= figures.LINE_HEIGHT for low, high in itertools.pairwise(heights))
+    assert all(high - low >= figure_parts.LINE_HEIGHT for low, high in itertools.pairwise(heights))
 
 
 def test_a_scatter_of_many_is_thinned_and_its_line_is_not() -> None:

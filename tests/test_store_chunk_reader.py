@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from numcodecs import zstd
 from grace_store.base.errors import Corrupt, UnknownName
 from grace_store.base.settings import Storage
 from grace_store.store import keys
+from grace_store.store.decode import decode_chunk
+from grace_store.store.layout import sample_arrays
 from grace_store.store.opened import SignalView, Store
 from grace_store.store.sealed import seal, to_bytes
 from grace_store.store.unit_writer import UnitWriter, complete_signal, digest_of
@@ -156,6 +159,17 @@ def test_damaged_shards_are_never_data_either(tmp_path: Path, change: Any) -> No
     put_chunk(view, key, change(view.store.backend.read(f"{view.key}/{key}")))
     with pytest.raises(Corrupt, match=rf"{key} cannot be decoded \(.*\)\. Run `grace-store verify --deep`"):
         view.unit_array("segment_vector", 1)
+
+
+def test_no_room_is_made_for_texts_that_bytes_only_claim() -> None:
+    spec = sample_arrays(16, 0)[0]
+    raw = with_checksum(zstd.compress((2**22).to_bytes(4, "little") + bytes(16)))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=rf"it holds {2**22} texts instead of {spec.chunks[0]}"):
+        decode_chunk(raw, spec)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 2**20
 
 
 def test_missing_chunks_and_damaged_commits_are_said_by_name(tmp_path: Path) -> None:

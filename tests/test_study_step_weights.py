@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 
+from grace_store.base.errors import ResumeMismatch
 from grace_store.read.samples import iter_samples
 from jobs.study.step_weights import EQUAL, main, measure, table_of
 
@@ -33,12 +34,18 @@ def test_a_step_of_no_length_changes_nothing_and_a_step_back_does(given):
         assert each["before"] == pytest.approx(stored[each["row"]], abs=1e-4)
         # What comes before the layers that learn ran once, and the loss is the same.
         assert all(after == pytest.approx(each["before"], abs=1e-4) for after in each["after"].values())
-    (given.out / "traces-measured.jsonl").unlink()
     given.share = 1e-2
+    with pytest.raises(ResumeMismatch, match="other settings"):
+        next(measure(given))
+    for name in ("traces-measured.jsonl", "settings.json"):
+        (given.out / name).unlink()
     moved = list(measure(given))
     assert [each["before"] for each in moved] == pytest.approx([each["before"] for each in still], abs=1e-4)
     assert all(each["after"][EQUAL] != pytest.approx(each["before"], abs=1e-5) for each in moved)
     assert list(measure(given)) == moved, "what was measured is not measured again"
+    done = given.out / "traces-measured.jsonl"
+    done.write_bytes(done.read_bytes()[:-9])
+    assert [each["row"] for each in measure(given)] == [0, 1, 2], "a line that was cut off is measured again"
 
 
 def test_the_table_compares_on_the_same_traces():

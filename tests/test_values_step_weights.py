@@ -12,7 +12,7 @@ from grace_store.base.flags import flag_names
 from grace_store.values.gram import pack
 from grace_store.values.methods.grace import score_grams
 from grace_store.values.score_spec import ScoreSpec
-from grace_store.values.step_weights import SignalGrams, weigh_grams, weigh_ragged
+from grace_store.values.step_weights import SignalGrams, weigh_ragged
 from grace_store.values.weights_spec import WeightsSpec
 from tests.test_values_nnls import best_by_trying_all
 
@@ -24,6 +24,13 @@ def sample(rng, num_steps, size=12, shared=0.6):
     """Return vectors of steps and answer, and token counts."""
     made = rng.standard_normal((num_steps + 1, size)) + shared * rng.standard_normal(size)
     return made * rng.uniform(0.2, 5.0, (num_steps + 1, 1)), rng.integers(1, 40, num_steps + 1)
+
+
+def weigh_grams(grams, num_tokens, spec, step_score=None):
+    """Weigh the steps of samples from their full Grams, each (K + 1, K + 1), and their segments' token counts."""
+    num_steps = np.array([len(gram) - 1 for gram in grams])
+    packed = np.concatenate([pack(gram[None])[0] for gram in grams])
+    return weigh_ragged(num_steps, [SignalGrams(packed, np.concatenate(num_tokens))], spec, step_score)
 
 
 def cosine(one, other):

@@ -18,7 +18,7 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import DataError
 from grace_store.base.files import whole_file
-from grace_store.base.text import counted, enumerated, percent
+from grace_store.base.text import counted, enumerated, last_name, percent
 
 TEMPLATE = "template"
 """The kind that is no copy: the same words with other numbers."""
@@ -74,13 +74,16 @@ class AgainstTable:
 
     def worst(self, count: int, benchmark: str | None = None) -> list[dict[str, Any]]:
         """Return the strongest matches as rows: of each item the strongest one, copies before templates."""
-        kinds = (*COPIES, TEMPLATE)
-        rows = [row for row in self.table.to_pylist() if benchmark in (None, row["benchmark"])]
-        rows.sort(key=lambda row: (kinds.index(row["kind"]), -row["strength"], row["row"]))
-        best: dict[tuple[str, int], dict[str, Any]] = {}
-        for row in rows:
-            best.setdefault((row["benchmark"], row["item_row"]), row)
-        return list(best.values())[:count]
+        table = self.table if benchmark is None else self.table.filter(pc.equal(self.table["benchmark"], benchmark))
+        rank = pc.index_in(table["kind"], pa.array((*COPIES, TEMPLATE))).to_numpy()
+        order = np.lexsort((table["row"].to_numpy(), -table["strength"].to_numpy(), rank))
+        benchmarks, items = table["benchmark"].to_pylist(), table["item_row"].to_pylist()
+        best: dict[tuple[str, int], int] = {}
+        for place in order.tolist():
+            best.setdefault((benchmarks[place], items[place]), place)
+            if len(best) == count:
+                break
+        return list(table.take(pa.array(list(best.values())[:count], pa.int64())).to_pylist())
 
     def write(self, path: str | Path) -> None:
         """Write the table; it appears under its name only when all of it is there."""
@@ -126,7 +129,9 @@ def read_against(path: str | Path) -> AgainstTable:
 
 
 def _found(note: AgainstNote) -> str:
-    names = [f"{each.num_found} of {counted(each.num_items, 'item')} of {_short(each)}" for each in note.benchmarks]
+    names = [
+        f"{each.num_found} of {counted(each.num_items, 'item')} of {last_name(each.name)}" for each in note.benchmarks
+    ]
     of = counted(note.num_samples, "sample")
     if not note.num_contaminated:
         items = sum(each.num_items for each in note.benchmarks)
@@ -157,11 +162,7 @@ def _not_compared(note: AgainstNote) -> list[str]:
 
 
 def _named(benchmarks: Sequence[BenchmarkNote]) -> str:
-    return enumerated([_short(each) for each in benchmarks])
-
-
-def _short(benchmark: BenchmarkNote) -> str:
-    return Path(benchmark.name).name or benchmark.name
+    return enumerated([last_name(each.name) for each in benchmarks])
 
 
 AgainstLike = AgainstTable | str | Path

@@ -241,8 +241,8 @@ class ExtractSpec(Frozen):
     """Run samples end to end without padding, if the model gives the same numbers so; faster with the attention kernel
     flash_attention_2."""
     share_prompts: bool | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Run a prompt (and its images) that several samples of a unit have once, and each response after it, if the model
-    gives the same numbers so. Not with --packing, and not for gradients."""
+    """Where several samples of a unit have the same prompt, run it and its images through the model once for all of
+    them, if a trial at load shows that the numbers stay the same. Not with --packing, and not for gradients."""
     storage: Storage = "int8"
     """How vectors are stored. Grams, and so GRACE's scores, are exact in all of these; what reads vectors (LESS, ICONS,
     CADC, duplicates, diversity) is as precise as they are."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 RANGES_SHOWN = 20
@@ -33,6 +34,15 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def last_name(place: str) -> str:
+    """Return the last name of a path or an address, by which people know what is there.
+
+    >>> last_name("data/test.jsonl"), last_name("s3://bucket/test.zarr/"), last_name("/")
+    ('test.jsonl', 'test.zarr', '/')
+    """
+    return PurePath(place).name or place
 
 
 def counted(number: int, noun: str) -> str:

@@ -33,20 +33,13 @@ from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHO
 
 BESIDE_FROM = ("source", "out", "threshold", "keep", "scores", "as_json")
 """What --from has a use for."""
-BESIDE_AGAINST = (
-    "store",
-    "out",
-    "against",
-    "threshold",
-    "data",
-    "signal",
-    "descriptor",
-    "dimension",
-    "partial",
-    "threads",
-)
-"""What --against has a use for, and what only it has."""
-ONLY_AGAINST = ("ngram", "share", "format", "map")
+OF_VECTORS = ("threshold", "signal", "descriptor", "dimension", "seed", "partial")
+"""What --against has a use for only if a benchmark is a store."""
+OF_FILES = ("format", "map")
+"""What it has a use for only if one is a file."""
+ONLY_AGAINST = ("ngram", "share", *OF_FILES)
+BESIDE_AGAINST = ("store", "out", "against", "data", "threads", "as_json", *OF_VECTORS, *ONLY_AGAINST)
+"""All that --against may have a use for."""
 WORST_SHOWN = 3
 KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"}
 
@@ -153,8 +146,7 @@ def _hold_against(
     """Compare the samples of a store with benchmarks, and tell what was found."""
     if store is None:
         raise click.UsageError("Missing argument 'STORE', whose samples are compared with --against.")
-    if ignored := given(but=(*BESIDE_AGAINST, *ONLY_AGAINST, "seed", "as_json")):
-        raise SettingError(f"--against has no use for {', '.join(ignored)}")
+    _check_used(benchmarks)
     with ProgressDisplay(quiet=as_json) as display:
         threads = settings.pop("threads")
         names = gs.AgainstRequest.__dataclass_fields__
@@ -162,6 +154,23 @@ def _hold_against(
         found = gs.against(store, benchmarks, request, threads=threads, listener=display)
     found.write(out)
     print_result(_against_result(found, out), _print_against, found, out, as_json=as_json)
+
+
+def _check_used(benchmarks: tuple[str, ...]) -> None:
+    """Refuse options that would change nothing of a comparison with these benchmarks."""
+    from grace_store.curate.benchmarks import is_store
+
+    if ignored := given(but=BESIDE_AGAINST):
+        raise SettingError(f"--against has no use for {', '.join(ignored)}")
+    kinds = {is_store(each) for each in benchmarks}
+    others = set(BESIDE_AGAINST)
+    if True not in kinds and (ignored := given(but=others - {*OF_VECTORS})):
+        raise SettingError(
+            f"{', '.join(ignored)}: only texts are compared with files. Leave that out, or give --against a store that "
+            "was extracted with the same model."
+        )
+    if False not in kinds and (ignored := given(but=others - {*OF_FILES})):
+        raise SettingError(f"{', '.join(ignored)}: a store knows how its own records are read. Leave that out.")
 
 
 def _against_result(found: gs.AgainstTable, out: Path) -> dict[str, Any]:

@@ -128,7 +128,9 @@ batching = {
     "batch_tokens": As(default=" for gradients ".join(str(each.batch_tokens) for each in DEFAULT_BATCHING.values())),
     "head_tokens": As(default=str(DEFAULT_BATCHING["proxy"].head_tokens)),
     "packing": As(default="no-packing"),
-    "share_prompts": As(default="share-prompts, for a signal begun before there was a choice no-share-prompts"),
+    "share_prompts": As(
+        default="share-prompts; no-share-prompts for a signal that was begun before this option existed"
+    ),
 }
 """The same of how a unit is cut into passes."""
 extract_spec = options_of(ExtractRequest, ExtractSpec, but=("kind", "gradient"), differing=reading | batching)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned, ignore
-from grace_store.base.text import counted
+from grace_store.base.text import counted, last_name
 from grace_store.data.benchmark_items import Items, read_items
 from grace_store.data.dataset import Dataset
 from grace_store.data.text_matches import Item
@@ -58,9 +58,12 @@ def _as_store(given: BenchmarkLike) -> Store | None:
     """Return the store that is meant; None for files."""
     if isinstance(given, Store):
         return given
-    if is_url(given) or (Path(given).is_dir() and open_backend(given).read("zarr.json") is not None):
-        return Store.open(given)
-    return None
+    return Store.open(given) if is_store(given) else None
+
+
+def is_store(given: str | Path) -> bool:
+    """Whether a benchmark is a store rather than files."""
+    return is_url(given) or (Path(given).is_dir() and open_backend(given).read("zarr.json") is not None)
 
 
 def _from_files(name: str, format: str | None, mapping: Mapping[str, str] | None) -> ReadBenchmark:
@@ -100,4 +103,4 @@ def _digest(contents: Sequence[str]) -> str:
 def sets_in_words(benchmarks: Sequence[ReadBenchmark]) -> str:
     """Say how many items of what there are."""
     items = counted(sum(each.num_items for each in benchmarks), "item")
-    return f"{items} of {', '.join(Path(each.name).name or each.name for each in benchmarks)}"
+    return f"{items} of {', '.join(last_name(each.name) for each in benchmarks)}"

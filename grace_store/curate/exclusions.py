@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import BoolArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.flags import HYGIENE_FLAGS, named_flags
-from grace_store.base.text import counted
+from grace_store.base.text import counted, last_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class Excluded:
             told.append(what if counts else "no sample has one of the flags to exclude")
         if self.against is not None:
             what = counted(self.num_contaminated, "sample") if self.num_contaminated else "no sample"
-            names = ", ".join(Path(each.name).name or each.name for each in self.against.benchmarks)
+            names = ", ".join(last_name(each.name) for each in self.against.benchmarks)
             told.append(f"{what} left out for items of {names}")
         return "; ".join(told)
 

@@ -1,7 +1,7 @@
 """Which of many known passages stand in a text, whole or in part, by runs of n words. Knows no samples and no files.
 
 Passages are held as 64-bit hashes of their runs of words; texts come in blocks and are hashed in NumPy. What hashes
-find is held against the words themselves (`overlap`), so that no two words are ever taken for each other.
+find is held against the words themselves (`TextRuns`), so that no two words are ever taken for each other.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
@@ -82,7 +83,7 @@ class PassageIndex:
         for place, words in enumerate(passages):
             same[tuple(words)].append(place)
         distinct, self._places = list(same), list(same.values())
-        self.num_common = self._index(distinct)
+        self._index(distinct)
         self._whole = {distinct[each]: each for each in np.flatnonzero(self._num_runs == 0).tolist() if distinct[each]}
         self._whole_lengths = frozenset(map(len, self._whole))
 
@@ -94,8 +95,8 @@ class PassageIndex:
             counts[places] = count
         return counts
 
-    def _index(self, passages: Sequence[Words]) -> int:
-        """Keep the hashes of runs and which passages have them; return how many runs are too common to tell."""
+    def _index(self, passages: Sequence[Words]) -> None:
+        """Keep the hashes of runs that are not too common to tell, and which passages have them."""
         hashes, start = self._hashes(passages)
         owner = np.repeat(np.arange(len(passages)), np.diff(start))[_starts(start, self.threshold.length)]
         order = np.lexsort((owner, hashes))
@@ -113,7 +114,6 @@ class PassageIndex:
         self._shift = np.uint64(64 - bits)
         self._is_taken = np.zeros(1 << bits, dtype=np.bool_)
         self._is_taken[self._run >> self._shift] = True
-        return int(is_common.sum())
 
     def candidates(self, texts: Sequence[Sequence[Words]]) -> Iterator[Candidate]:
         """Yield what a block of texts, each in parts that no run crosses, seems to hold, by text and passage."""
@@ -185,39 +185,60 @@ class Overlap:
     """The words of that part from the first run found to the last."""
 
 
-def overlap(passage: Words, text: Sequence[Words], length: int) -> Overlap | None:
-    """Return what a text, in parts, has of a passage; None if it is nothing."""
-    wanted = set(runs_of(passage, length))
-    if not wanted:
-        same = [place for place, part in enumerate(text) if list(part) == list(passage)]
-        return Overlap(1.0, 0, same[0], 0, len(passage)) if same and passage else None
-    places = [[at for at, run in enumerate(runs_of(part, length)) if run in wanted] for part in text]
-    found = {run for part in text for run in runs_of(part, length)} & wanted
-    if not found:
-        return None
-    part = max(range(len(text)), key=lambda place: len(places[place]))
-    others = _num_other_numbers(passage, text, found, length)
-    return Overlap(len(found) / len(wanted), others, part, places[part][0], places[part][-1] + length)
+class TextRuns:
+    """The runs of words of a text in parts, gone through once, however many passages are looked for in it."""
 
+    def __init__(self, parts: Sequence[Words], length: int) -> None:
+        self._parts, self._length = parts, length
 
-def _num_other_numbers(passage: Words, text: Sequence[Words], found: set[Run], length: int) -> int:
-    """Count the numbers of a passage that are not in the text, although the words around them are.
+    @cached_property
+    def _places(self) -> dict[Run, list[tuple[int, int]]]:
+        """The parts that have a run, and where in them it begins."""
+        places: dict[Run, list[tuple[int, int]]] = defaultdict(list)
+        for number, part in enumerate(self._parts):
+            for start, run in enumerate(runs_of(part, self._length)):
+                places[run].append((number, start))
+        return dict(places)
 
-    A number is there if any run found has it. It has another in its place if none has, but the text has a run that is
-    not the passage's and, with all numbers alike, equals one around it of which at least half are words.
-    """
-    masked = {
-        same
-        for part in text
-        for run, same in zip(runs_of(part, length), runs_of(without_numbers(part), length), strict=True)
-        if run not in found
-    }
-    runs, alike = runs_of(passage, length), runs_of(without_numbers(passage), length)
-    is_there = [False] * len(passage)
-    is_around = [False] * len(passage)
-    for start, (run, same) in enumerate(zip(runs, alike, strict=True)):
-        if run in found:
-            is_there[start : start + length] = [True] * length
-        elif same in masked and sum(map(is_number, run)) * 2 <= length:
-            is_around[start : start + length] = [True] * length
-    return sum(is_number(word) and is_around[at] and not is_there[at] for at, word in enumerate(passage))
+    @cached_property
+    def _alike(self) -> dict[Run, set[Run]]:
+        """The runs that are the same with all numbers alike, by what they are then."""
+        alike: dict[Run, set[Run]] = defaultdict(set)
+        for part in self._parts:
+            runs, masked = runs_of(part, self._length), runs_of(without_numbers(part), self._length)
+            for run, same in zip(runs, masked, strict=True):
+                alike[same].add(run)
+        return dict(alike)
+
+    def overlap(self, passage: Words) -> Overlap | None:
+        """Return what the text has of a passage; None if it is nothing."""
+        wanted = set(runs_of(passage, self._length))
+        if not wanted:
+            same = [place for place, part in enumerate(self._parts) if list(part) == list(passage)]
+            return Overlap(1.0, 0, same[0], 0, len(passage)) if same and passage else None
+        found = wanted & self._places.keys()
+        if not found:
+            return None
+        starts: dict[int, list[int]] = defaultdict(list)
+        for number, start in sorted(place for run in found for place in self._places[run]):
+            starts[number].append(start)
+        part = max(starts, key=lambda number: len(starts[number]))
+        others = self._num_other_numbers(passage, found)
+        return Overlap(len(found) / len(wanted), others, part, starts[part][0], starts[part][-1] + self._length)
+
+    def _num_other_numbers(self, passage: Words, found: set[Run]) -> int:
+        """Count the numbers of a passage that are not in the text, although the words around them are.
+
+        A number is there if any run found has it. It has another in its place if none has, but the text has a run that
+        is not the passage's and, with all numbers alike, equals one around it of which at least half are words.
+        """
+        length = self._length
+        runs, alike = runs_of(passage, length), runs_of(without_numbers(passage), length)
+        is_there = [False] * len(passage)
+        is_around = [False] * len(passage)
+        for start, (run, same) in enumerate(zip(runs, alike, strict=True)):
+            if run in found:
+                is_there[start : start + length] = [True] * length
+            elif sum(map(is_number, run)) * 2 <= length and not self._alike.get(same, set()) <= found:
+                is_around[start : start + length] = [True] * length
+        return sum(is_number(word) and is_around[at] and not is_there[at] for at, word in enumerate(passage))

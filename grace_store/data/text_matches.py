@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, groupby
 from typing import Literal, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from grace_store.base.arrays import BoolArray
 from grace_store.data.final_answers import without_notes
-from grace_store.data.passages import Overlap, PassageIndex, Threshold, overlap
+from grace_store.data.passages import Overlap, PassageIndex, TextRuns, Threshold
 from grace_store.data.sample import Sample
 from grace_store.data.words import plain_text, word_spans, words_of
 
@@ -51,32 +52,49 @@ class TextMatch(NamedTuple):
     """What the sample has there, shortened."""
 
 
-@dataclass(frozen=True, slots=True)
+def _parts_of(sample: Sample) -> list[str]:
+    """Return what is compared of a sample: its turns, then its response."""
+    return [*(turn.text for turn in sample.turns), without_notes(sample.response)]
+
+
 class _SampleText:
-    """A sample's turns, then its response, as the words that are compared."""
+    """A sample that seems to hold items; whatever takes going through all of it is done once, when it is needed."""
 
-    sample: Sample
-    parts: list[str]
-    words: list[list[str]]
+    def __init__(self, sample: Sample, parts: list[str], words: list[list[str]], length: int) -> None:
+        self._sample, self._parts = sample, parts
+        self.runs = TextRuns(words, length)
 
-    @classmethod
-    def of(cls, sample: Sample) -> _SampleText:
-        parts = [*(turn.text for turn in sample.turns), without_notes(sample.response)]
-        return cls(sample, parts, [words_of(part) for part in parts])
+    @cached_property
+    def _words_so_far(self) -> list[int]:
+        """Of each segment and those before it."""
+        return list(accumulate(len(words_of(without_notes(segment))) for segment in self._sample.segments))
+
+    @cached_property
+    def _plain(self) -> list[tuple[str, list[tuple[int, int]]]]:
+        """The plain text of each part, and where its words are."""
+        return [(plain, word_spans(plain)) for plain in map(plain_text, self._parts)]
+
+    @cached_property
+    def _one_line(self) -> dict[Part, set[str]]:
+        """What may be the copy of a question, and what that of a solution, but for spacing."""
+        turns = {" ".join(turn.text.split()) for turn in self._sample.turns}
+        return {"question": turns, "solution": {" ".join(self._sample.response.split())}}
 
     def place(self, found: Overlap) -> str:
         """Say in which part of the sample something begins."""
-        if found.part < len(self.sample.turns):
+        if found.part < len(self._sample.turns):
             return "prompt"
-        counts = accumulate(len(words_of(without_notes(segment))) for segment in self.sample.segments)
-        step = next((number for number, count in enumerate(counts) if count > found.start), self.sample.num_steps)
-        return "answer" if step == self.sample.num_steps else f"step {step + 1}"
+        step = bisect_right(self._words_so_far, found.start)
+        return "answer" if step >= self._sample.num_steps else f"step {step + 1}"
 
     def passage(self, found: Overlap) -> str:
         """Return the text from the first word found to the last."""
-        plain = plain_text(self.parts[found.part])
-        spans = word_spans(plain)
+        plain, spans = self._plain[found.part]
         return excerpt(plain[spans[found.start][0] : spans[found.stop - 1][1]])
+
+    def is_copy(self, text: str, part: Part) -> bool:
+        """Whether a turn is a question, or the response a solution, in the same characters but for spacing."""
+        return " ".join(text.split()) in self._one_line[part]
 
 
 class TextMatcher:
@@ -103,12 +121,14 @@ class TextMatcher:
 
         Of a sample that has no copy of an item, but the words of several with other numbers, the nearest is told.
         """
-        texts = [_SampleText.of(sample) for sample in samples]
-        found = self._index.candidates([text.words for text in texts])
+        parts = [_parts_of(sample) for sample in samples]
+        words = [[words_of(part) for part in each] for each in parts]
+        found = self._index.candidates(words)
         for place, passages in groupby(found, key=lambda each: each.text):
+            text = _SampleText(samples[place], parts[place], words[place], self.threshold.length)
             best: dict[int, TextMatch] = {}
             for _, passage in passages:
-                match = self._match(texts[place], passage)
+                match = self._match(text, passage)
                 if match is not None and (match.item not in best or _rank(match) < _rank(best[match.item])):
                     best[match.item] = match
             yield from ((place, match) for match in _copies_or_nearest(list(best.values())))
@@ -116,19 +136,14 @@ class TextMatcher:
     def _match(self, text: _SampleText, passage: int) -> TextMatch | None:
         """Return what a candidate comes to when its words are looked at."""
         number, of = divmod(passage, len(PARTS))
-        found = overlap(self._passages[passage], text.words, self.threshold.length)
+        found = text.runs.overlap(self._passages[passage])
         if found is None:
             return None
         kind: TextKind = "template" if found.num_other_numbers else "ngram"
-        if found.share == 1 and self._is_exact(text, number, of):
+        item = self.items[number]
+        if found.share == 1 and text.is_copy(item.solution if of else item.question, PARTS[of]):
             kind = "exact"
         return TextMatch(number, kind, PARTS[of], found.share, text.place(found), text.passage(found))
-
-    def _is_exact(self, text: _SampleText, number: int, of: int) -> bool:
-        item = self.items[number]
-        wanted = item.solution if of else item.question
-        parts = [turn.text for turn in text.sample.turns] if not of else [text.sample.response]
-        return " ".join(wanted.split()) in (" ".join(part.split()) for part in parts)
 
 
 def _copies_or_nearest(matches: list[TextMatch]) -> list[TextMatch]:

@@ -86,7 +86,16 @@ class KeptFeatures:
         self._left = Counter(key for key in uses if key) if tower is not None else Counter()
         self._shared = {key for key, number in self._left.items() if number > 1}
         self._kept: dict[Key, Any] = {}
-        self._num_bytes = 0
+        self.num_bytes = 0
+        """What they take on the device."""
+        self._most_bytes = MOST_BYTES if tower is not None else 0
+
+    def give_up(self) -> bool:
+        """Drop all features, and keep none from now on; return whether that made room."""
+        made_room = self.num_bytes > 0
+        self._kept.clear()
+        self.num_bytes = self._most_bytes = 0
+        return made_room
 
     @contextmanager
     def for_batch(self, prompts: Sequence[tuple[Key, Any]]) -> Iterator[None]:
@@ -100,15 +109,15 @@ class KeptFeatures:
         for key, _ in with_images:
             self._left[key] -= 1
             if self._left[key] <= 0 and key in self._kept:
-                self._num_bytes -= _size(self._kept.pop(key))
+                self.num_bytes -= _size(self._kept.pop(key))
 
     def _of(self, key: Key, make: Any, tower: VisionTower) -> Any:
         if key not in self._kept:
             made = tower.run(make())
-            if self._num_bytes + _size(made) > MOST_BYTES:
+            if self.num_bytes + _size(made) > self._most_bytes:
                 return made
             self._kept[key] = made
-            self._num_bytes += _size(made)
+            self.num_bytes += _size(made)
         return self._kept[key]
 
 

@@ -231,10 +231,13 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
                 continue
             features = kept.for_batch(_shown(batch, prepared))
             made = self._try(batch, images, features, waiting[0].shown if waiting else ())
-            if isinstance(made, Exception):
-                waiting.extendleft(reversed(self._smaller(batch, made, prepared)))
-            else:
+            if not isinstance(made, Exception):
                 pending.results.append((batch, made))
+            elif devices.is_out_of_memory(made) and kept.give_up():
+                devices.release_memory(self._device)
+                waiting.appendleft(batch)
+            else:
+                waiting.extendleft(reversed(self._smaller(batch, made, prepared)))
         self._finish()
         pending.mark = devices.Mark(self._device)
         return pending

@@ -16,7 +16,7 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.events import Listener
 from grace_store.base.text import first_few
 from grace_store.likeness.nearest import Nearest
-from grace_store.pages import figures
+from grace_store.pages import similarity_figures
 from grace_store.pages.sections import Cell, Section
 from grace_store.read.descriptors import Descriptions, DescriptorSpec, describe_samples
 
@@ -112,7 +112,7 @@ def _show_duplicates(section: Section, found: DuplicateTable, among: str) -> Non
         ]
     )
     similarity = found.similarity[np.isfinite(found.similarity)].astype(np.float64)
-    picture = figures.similarity_histogram(similarity, found.threshold)
+    picture = similarity_figures.similarity_histogram(similarity, found.threshold)
     caption = f"Cosine of each sample with its nearest, by the descriptor {found.note.descriptor} of signal "
     caption += f"{found.note.signal.name}. From the dashed line on, samples are alike. {among}"
     section.figure("nearest-similarity", "Nearest neighbours", picture, caption)
@@ -172,8 +172,8 @@ def _show_coverage(section: Section, found: Diversity) -> None:
     share = np.array([each.share_touched for each in found.subsets])
     random = np.array([_interval(each.random) for each in found.subsets]).reshape(-1, 3)
     caption = "Bars: the subset. Diamonds: random subsets of the same size."
-    section.figure("coverage", "Clusters touched", figures.coverage_bars(names, share, random), caption)
-    picture = figures.cluster_map(
+    section.figure("coverage", "Clusters touched", similarity_figures.coverage_bars(names, share, random), caption)
+    picture = similarity_figures.cluster_map(
         np.array([each.mean_value for each in found.clusters]),
         np.array([each.representation[0] for each in found.clusters]),
         np.array([each.num_samples for each in found.clusters], dtype=np.int64),
@@ -193,14 +193,14 @@ def _show_curve(section: Section, curve: TradeCurve) -> None:
     caption = "A line is a method of diverse selection; along it, its weight goes from 0 (value alone) to its end."
     for name, what in (("share_touched", "share of clusters touched"), ("entropy", "evenness over clusters")):
         lines = {each: [_place(p, name) for p in curve.points if p.method == each] for each in methods}
-        picture = figures.trade_lines(lines, [_place(curve.best, name), _place(curve.random, name)], what)
+        picture = similarity_figures.trade_lines(lines, [_place(curve.best, name), _place(curve.random, name)], what)
         title = f"What diversity costs: {what}"
         section.figure(f"diversity-curve-{name.replace('_', '-')}", title, picture, caption)
 
 
-def _place(point: TradePoint, name: str) -> figures.TradePlace:
+def _place(point: TradePoint, name: str) -> similarity_figures.TradePlace:
     words = f"{point.method}, weight {point.weight:g}" if point.weight == point.weight else point.method
-    return figures.TradePlace(words, point.value_lost, float(getattr(point, name)))
+    return similarity_figures.TradePlace(words, point.value_lost, float(getattr(point, name)))
 
 
 def _coverage_row(each: SubsetDiversity) -> dict[str, Cell]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from grace_store.store.layout import ArraySpec
 
 _CRC_BYTES = 4
+_COUNT_BYTES = 4
 _LEFT_OUT = 2**64 - 1
 """Where a shard's index says that an inner chunk lies which holds nothing but zeros."""
 
@@ -44,10 +45,11 @@ def _texts(raw: bytes, spec: ArraySpec) -> Array:
     body = _checked(raw)
     if not 0 < (unpacked_size(body) or 0) <= MAX_UNPACKED_BYTES:
         raise ValueError(f"it unpacks to {unpacked_size(body) or 'unknown'} bytes")
-    texts = VLenUTF8().decode(zstd.decompress(body))
-    if texts.shape != spec.chunks:
-        raise ValueError(f"it holds {len(texts)} texts instead of {spec.chunks[0]}")
-    return np.asarray(texts.astype(np.dtypes.StringDType()))
+    unpacked = zstd.decompress(body)
+    # The decoder makes room for as many texts as the first bytes claim, before it looks for them.
+    if (claimed := int.from_bytes(unpacked[:_COUNT_BYTES], "little")) != spec.chunks[0]:
+        raise ValueError(f"it holds {claimed} texts instead of {spec.chunks[0]}")
+    return np.asarray(VLenUTF8().decode(unpacked).astype(np.dtypes.StringDType()))
 
 
 def _unpack(raw: bytes, out: Array) -> None:

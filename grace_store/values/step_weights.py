@@ -12,7 +12,6 @@ import numpy as np
 
 from grace_store.base.arrays import FloatArray, Numbers
 from grace_store.base.flags import Flag
-from grace_store.values.gram import pack
 from grace_store.values.gram_columns import Block
 from grace_store.values.pulls import Pulls
 from grace_store.values.ragged_weights import RaggedWeights
@@ -61,15 +60,6 @@ def weigh_ragged(
         first.write_steps(weight, found.weight, found.offsets)
     _blot_out(found, np.logical_or.reduce([block.not_finite for block in blocks]))
     return found
-
-
-def weigh_grams(
-    grams: Sequence[FloatArray], num_tokens: Sequence[Numbers], spec: WeightsSpec, step_score: FloatArray | None = None
-) -> RaggedWeights:
-    """Weigh the steps of samples from their full Grams, each (K + 1, K + 1), and their segments' token counts."""
-    num_steps = np.array([len(gram) - 1 for gram in grams], dtype=np.int64)
-    packed = np.concatenate([pack(gram[None])[0] for gram in grams])
-    return weigh_ragged(num_steps, [SignalGrams(packed, np.concatenate(list(num_tokens)))], spec, step_score)
 
 
 def _scaled(weight: FloatArray, tokens: FloatArray) -> FloatArray:

@@ -10,6 +10,7 @@ last layers learn, with all their weights. Run again, it does what is missing.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import logging
 import math
@@ -26,7 +27,8 @@ from torch import Tensor
 
 from grace_store.artifacts.weight_table import WeightTable
 from grace_store.base.arrays import FloatArray
-from grace_store.base.settings import DataRequest, RunOptions
+from grace_store.base.errors import GraceStoreError
+from grace_store.base.settings import DataRequest, Frozen, RunOptions
 from grace_store.curate.weigh_steps import weights
 from grace_store.data.sample import Sample
 from grace_store.example import demo_model
@@ -37,6 +39,8 @@ from grace_store.run.extract import ExtractJob, extract
 from grace_store.store.opened import Store
 from grace_store.values.weightings import WEIGHTINGS
 from grace_store.values.weights_spec import WeightsSpec
+from jobs.study.environment import claim
+from jobs.study.runs import append_line, whole_lines
 from jobs.study.tables import Table
 
 log = logging.getLogger("step_weights")
@@ -47,6 +51,16 @@ NOTE = (
     "length, with weights by each method; and how much more than with equal weights, on the same traces."
 )
 FEWEST_STEPS = 3
+
+
+class Settings(Frozen):
+    """What decides the measured losses; the model is held against the store's own."""
+
+    data_sha256: str
+    num: int
+    layers: int
+    share: float
+    methods: tuple[str, ...]
 
 
 class Learner:
@@ -117,10 +131,19 @@ def first_traces(source: Path, out: Path, num: int) -> Path:
     return out / "traces.jsonl"
 
 
+def _settings(given: argparse.Namespace) -> Settings:
+    with given.data.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return Settings(
+        data_sha256=digest, num=given.num, layers=given.layers, share=given.share, methods=tuple(given.methods)
+    )
+
+
 def measure(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield what became of each trace, those measured before first."""
     done = given.out / "traces-measured.jsonl"
-    known = [json.loads(line) for line in done.read_text().splitlines()] if done.exists() else []
+    claim(_settings(given), given.out / "settings.json")
+    known = [json.loads(line) for line in whole_lines(done)]
     yield from known
     store, options = given.out / "traces.zarr", RunOptions(threads=given.threads, device="cpu")
     request = DataRequest(format="gsm8k", min_steps=FEWEST_STEPS)
@@ -140,8 +163,7 @@ def measure(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
         if row in measured:
             continue
         found = _one(learner, row, sample, tables, given.share)
-        with done.open("a") as file:
-            file.write(json.dumps(found) + "\n")
+        append_line(done, found)
         log.info("%s", found)
         yield found
 
@@ -192,7 +214,11 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     given.model = given.model or demo_model()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    text = table_of(list(measure(given))).markdown()
+    try:
+        text = table_of(list(measure(given))).markdown()
+    except GraceStoreError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     (given.out / "step-weights.md").write_text(text)
     sys.stdout.write(text)
     return 0

@@ -16,7 +16,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 
@@ -34,6 +34,7 @@ from grace_store.values.intervals import ERROR, share_interval
 from grace_store.values.subset_trial import POWER
 from jobs.study.environment import describe_environment
 from jobs.study.learner import Model, new_model, save_model
+from jobs.study.runs import append_line, whole_lines
 from jobs.study.settings import DataSettings, ModelSettings
 from jobs.study.tables import Table
 from jobs.study.traces import FILLERS, Record, make_data, write_records
@@ -149,8 +150,7 @@ def _outcome(found: Trial, question: str, repetition: int) -> Outcome:
 
 def read_outcomes(path: Path) -> list[Outcome]:
     """Return what was found so far."""
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return [Outcome(**json.loads(line)) for line in lines]
+    return [Outcome(**json.loads(line)) for line in whole_lines(path)]
 
 
 def run(out: Path, work: Path, repetitions: int) -> list[Outcome]:
@@ -163,8 +163,7 @@ def run(out: Path, work: Path, repetitions: int) -> list[Outcome]:
         for question in QUESTIONS:
             if (question, repetition) not in known:
                 done.append(repeat(work, pool, question, repetition))
-                with (out / LINES).open("a") as stream:
-                    stream.write(json.dumps({name: getattr(done[-1], name) for name in Outcome.__slots__}) + "\n")
+                append_line(out / LINES, asdict(done[-1]))
         log.info("%d of %d repetitions", repetition + 1, repetitions)
     return done
 

@@ -15,7 +15,7 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError
 from grace_store.base.states import Unusable
 from grace_store.base.text import counted
-from grace_store.curate.exports.weighted_parts import CheckedCut, Cut, Part, cut_by_spaces, weighted_parts
+from grace_store.curate.exports.weighted_parts import Part, cut_by_spaces, weighted_parts
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import name_files
 from grace_store.data.record import Record
@@ -27,6 +27,7 @@ from grace_store.store.opened import Store
 
 if TYPE_CHECKING:
     from grace_store.curate.select import Subset
+    from grace_store.model.inputs.token_cuts import TokenCuts
 
 
 @dataclass(slots=True)
@@ -116,26 +117,27 @@ class ChosenRecords:
     def weighted_samples(self, exported: Exported) -> Iterator[tuple[Sample, list[Part]]]:
         """Yield the samples, each with its response in parts that have weights; note what there is to know of them."""
         assert self.weights is not None  # what asks for it is only called with weights
-        cut, num_without = self._cut(), 0
+        token_cuts, num_without = self._token_cuts(), 0
         for (_, sample), weights in zip(self.samples(), self.weights.segment_weights(self.subset.row), strict=True):
             num_without += weights is None
-            yield sample, weighted_parts(sample, weights, cut)
+            yield sample, weighted_parts(sample, weights, token_cuts or cut_by_spaces)
         if num_without:
             exported.notes.append(
                 f"{counted(num_without, 'sample')} without weights, written with weight 1 for every token"
             )
-        if isinstance(cut, CheckedCut) and cut.num_unlike:
-            exported.notes.append(
-                f"{counted(cut.num_unlike, 'sample')} whose tokens change where steps are cut, by this tokenizer"
-            )
-        if self._model is None:
+        if token_cuts is None:
             exported.notes.append(
                 "steps are cut at line ends and before spaces; --model cuts where its tokenizer changes no token"
             )
+        elif token_cuts.num_unlike:
+            exported.notes.append(
+                f"{counted(token_cuts.num_unlike, 'sample')} whose tokens change where steps are cut, by this tokenizer"
+            )
 
-    def _cut(self) -> Cut:
+    def _token_cuts(self) -> TokenCuts | None:
+        """Return where a model's tokenizer cuts responses; None if no model was given."""
         if self._model is None:
-            return cut_by_spaces
+            return None
         from grace_store.model.inputs.token_cuts import TokenCuts  # needs transformers, which nothing else here does
 
         return TokenCuts.of_model(self._model)

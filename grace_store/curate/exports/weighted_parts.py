@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,17 +13,6 @@ from grace_store.data.sample import Sample
 
 Cut = Callable[[Sample], Sequence[int]]
 """From a sample to where the parts of its response begin, one for each segment, and where the last one ends."""
-
-
-@runtime_checkable
-class CheckedCut(Protocol):
-    """A cut that counts the samples whose parts have other tokens than the whole."""
-
-    num_unlike: int
-
-    def __call__(self, sample: Sample) -> Sequence[int]: ...
-
-
 DIGITS = 6
 """Of a weight, after the point: enough for a mean of 1, few enough to read."""
 

@@ -37,7 +37,7 @@ class TokenCuts:
         cuts, made, taken = [0], [], 0
         for number in range(1, len(sample.bounds) - 1):
             first = int(np.searchsorted(segment, number))
-            token = next(self._same(text, ids, offsets, (taken, first)), first)
+            token = next(self._places_to_cut(text, ids, offsets, (taken, first)), first)
             cuts.append(int(offsets[token, 0]) if token < len(ids) else len(text))
             made += self._ids(text[cuts[-2] : cuts[-1]])
             taken = token
@@ -45,8 +45,12 @@ class TokenCuts:
         self.num_unlike += made + self._ids(text[cuts[-2] :]) != ids
         return cuts
 
-    def _same(self, text: str, ids: list[int], offsets: IntArray, tokens: tuple[int, int]) -> Iterator[int]:
-        """Yield tokens before which a cut changes none of those since the last cut, the one meant first."""
+    def _places_to_cut(self, text: str, ids: list[int], offsets: IntArray, tokens: tuple[int, int]) -> Iterator[int]:
+        """Yield the tokens before which the text can be cut, so that what lies between two cuts keeps its tokens.
+
+        Two tokens are given: the first one after the last cut, and the first one of the next segment. The latter is
+        tried first, then those before it, as long as they are white space.
+        """
         start, token = tokens
         while token > start:
             stop = int(offsets[token, 0]) if token < len(ids) else len(text)
