@@ -492,13 +492,19 @@ def test_models_answer_and_their_right_answers_are_compared(home, tmp_path, monk
     assert [item.is_right for item in run.items] == [bool(place % 2) for place in range(10)]
 
 
+def write_illustrated(path: Path, records: list[dict[str, object]], name: str) -> None:
+    """Write records with an image each, which lie beside their file."""
+    path.parent.mkdir(exist_ok=True)
+    for i, record in enumerate(records):
+        picture(24 + 4 * (i % 3), 24, seed=i).save(path.parent / f"{name}-{i}.png")
+        record["images"] = [f"{name}-{i}.png"]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
 def test_a_vision_language_model_is_tried_on_its_images(tmp_path):
     make_pool(tmp_path, 20)
     records = [json.loads(line) for line in (tmp_path / "traces.jsonl").read_text().splitlines()]
-    for i, record in enumerate(records):
-        picture(24 + 4 * (i % 3), 24, seed=i).save(tmp_path / f"{i}.png")
-        record["images"] = [f"{i}.png"]
-    (tmp_path / "traces.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    write_illustrated(tmp_path / "traces.jsonl", records, "pool")
     shutil.rmtree(tmp_path / "pool.zarr")
     plan([tmp_path / "traces.jsonl"], tmp_path / "pool.zarr", DataRequest(min_steps=2))
     subset = write_ids(tmp_path / "subset.txt", range(12))
@@ -510,6 +516,12 @@ def test_a_vision_language_model_is_tried_on_its_images(tmp_path):
     run = read_document(tmp_path / "out" / RUNS / "1-subset-1.json", TrialRun)
     other = trial(tmp_path / "blind", make_request(tmp_path, subset, model=str(model), **small, training=BLIND))
     assert other.subsets[0].heldout_loss != pytest.approx(run.heldout_loss, rel=1e-6)
+    write_illustrated(tmp_path / "other" / "test.jsonl", records[:9], "test")
+    small["held_out"] = str(tmp_path / "other" / "test.jsonl")
+    job = prepare_trial(tmp_path / "beside", make_request(tmp_path, subset, model=str(model), **small))
+    runner = job.runner(ignore, threading.Event())
+    runner.cost(job.samples.arms["subset-1"])
+    assert [item.images is not None for item in runner._items] == [True] * 9, "images of a file lie beside it"
 
 
 # ---------------------------------------------------------------- what it says, and what it refuses

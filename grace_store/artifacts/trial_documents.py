@@ -124,9 +124,9 @@ class TrialRun(TrialDocument):
     num_samples: Count
     """That it was trained on."""
     num_left_out: Count
-    """That could not be trained on, for their length or images."""
+    """Whose turn came but that could not be trained on, for their length or images."""
     loss: float
-    """Mean over the tokens of the last tenth of the updates."""
+    """Mean over the tokens, as they count, of the last tenth of the updates."""
     items: tuple[TrialItem, ...]
 
     @property
