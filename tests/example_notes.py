@@ -178,6 +178,7 @@ WEIGHTS = WeightsNote(
 WHOLE_SUBSET = SUBSET.model_copy(
     update={
         "conclusion": "2 of 10 samples are chosen.",
+        "contaminated_rows": (1, 4),
         "spec": SubsetSpec(
             count=2,
             threshold=0.5,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -26,6 +27,21 @@ def test_a_file_that_fails_half_way_leaves_what_was_there(tmp_path):
     assert path.read_text() == "before"
     with pytest.raises(SettingError, match="is a folder"), whole_file(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_file_that_must_be_new_never_replaces_one_that_came_first(tmp_path, monkeypatch, has_links):
+    def no_links(*_):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", no_links)
+    path = tmp_path / "a.txt"
+    write_text(path, "first", only_new=True)
+    with pytest.raises(FileExistsError, match=r"a\.txt"):
+        write_text(path, "second", only_new=True)
+    assert path.read_text() == "first"
+    assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,21 @@ def test_what_cannot_be_done_is_said(home: Path, tmp_path: Path, more: list[str]
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("answer", "told"), [(None, "Right answers:"), ("...", "Right answers are not compared: fewer")]
+)
+def test_answers_are_compared_if_it_is_clear_what_is_right(
+    home: Path, tmp_path: Path, answer: str | None, told: str
+) -> None:
+    records = [json.loads(line) for line in (home / "traces.jsonl").read_text().splitlines()]
+    records = [{**each, "prompt": f"{each['prompt']} Or not?", "answer": answer or each["answer"]} for each in records]
+    (tmp_path / "asked.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records[:10]))
+    more = ["--generate", "--max-new-tokens", "2", "--seeds", "1", "--held-out", str(tmp_path / "asked.jsonl")]
+    shown = run(*words(home, tmp_path / "out", *more))
+    assert told in shown.stdout
+    assert (read_document(tmp_path / "out" / FOUND, Trial).subsets[0].share_right is None) == (answer is not None)
+
+
 def test_a_trial_that_is_not_there_cannot_go_on(tmp_path: Path) -> None:
     result = run("trial", "--out", tmp_path / "none", code=1)
     assert "has no trial yet; give the subsets to try" in " ".join(result.stderr.split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import queue
 import shutil
 import threading
 from dataclasses import replace
@@ -13,17 +14,28 @@ import jsonschema
 import numpy as np
 import pytest
 
+import grace_store.curate.trial as trial_module
 import grace_store.curate.trial_runs as trial_runs
+import grace_store.curate.trial_workers as trial_workers
 from grace_store.artifacts.trial_documents import FOUND, PLAN, RUNS, Trial, TrialPlan, TrialRun
-from grace_store.base.documents import read_document
-from grace_store.base.errors import DataError, Interrupted, ResumeMismatch, SettingError
-from grace_store.base.events import Note, StepTaken
+from grace_store.base.documents import claim_document, read_document, write_document
+from grace_store.base.errors import DataError, Interrupted, ResumeMismatch, SettingError, WorkerDied
+from grace_store.base.events import Note, StepTaken, Warned, ignore
 from grace_store.base.settings import DataRequest, RunOptions
+from grace_store.curate.against import against
+from grace_store.curate.export import export
+from grace_store.curate.score import score
+from grace_store.curate.select import RankRequest, select
 from grace_store.curate.trial import TrialRequest, estimate_trial, play, prepare_trial, trial
+from grace_store.curate.trial_samples import SubsetFile, gather_samples
+from grace_store.curate.trial_verdict import say_held_out
 from grace_store.curate.weigh_steps import weights
-from grace_store.model.lora.trainer import Training
+from grace_store.model.lora.trainer import Training, weigh
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.plan import plan
+from grace_store.run.warmup_recipe import order_updates
+from grace_store.store.opened import Store
+from grace_store.values.methods.method_spec import HeuristicSpec
 from grace_store.values.weights_spec import WeightsSpec
 from jobs.schemas import note_schema
 from tests.tiny_vision_models import picture, tiny_vision_model
@@ -80,8 +92,12 @@ def test_numbers_are_those_of_the_runs(finished):
     assert found.difference.difference == pytest.approx(loss("subset-1") - np.mean(randoms))
 
 
-def test_trainings_differ_by_seed_and_by_subset_and_lower_the_loss(finished):
+def test_trainings_differ_by_seed_and_by_subset_and_lower_the_loss(home, finished):
     runs = {path.stem: read_document(path, TrialRun) for path in (finished / RUNS).iterdir()}
+    runner = prepare_trial(finished, make_request(home)).runner(ignore, threading.Event())
+    training = runner.training()
+    untrained = training.losses(runner._items).sum() / sum(len(item.learnt) for item in runner._items)
+    assert max(run.heldout_loss for run in runs.values()) < untrained
     assert len({run.heldout_loss for run in runs.values()}) == len(runs)
     assert {run.seed for run in runs.values()} == {0, 1}
 
@@ -107,10 +123,12 @@ def test_no_model_sees_a_held_out_question_and_random_subsets_are_as_large(home)
 
 def test_held_out_questions_are_drawn_from_chosen_and_others_alike(home):
     subset = set(range(0, 40, 2))
+    job = prepare_trial(home / "unused", make_request(home, home / "clean.txt"))
+    spec, files = job.plan.spec, [SubsetFile(home / "clean.txt")]
     shares = []
     for seed in range(30):
-        request = make_request(home, home / "clean.txt", training=TRAINING.model_copy(update={"seed": seed}))
-        held = prepare_trial(home / "unused", request).samples.held_out.positions.tolist()
+        seeded = spec.model_copy(update={"training": spec.training.model_copy(update={"seed": seed})})
+        held = gather_samples(job.samples.store, files, seeded, None, None).held_out.positions.tolist()
         shares.append(len(subset & set(held)) / len(held))
     assert np.mean(shares) == pytest.approx(len(subset) / NUM_SAMPLES, abs=0.08)
 
@@ -146,9 +164,57 @@ def test_held_out_traces_of_a_file_keep_their_questions_out_of_the_training(home
     assert job.plan.num_held_out_samples == 12
 
 
+def test_a_held_out_question_that_is_written_otherwise_is_not_trained_on_either(home, tmp_path):
+    records = [json.loads(line) for line in (home / "traces.jsonl").read_text().splitlines()[:12]]
+    others = [{**each, "prompt": each["prompt"].replace(". How", " -\n how") + " "} for each in records]
+    (tmp_path / "target.jsonl").write_text("".join(json.dumps(each) + "\n" for each in others))
+    request = make_request(home, home / "clean.txt", held_out=str(tmp_path / "target.jsonl"))
+    job = prepare_trial(tmp_path / "out", request)
+    assert job.plan.num_held_out_samples == 12
+    assert say_held_out(job.plan) == (
+        "12 of the 60 samples of the pool ask held-out questions (12); no model is trained on them."
+    )
+    nothing = job.plan.model_copy(update={"num_held_out_samples": 0})
+    assert say_held_out(nothing).startswith("None of the 60 samples of the pool asks one of the 12 held-out questions")
+
+
+def test_what_a_subset_could_not_hold_is_in_no_random_subset(home, tmp_path):
+    """Some traces repeat themselves, and the questions of some others are a benchmark's."""
+    words = ["amber", "birch", "cedar", "delta", "ember", "flint", "grove", "heron", "inlet", "jetty", "knoll", "larch"]
+    records = []
+    for i in range(40):
+        asked = (
+            " ".join(words[i:] + words[:i]) + f" river stone {words[i]} path?" if i < 8 else f"Count to {i}, slowly."
+        )
+        steps = ["He buys some apples again."] * 6 if i % 5 == 4 else ["He buys some.", f"Now he has {i} of them."]
+        records.append({"id": f"case-{i}", "prompt": asked, "steps": steps, "answer": f"The answer is {i}."})
+    for name, some in [("traces.jsonl", records), ("bench.jsonl", records[:8])]:
+        (tmp_path / name).write_text("".join(json.dumps(each) + "\n" for each in some))
+    store = plan([tmp_path / "traces.jsonl"], tmp_path / "pool.zarr", DataRequest(min_steps=2))
+    extract(ExtractJob(store=store.location, model=str(home / "model"), options=RunOptions(device="cpu")))
+    score(store.location, HeuristicSpec(method="random", seed=3), out=tmp_path / "scores.parquet")
+    found = against(store, [tmp_path / "bench.jsonl"])
+    assert found.contaminated.tolist() == list(range(8))
+    request = RankRequest(exclude_flagged=["repeated_steps"], exclude_contaminated=found)
+    export(select(tmp_path / "scores.parquet", request, ratio="0.4"), tmp_path / "subset.jsonl")
+    spec = prepare_trial(home / "unused", make_request(home, home / "clean.txt")).plan.spec
+    many = spec.model_copy(update={"num_random": 20, "held_out": "8"})
+    samples = gather_samples(store, [SubsetFile(tmp_path / "subset.jsonl")], many, None, None)
+    possible = {i for i in range(8, 40) if i % 5 != 4}
+    assert samples.num_pool == len(possible)
+    trained = {int(place) for arm in samples.arms.values() for place in arm.positions}
+    assert trained | set(samples.held_out.positions.tolist()) == possible
+    note = json.loads((tmp_path / "subset.jsonl.spec.json").read_text())
+    assert note.pop("contaminated_rows") == list(range(8))
+    (tmp_path / "subset.jsonl.spec.json").write_text(json.dumps(note))
+    with pytest.raises(DataError, match="does not say which samples were left out as contaminated"):
+        gather_samples(store, [SubsetFile(tmp_path / "subset.jsonl")], many, None, None)
+
+
 def test_one_item_stands_for_all_traces_of_a_question(tmp_path):
     make_pool(tmp_path, 24)
     lines = [json.loads(line) for line in (tmp_path / "traces.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if len(line["steps"]) > 1]
     again = [{**line, "id": f"again-{line['id']}", "steps": [*line["steps"], "So it is."]} for line in lines]
     (tmp_path / "traces.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines + again))
     shutil.rmtree(tmp_path / "pool.zarr")
@@ -164,25 +230,99 @@ def test_one_item_stands_for_all_traces_of_a_question(tmp_path):
 # ---------------------------------------------------------------- kills, resuming, sharing
 
 
-@pytest.mark.parametrize("killed_at", [1, 4, 7, 16])
-def test_killed_anywhere_then_resumed_ends_with_the_same_bytes(home, finished, tmp_path, monkeypatch, killed_at):
-    class Killed(Exception):
-        pass
+class Killed(Exception):
+    pass
 
+
+def test_killed_at_a_step_it_goes_on_from_there_and_ends_with_the_same_bytes(home, finished, tmp_path):
     taken = []
 
     def listen(event):
         if isinstance(event, StepTaken):
             taken.append(event)
-            if len(taken) == killed_at:
+            if len(taken) == 8:
                 raise Killed
 
     often = make_request(home, home / "clean.txt", options=OPTIONS.model_copy(update={"save_seconds": 0}))
     with pytest.raises(Killed):
         trial(tmp_path / "out", often, listener=listen)
-    trial(tmp_path / "out", replace(often, subsets=(), store=None, model=None))
+    trial(tmp_path / "out", replace(often, subsets=(), store=None, model=None), listener=listen)
     assert content(tmp_path / "out") == content(finished)
-    assert len(taken) < 18
+    assert len(taken) in (18, 19), "of 3 updates of 6 trainings, at most the one that was killed is taken twice"
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_killed_at_the_end_of_a_training_it_ends_with_the_same_bytes(home, finished, tmp_path, monkeypatch, is_written):
+    written = []
+
+    def killed(path, document):
+        written.append(path)
+        if len(written) != 2 or is_written:
+            write_document(path, document)
+        if len(written) == 2:
+            raise Killed
+
+    request = make_request(home, home / "clean.txt")
+    monkeypatch.setattr(trial_runs, "write_document", killed)
+    with pytest.raises(Killed):
+        trial(tmp_path / "out", request)
+    monkeypatch.setattr(trial_runs, "write_document", write_document)
+    trial(tmp_path / "out", request)
+    assert content(tmp_path / "out") == content(finished)
+    assert not (tmp_path / "out" / trial_runs.UNDER_WAY).exists()
+
+
+def test_of_two_that_begin_at_once_with_other_settings_one_is_refused(home, tmp_path, monkeypatch):
+    theirs = prepare_trial(tmp_path / "out", make_request(home, home / "clean.txt", num_updates=4)).plan
+
+    def late(path, document):
+        write_document(path, theirs)
+        return claim_document(path, document)
+
+    monkeypatch.setattr(trial_module, "claim_document", late)
+    with pytest.raises(ResumeMismatch, match="num-updates: begun with 4, now 3"):
+        trial(tmp_path / "out", make_request(home, home / "clean.txt"))
+    assert read_document(tmp_path / "out" / PLAN, TrialPlan) == theirs
+    assert not (tmp_path / "out" / RUNS).exists()
+
+
+def test_runs_that_were_measured_on_other_items_are_refused(home, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "out")
+    path = tmp_path / "out" / RUNS / "2-random-1-1.json"
+    run = read_document(path, TrialRun)
+    write_document(path, run.model_copy(update={"items": run.items[1:]}))
+    with pytest.raises(DataError, match=r"2-random-1-1\.json was measured on other held-out items \(9\) than 1-subset"):
+        trial(tmp_path / "out", make_request(home, home / "clean.txt"))
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_lost_worker_fails_only_a_trial_that_is_not_over(tmp_path, monkeypatch, is_over):
+    class Lost:
+        exitcode = -9
+
+        def start(self):
+            pass
+
+        def is_alive(self):
+            return False
+
+    class Context:
+        Queue, Event = queue.Queue, threading.Event
+
+        def Process(self, **_):  # noqa: N802
+            return Lost()
+
+    monkeypatch.setattr(trial_workers.multiprocessing, "get_context", lambda _: Context())
+    told = []
+    arguments = (tmp_path, TrialRequest(devices=("cpu",)), told.append, threading.Event(), lambda: is_over)
+    if not is_over:
+        with pytest.raises(WorkerDied, match=r"Exit codes: -9\. What was trained is kept"):
+            trial_workers.run_workers(*arguments)
+        return
+    trial_workers.run_workers(*arguments)
+    assert [event.text for event in told if isinstance(event, Warned)] == [
+        "Exit codes: -9. The other workers did all trainings."
+    ]
 
 
 def test_asked_to_stop_it_says_where_it_is_and_goes_on_from_there(home, finished, tmp_path):
@@ -274,21 +414,44 @@ def test_a_run_of_another_trial_is_refused(home, finished, tmp_path):
         trial(tmp_path / "out", make_request(home, home / "clean.txt"))
 
 
-def test_weights_of_segments_reach_the_training_loop(home, finished, tmp_path):
+def test_weights_of_segments_reach_the_training_loop(home, tmp_path):
     """Weights of 1 change nothing, and of 2 neither, as a mean is taken; without the answer, training differs."""
+    endless = TRAINING.model_copy(update={"train_eos": False})  # the end of a turn always counts 1
     losses = {}
-    for name, steps, answer in [("one", 1.0, 1.0), ("two", 2.0, 2.0), ("steps alone", 1.0, 0.0)]:
-        job = prepare_trial(tmp_path / name, make_request(home, home / "clean.txt"))
+    for name, steps, answer in [("none", 1.0, 1.0), ("one", 1.0, 1.0), ("two", 2.0, 2.0), ("steps alone", 1.0, 0.0)]:
+        job = prepare_trial(tmp_path / name, make_request(home, home / "clean.txt", training=endless, num_seeds=1))
         arm = job.samples.arms["subset-1"]
-        num_steps = job.samples.store.column("sample_num_steps")
-        counts = {int(i): np.array([steps] * int(num_steps[i]) + [answer]) for i in arm.positions}
+        num_steps, row = (job.samples.store.column(name) for name in ("sample_num_steps", "sample_row"))
+        counts = {int(row[i]): np.array([steps] * int(num_steps[i]) + [answer]) for i in arm.positions}
+        counts = {} if name == "none" else counts
         job.samples.arms["subset-1"] = replace(arm, weights=counts)
         found = play(job, lambda event: None, threading.Event())
         losses[name] = found.subsets[0].heldout_loss
-    plain = read_document(finished / FOUND, Trial).subsets[0].heldout_loss
+    plain = losses["none"]
     assert losses["one"] == pytest.approx(plain, rel=1e-5)
     assert losses["two"] == pytest.approx(plain, rel=1e-5)
     assert abs(losses["steps alone"] - plain) > 1e-3
+
+
+def test_the_end_of_the_turn_counts_once_whatever_the_answer_does(home, finished):
+    runner = prepare_trial(finished, make_request(home)).runner(ignore, threading.Event())
+    runner.training()
+    item = runner._items[0]
+    num_segments = int(item.segment[-1])
+    assert weigh(item, np.zeros(num_segments)).total_weight == 1.0
+    assert weigh(item, np.full(num_segments, 3.0)).weight.tolist() == [3.0] * (len(item.learnt) - 1) + [1.0]
+
+
+def test_only_what_is_trained_on_is_read_and_it_is_what_all_of_it_would_give(home, finished):
+    job = prepare_trial(finished, make_request(home))
+    runner = job.runner(ignore, threading.Event())
+    run = job.folder.planned([job.samples.arms["subset-1"]], 2)[0]
+    used, num_left_out = runner._used(run)
+    rows = job.samples.store.column("sample_row")[run.arm.positions].tolist()
+    assert len(rows) > 12
+    wanted = [rows[i] for step in order_updates(rows, run.seed, 4, 3) for i in step]
+    assert ([row for _, row in used], num_left_out) == (wanted, 0)
+    assert len(runner._encoded) == 12
 
 
 def test_a_subset_is_tried_with_its_step_weights_and_without(home, tmp_path):
@@ -329,13 +492,19 @@ def test_models_answer_and_their_right_answers_are_compared(home, tmp_path, monk
     assert [item.is_right for item in run.items] == [bool(place % 2) for place in range(10)]
 
 
+def write_illustrated(path: Path, records: list[dict[str, object]], name: str) -> None:
+    """Write records with an image each, which lie beside their file."""
+    path.parent.mkdir(exist_ok=True)
+    for i, record in enumerate(records):
+        picture(24 + 4 * (i % 3), 24, seed=i).save(path.parent / f"{name}-{i}.png")
+        record["images"] = [f"{name}-{i}.png"]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
 def test_a_vision_language_model_is_tried_on_its_images(tmp_path):
     make_pool(tmp_path, 20)
     records = [json.loads(line) for line in (tmp_path / "traces.jsonl").read_text().splitlines()]
-    for i, record in enumerate(records):
-        picture(24 + 4 * (i % 3), 24, seed=i).save(tmp_path / f"{i}.png")
-        record["images"] = [f"{i}.png"]
-    (tmp_path / "traces.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    write_illustrated(tmp_path / "traces.jsonl", records, "pool")
     shutil.rmtree(tmp_path / "pool.zarr")
     plan([tmp_path / "traces.jsonl"], tmp_path / "pool.zarr", DataRequest(min_steps=2))
     subset = write_ids(tmp_path / "subset.txt", range(12))
@@ -347,6 +516,12 @@ def test_a_vision_language_model_is_tried_on_its_images(tmp_path):
     run = read_document(tmp_path / "out" / RUNS / "1-subset-1.json", TrialRun)
     other = trial(tmp_path / "blind", make_request(tmp_path, subset, model=str(model), **small, training=BLIND))
     assert other.subsets[0].heldout_loss != pytest.approx(run.heldout_loss, rel=1e-6)
+    write_illustrated(tmp_path / "other" / "test.jsonl", records[:9], "test")
+    small["held_out"] = str(tmp_path / "other" / "test.jsonl")
+    job = prepare_trial(tmp_path / "beside", make_request(tmp_path, subset, model=str(model), **small))
+    runner = job.runner(ignore, threading.Event())
+    runner.cost(job.samples.arms["subset-1"])
+    assert [item.images is not None for item in runner._items] == [True] * 9, "images of a file lie beside it"
 
 
 # ---------------------------------------------------------------- what it says, and what it refuses
@@ -385,11 +560,19 @@ def test_the_cost_is_told_before_anything_is_trained(home, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_the_cost_of_answers_is_part_of_it(home, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Training, "answers", lambda self, items, most: asked.append((len(items), most)))
+    estimate_trial(tmp_path / "out", make_request(home, home / "clean.txt", generate=True, max_new_tokens=5))
+    assert asked == [(8, 5)]
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
         ({"held_out": "3"}, "holds 3 questions out; at least 8"),
         ({"held_out": "60"}, "nor a whole number below 60"),
+        ({"held_out": "1.5"}, "nor a whole number below 60"),
         ({"by": "sort"}, "has a field 'sort'"),
         ({"store": None}, "does not say which store"),
         ({"model": None}, "Say which --model"),
@@ -398,6 +581,34 @@ def test_the_cost_is_told_before_anything_is_trained(home, tmp_path):
 def test_what_has_no_meaning_is_said(home, tmp_path, changes, told):
     with pytest.raises(SettingError, match=told):
         prepare_trial(tmp_path / "out", make_request(home, home / "clean.txt", **changes))
+
+
+@pytest.mark.parametrize("held_out", ["inf", "nan", "-3"])
+def test_what_is_no_amount_is_a_file_that_is_not_there(home, tmp_path, held_out):
+    with pytest.raises(DataError, match=f"No such file or folder: .*{held_out}"):
+        prepare_trial(tmp_path / "out", make_request(home, home / "clean.txt", held_out=held_out))
+
+
+def test_held_out_traces_in_a_bucket_are_looked_for_there(home, tmp_path, monkeypatch):
+    asked = []
+
+    def opened(place):
+        asked.append(place)
+        return Store.open(str(home / "pool.zarr"))
+
+    monkeypatch.setattr(trial_module, "as_store", opened)
+    request = make_request(home, home / "clean.txt", held_out="s3://bucket/test.zarr")
+    with pytest.raises(DataError, match=r"0 samples of clean\.txt would be left"):
+        prepare_trial(tmp_path / "out", request)
+    assert asked == ["s3://bucket/test.zarr"]
+
+
+def test_it_goes_on_from_another_folder_than_it_was_begun_in(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(home)
+    job = prepare_trial(tmp_path / "out", make_request(home, Path("clean.txt")))
+    write_document(tmp_path / "out" / PLAN, job.plan)
+    monkeypatch.chdir(tmp_path)
+    assert prepare_trial(Path("out"), TrialRequest(options=OPTIONS)).plan.fingerprint() == job.plan.fingerprint()
 
 
 def test_a_subset_that_is_held_out_is_said(home, tmp_path):

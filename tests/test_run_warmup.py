@@ -50,7 +50,7 @@ from grace_store.model.lora.training import AdapterTrainer, StepResult
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.plan import plan
 from grace_store.run.warmup import _held, warmup
-from grace_store.run.warmup_recipe import choose_samples, order_steps, read_recipe
+from grace_store.run.warmup_recipe import choose_samples, order_steps, order_updates, read_recipe
 from grace_store.store.opened import Store
 from grace_store.values.methods.random import random_values
 from jobs.schemas import note_schema
@@ -116,6 +116,16 @@ def test_every_epoch_takes_every_sample_once_in_an_order_of_its_own():
     first, second = ([i for step in part for i in step] for part in (steps[:3], steps[3:]))
     assert sorted(first) == sorted(second) == list(range(10))
     assert first != second
+
+
+def test_no_epoch_of_one_seed_has_the_order_of_an_epoch_of_another():
+    """As trials train with seeds that follow each other."""
+    rows, num_epochs = list(range(12)), 4
+    epochs = [
+        tuple(epoch) for seed in range(4) for epoch in order_updates(rows, seed, batch_size=12, num_updates=num_epochs)
+    ]
+    assert len(set(epochs)) == 4 * num_epochs
+    assert all(sorted(epoch) == rows for epoch in epochs)
 
 
 def test_checkpoints_are_standard_peft_folders(home, finished):

@@ -33,6 +33,8 @@ def make_pool(folder: Path, num_samples: int = NUM_SAMPLES) -> Path:
                 "level": i % 3,
             }
         )
+        if i % 16 == 14:  # set aside by the plan, so that rows of the dataset and positions in the plan differ
+            records.append({**records[-1], "id": f"short-{i}", "steps": ["He buys one."]})
     (folder / "traces.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     plan([folder / "traces.jsonl"], folder / "pool.zarr", DataRequest(min_steps=2))
     small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}

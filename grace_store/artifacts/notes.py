@@ -392,3 +392,5 @@ class SubsetNote(Document):
     """Of pairs, the place of the rejected record for each of the chosen ones."""
     weights: WeightsNote | None = None
     """The table of weights that its steps were written with, if any."""
+    contaminated_rows: tuple[Count, ...] | None = None
+    """With exclude_contaminated, the places in the dataset of the samples that it left out, ascending."""

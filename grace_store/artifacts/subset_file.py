@@ -31,6 +31,8 @@ class WrittenSubset:
     """How it was chosen."""
     is_table: bool = False
     """Whether it is no file of its own but the best of a table."""
+    contaminated_rows: tuple[int, ...] | None = None
+    """Places in the dataset of samples that were left out for items of benchmarks, if that is known."""
 
 
 def read_subset(path: Path, ratio: Ratio | None = None) -> WrittenSubset:
@@ -48,7 +50,7 @@ def read_subset(path: Path, ratio: Ratio | None = None) -> WrittenSubset:
     chosen = np.flatnonzero(np.isin(scores.row, note.rows))
     if len(chosen) != note.num_samples:
         raise DataError(f"{scores.path} does not hold all samples of {path}: it is another table. Select it again.")
-    return WrittenSubset(path, scores, chosen, note.spec)
+    return WrittenSubset(path, scores, chosen, note.spec, contaminated_rows=note.contaminated_rows)
 
 
 def _best(scores: ScoreTable, ratio: Ratio | None) -> IntArray:

@@ -32,7 +32,8 @@ class TrialSpec(Frozen):
     """Seeds that every subset is trained with, one after the other; the answer is looked at after each."""
     held_out: str = "0.1"
     """What models are measured on: a share of the pool's questions (at most 256 of them), a number of them, or a file
-    with other traces or a planned store of them. No model is trained on any trace of these questions."""
+    with other traces or a planned store of them. No model is trained on traces with the same prompt and images, or,
+    for a file or store, with the same words of the user and images."""
     by: str | None = None
     """Field of the records, or several that commas join: random subsets have as many samples of each of its values as
     the subset they are compared with."""
@@ -123,9 +124,9 @@ class TrialRun(TrialDocument):
     num_samples: Count
     """That it was trained on."""
     num_left_out: Count
-    """That could not be trained on, for their length or images."""
+    """Whose turn came but that could not be trained on, for their length or images."""
     loss: float
-    """Mean over the tokens of the last tenth of the updates."""
+    """Mean over the tokens, as they count, of the last tenth of the updates."""
     items: tuple[TrialItem, ...]
 
     @property

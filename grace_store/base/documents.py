@@ -79,6 +79,15 @@ def write_document(path: Path, document: Document) -> None:
     write_json(path, document.to_json())
 
 
+def claim_document(path: Path, document: Document) -> bool:
+    """Write a document unless there is a file of that name, however late it came; return whether it was written."""
+    try:
+        write_json(path, document.to_json(), only_new=True)
+    except FileExistsError:
+        return False
+    return True
+
+
 def document_metadata(document: Document) -> dict[bytes, bytes]:
     """Return the metadata that carries a document in a Parquet file."""
     return {METADATA_KEY: json.dumps(document.to_json(), sort_keys=True, allow_nan=False).encode()}

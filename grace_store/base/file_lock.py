@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from grace_store.base.errors import StorageError
+
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
@@ -13,7 +15,12 @@ def try_lock(path: Path) -> Iterator[bool]:
     with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             yield False
             return
+        except OSError as error:
+            raise StorageError(
+                f"{path} cannot be locked: {error.strerror or error}. Without locks two processes would do the same "
+                "work; choose an --out on another disk."
+            ) from error
         yield True

@@ -19,8 +19,11 @@ BUCKET_SCHEMES = ("s3", "gs", "az")
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a name to write to; the file takes its own name when it is on the disk. A link stays a link."""
+def whole_file(path: Path, *, only_new: bool = False) -> Iterator[Path]:
+    """Yield a name to write to; the file takes its own name when it is on the disk. A link stays a link.
+
+    With only_new, FileExistsError is raised in the end if there is such a file by then, and that one stays.
+    """
     given, path = path, path.resolve()
     refuse_file_above(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,9 +36,23 @@ def whole_file(path: Path) -> Iterator[Path]:
         _try_writing(part, given)
         yield part
         sync_file(part)
-        part.replace(path)
+        if only_new:
+            _take_free_name(part, path)
+        else:
+            part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _take_free_name(part: Path, path: Path) -> None:
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a disk without hard links: looked at first, which is all that can be done
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        part.replace(path)
 
 
 def refuse_file_above(path: Path) -> None:
@@ -122,15 +139,15 @@ def _is_same(one: Path, other: Path) -> bool:
         return False
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON document for people and machines."""
+def write_json(path: Path, value: Any, *, only_new: bool = False) -> None:
+    """Write a JSON document for people and machines; with only_new, raise FileExistsError if there is one."""
     text = json.dumps(without_nan(value), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    write_text(path, text + "\n")
+    write_text(path, text + "\n", only_new=only_new)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, only_new: bool = False) -> None:
     """Write a text; the file appears under its name only when all of it is there."""
-    with whole_file(path) as partial:
+    with whole_file(path, only_new=only_new) as partial:
         partial.write_text(text, encoding="utf-8")
 
 

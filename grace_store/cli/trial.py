@@ -159,8 +159,7 @@ def _print(found: gs.Trial, out: Path) -> None:
         rows.append([each.name, str(each.num_trained), str(each.num_rounds), *losses])
     print_rows(rows)
     if found.spec.generate:
-        click.echo("\n  Right answers:")
-        print_rows([["subset", "right", "random subsets", "difference, 95 %"], *map(_right, found.subsets)])
+        _print_answers(found)
     click.echo(
         "  Loss per token of held-out responses, mean over seeds; below 0 the subset trains better models. Intervals "
         "hold for all subsets and looks\n  together, over held-out items, seeds and random draws, the subset itself "
@@ -169,7 +168,20 @@ def _print(found: gs.Trial, out: Path) -> None:
     click.echo(f"  written: {out / FOUND}")
 
 
-def _right(each: Any) -> list[str]:
+def _print_answers(found: gs.Trial) -> None:
+    """Print how many of the models' own answers are right, if enough items say what is right."""
+    from grace_store.curate.trial_samples import FEWEST_ITEMS
 
-    low, high = min(each.random_shares_right), max(each.random_shares_right)
-    return [each.name, f"{each.share_right:.3f}", f"{low:.3f} to {high:.3f}", str(each.right_difference)]
+    rows = [["subset", "right", "random subsets", "difference, 95 %"]]
+    for each in found.subsets:
+        if each.random_shares_right is not None:
+            low, high = min(each.random_shares_right), max(each.random_shares_right)
+            rows.append([each.name, f"{each.share_right:.3f}", f"{low:.3f} to {high:.3f}", str(each.right_difference)])
+    if len(rows) == 1:
+        click.echo(
+            f"\n  Right answers are not compared: fewer than {FEWEST_ITEMS} held-out traces end with a clear result, "
+            "such as `The answer is 7.`"
+        )
+        return
+    click.echo("\n  Right answers:")
+    print_rows(rows)

@@ -46,7 +46,7 @@ def read_benchmarks(
         raise SettingError("there is no benchmark to compare with: give a file or a store")
     found = []
     for each in given:
-        store = _as_store(each)
+        store = as_store(each)
         found.append(_from_files(str(each), format, mapping) if store is None else _from_store(store, listener))
     names = [each.name for each in found]
     if repeated := [name for name in names if names.count(name) > 1]:
@@ -54,7 +54,7 @@ def read_benchmarks(
     return found
 
 
-def _as_store(given: BenchmarkLike) -> Store | None:
+def as_store(given: BenchmarkLike) -> Store | None:
     """Return the store that is meant; None for files."""
     if isinstance(given, Store):
         return given

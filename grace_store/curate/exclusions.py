@@ -31,6 +31,8 @@ class Excluded:
     """The table of benchmark items that was given."""
     num_contaminated: int = 0
     """Samples with a value that have an item in them."""
+    contaminated_rows: tuple[int, ...] | None = None
+    """The places in the dataset of all samples that have an item in them, ascending; None if no table was given."""
 
     def __str__(self) -> str:
         told = []
@@ -60,7 +62,8 @@ def exclude(table: ScoreTable, flags: Sequence[str], against: AgainstLike | None
     _check_made_from(table, found)
     is_contaminated = np.isin(table.row, found.contaminated)
     num_contaminated = int((is_contaminated & has_value).sum())
-    return Excluded(is_flagged | is_contaminated, names, num_flagged, counts, found.note, num_contaminated)
+    rows = tuple(found.contaminated.tolist())
+    return Excluded(is_flagged | is_contaminated, names, num_flagged, counts, found.note, num_contaminated, rows)
 
 
 def _check_made_from(table: ScoreTable, found: AgainstTable) -> None:

@@ -69,6 +69,7 @@ def export(subset: Subset, out: str | Path, request: ExportRequest | None = None
         rows=tuple(subset.row.tolist()),
         rejected_rows=None if subset.rejected_row is None else tuple(subset.rejected_row.tolist()),
         weights=None if weights is None else weights.note,
+        contaminated_rows=None if subset.excluded is None else subset.excluded.contaminated_rows,
     )
     write_document(sidecar_of(out), note)
     exported.files.append(sidecar_of(out))

@@ -13,21 +13,22 @@ from grace_store.artifacts.made_from import open_made_from
 from grace_store.artifacts.notes import SubsetNote
 from grace_store.artifacts.outputs import check_outputs, sources_of
 from grace_store.artifacts.trial_documents import FOUND, PLAN, Trial, TrialPlan, TrialRun, TrialSpec
-from grace_store.base.documents import read_document, write_document
+from grace_store.base.documents import claim_document, read_document, write_document
 from grace_store.base.errors import ResumeMismatch, SettingError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.files import sidecar_of
 from grace_store.base.settings import DataRequest, wishes_in
 from grace_store.base.text import counted, duration
+from grace_store.curate.benchmarks import as_store
 from grace_store.curate.trial_runs import PlannedRun, RunFolder, TrialCost, TrialRunner, say_cost
 from grace_store.curate.trial_samples import Arm, SubsetFile, TrialSamples, gather_samples, is_amount
-from grace_store.curate.trial_verdict import last_standing, standing, tried_subset
+from grace_store.curate.trial_verdict import last_standing, say_held_out, standing, tried_subset
 from grace_store.data.folders import default_image_folder
 from grace_store.model.load.adapter_folder import require_peft
 from grace_store.model.lora.recipe import TrainingRequest, WarmupOptions
 from grace_store.run.open_signal import describe_differences, software
 from grace_store.run.plan import plan
-from grace_store.store.backend import is_url, open_backend
+from grace_store.store.backend import is_url
 from grace_store.store.opened import SignalView, Store
 
 HELD_OUT = "held-out.zarr"
@@ -134,15 +135,16 @@ def trial(
     make it at once. Raises Interrupted if asked to stop before the end.
     """
     job = prepare_trial(Path(out), request or TrialRequest())
-    if not job.is_begun:
-        write_document(job.folder.out / PLAN, job.plan)
+    if not job.is_begun and not claim_document(job.folder.out / PLAN, job.plan):
+        _check_same(read_document(job.folder.out / PLAN, TrialPlan), job.plan, job.folder.out)
     stop = stop or Event()
     if job.request.devices and progress_of(job).waiting:
         from grace_store.curate.trial_workers import run_workers
 
-        run_workers(job.folder.out, job.request, listener, stop)
+        run_workers(job.folder.out, job.request, listener, stop, lambda: not progress_of(job).waiting)
     found = play(job, listener, stop)
     write_document(job.folder.out / FOUND, found)
+    job.folder.tidy()
     return found
 
 
@@ -152,6 +154,7 @@ def estimate_trial(
     """Return what a trial would cost, from an update that is timed; nothing is trained."""
     job = prepare_trial(Path(out), request or TrialRequest())
     progress, num_devices = progress_of(job), len(job.request.devices) or 1
+    listener(Note(say_held_out(job.plan)))
     cost = job.runner(listener, Event()).cost(job.samples.arms["subset-1"])
     return TrialEstimate(progress.num_left, len(progress.results), num_devices, cost)
 
@@ -191,8 +194,8 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
 
 def _files(request: TrialRequest, begun: TrialPlan | None) -> list[SubsetFile]:
     """Return the subsets that are asked for, or else those of the trial that was begun."""
-    said = [SubsetFile(Path(path)) for path in request.subsets]
-    said += [SubsetFile(Path(path), Path(weights)) for path, weights in request.weighted]
+    said = [SubsetFile(Path(path).absolute()) for path in request.subsets]
+    said += [SubsetFile(Path(path).absolute(), Path(weights).absolute()) for path, weights in request.weighted]
     if said or begun is None:
         return said
     return [SubsetFile(Path(each.path), Path(each.weights) if each.weights else None) for each in begun.subsets]
@@ -215,9 +218,7 @@ def _open_store(
 
 def _open_held_out(place: str, out: Path) -> Store:
     """Open a planned store of held-out traces, or plan a file of them in OUT; any number of steps will do."""
-    if Path(place).is_dir() and open_backend(place).read("zarr.json") is not None:
-        return Store.open(place)
-    return plan([place], out / HELD_OUT, DataRequest(min_steps=1))
+    return as_store(place) or plan([place], out / HELD_OUT, DataRequest(min_steps=1))
 
 
 def _resolve(
@@ -236,14 +237,17 @@ def _resolve(
     said = {**(begun.spec.model_dump(exclude={"training"}) if begun else {}), **request.said()}
     images = request.images or then.get("images") or (view.signal.origin.get("images") if view else None)
     files = request.data or [file.path for file in store.plan.files]
-    location = store.location if is_url(store.location) else str(Path(store.location).resolve())
-    origin = {**software(), "model": str(Path(model).resolve()), "store": location}
+    origin = {**software(), "model": str(Path(model).resolve()), "store": _absolute(store.location)}
     origin["images"] = images or default_image_folder(files)
     if (held_out := request.held_out) is not None and not is_amount(held_out):
-        origin["held_out"], said["held_out"] = str(Path(held_out).resolve()), Path(held_out).name
+        origin["held_out"], said["held_out"] = _absolute(held_out), Path(held_out).name
     elif held_out is None and "held_out" in then:
         origin["held_out"] = then["held_out"]
     return TrialSpec(training=training, **said), origin
+
+
+def _absolute(place: str) -> str:
+    return place if is_url(place) else str(Path(place).resolve())
 
 
 def _check_same(begun: TrialPlan, now: TrialPlan, out: Path) -> None:
@@ -294,6 +298,7 @@ def progress_of(job: TrialJob) -> Progress:
         results |= {(round, key): found for key, found in over.items()}
         if waiting := tuple(run for run in runs if run.arm.key not in over):
             return Progress(results, tuple(looks), waiting, len(waiting) + len(runs) * (num_seeds - round))
+        job.folder.check_items(runs, results)
         stands = {subset: standing(plan, job.samples, results, subset, round) for subset in open_subsets}
         for subset, found_now in stands.items():
             against = f"{plan.subsets[subset].name} against random subsets"
@@ -310,6 +315,7 @@ def play(job: TrialJob, listener: Listener, stop: Event, *, num_devices: int = 1
     teller = _Teller(job, listener if tells else ignore, num_devices)
     progress = progress_of(job)
     if tells and progress.waiting:
+        listener(Note(say_held_out(job.plan)))
         cost = runner.cost(progress.waiting[0].arm)
         listener(Note(say_cost(cost, progress.num_left, num_devices)))
         teller.began = time.monotonic()

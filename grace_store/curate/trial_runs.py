@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from grace_store.artifacts.trial_documents import RUNS, TrialItem, TrialPlan, TrialRun
 from grace_store.base import events
 from grace_store.base.documents import read_document, write_document
-from grace_store.base.errors import Interrupted, NothingUsable, ResumeMismatch
+from grace_store.base.errors import DataError, Interrupted, NothingUsable, ResumeMismatch
 from grace_store.base.events import Listener, Note, StepTaken
 from grace_store.base.file_lock import try_lock
 from grace_store.base.states import SetAside
@@ -23,6 +22,7 @@ from grace_store.base.text import counted, duration
 from grace_store.base.watch import Watch
 from grace_store.curate.trial_samples import FEWEST_ITEMS, Arm, TrialSamples
 from grace_store.data.final_answers import is_same_result, result_of
+from grace_store.data.folders import default_image_folder
 from grace_store.data.sample import Sample
 from grace_store.model.lora.recipe import LOSSES, WarmupOptions
 from grace_store.read.records import UnitLoader, open_dataset
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from grace_store.model.lora.trainer import Training, TrainingSample
 
 UNDER_WAY = "under-way"
-"""Folder in OUT with the state of trainings that are not over; empty in the end."""
+"""Folder in OUT with the state of trainings that are not over; gone in the end."""
 POLL_SECONDS = 0.5
 """Between two looks at whether another process is done with its training."""
 TIMED_ITEMS = 8
@@ -74,13 +74,30 @@ class RunFolder:
             raise ResumeMismatch(f"{path} belongs to another trial than the plan beside it. Choose a new --out.")
         return found
 
+    def check_items(self, runs: Sequence[PlannedRun], results: Mapping[tuple[int, str], TrialRun]) -> None:
+        """Raise DataError unless trainings were measured on the same items, in the same order, as the first of all."""
+        (round, key), first = next(iter(results.items()))
+        expected = [(each.sample_id, each.num_tokens) for each in first.items]
+        for run in runs:
+            found = [(each.sample_id, each.num_tokens) for each in results[run.round, run.arm.key].items]
+            if found != expected:
+                raise DataError(
+                    f"{self._path(run)} was measured on other held-out items ({len(found)}) than {round}-{key}.json "
+                    f"({len(expected)}) beside it, so they cannot be compared. Were images missing for one of them? "
+                    "Put them in place, delete the one with fewer items, and run the same command again."
+                )
+
     def finish(self, run: PlannedRun, found: TrialRun) -> None:
         """Write what a training came to, then take away what it left; who waits for its lock looks for this first."""
         write_document(self._path(run), found)
         shutil.rmtree(self.under_way(run), ignore_errors=True)
         self.lock(run).unlink(missing_ok=True)
-        with suppress(OSError):  # others are under way
-            (self.out / UNDER_WAY).rmdir()
+
+    def tidy(self) -> None:
+        """Take away what trainings that are over left, also where a kill came between result and tidying up."""
+        shutil.rmtree(self.out / UNDER_WAY, ignore_errors=True)
+        for lock in (self.out / RUNS).glob(".*.lock"):
+            lock.unlink(missing_ok=True)
 
     def _path(self, run: PlannedRun) -> Path:
         return self.out / RUNS / f"{run.name}.json"
@@ -98,7 +115,7 @@ class TrialCost:
 
     update_seconds: float
     item_seconds: float
-    """To measure one held-out item."""
+    """To measure one held-out item, and to let the model answer it, if that is asked for."""
     num_updates: int
     num_items: int
 
@@ -167,6 +184,8 @@ class TrialRunner:
             timed = self._items[:TIMED_ITEMS]
             began = time.perf_counter()
             training.losses(timed)
+            if spec.generate:
+                training.answers(timed, spec.max_new_tokens)
         return TrialCost(seconds, (time.perf_counter() - began) / len(timed), spec.num_updates, len(self._items))
 
     def training(self) -> Training:
@@ -176,15 +195,16 @@ class TrialRunner:
 
             self.listener(Note(f"Loading {Path(self.model).name}."))
             spec = self.folder.plan.spec.training
-            self._training = Training(self.model, spec, self.options, images=self.images)
+            self._training = Training(self.model, spec, self.options)
             self._read_items(self._training)
         return self._training
 
     def _read_items(self, training: Training) -> None:
         held_out = self.samples.held_out
-        data = self.data if held_out.store is self.samples.store else None
-        samples = _read(held_out.store, data, held_out.positions.tolist())
-        for sample, made in zip(samples, training.encode(samples), strict=True):
+        is_of_pool = held_out.store is self.samples.store
+        samples = _read(held_out.store, self.data if is_of_pool else None, held_out.positions.tolist())
+        images = self.images if is_of_pool else default_image_folder([file.path for file in held_out.store.plan.files])
+        for sample, made in zip(samples, training.encode(samples, images), strict=True):
             if not isinstance(made, SetAside):
                 self._items.append(made)
                 self._item_ids.append(sample.sample_id)
@@ -200,16 +220,32 @@ class TrialRunner:
         new = [int(place) for place in positions if int(place) not in self._encoded]
         if new:
             samples = _read(self.samples.store, self.data, new)
-            self._encoded |= dict(zip(new, self.training().encode(samples), strict=True))
+            self._encoded |= dict(zip(new, self.training().encode(samples, self.images), strict=True))
         rows = self.samples.store.column("sample_row")
         found = ((self._encoded[int(place)], int(rows[int(place)])) for place in positions)
         return [(made, row) for made, row in found if not isinstance(made, SetAside)]
+
+    def _used(self, run: PlannedRun) -> tuple[list[tuple[TrainingSample, int]], int]:
+        """Return the samples that a training uses, each with its row, and how many were left out to find them.
+
+        They are the first of its first epoch, so no others need to be read; all that are usable if it has several.
+        """
+        spec, positions = self.folder.plan.spec, run.arm.positions
+        rows = self.samples.store.column("sample_row")[positions].astype("int64").tolist()
+        order = order_updates(rows, run.seed, len(rows), 1)[0]
+        num_wanted, num_seen = spec.training.batch_size * spec.num_updates, 0
+        used: list[tuple[TrainingSample, int]] = []
+        while len(used) < num_wanted and num_seen < len(order):
+            some = order[num_seen : num_seen + num_wanted - len(used)]
+            used += self._usable(positions[some].tolist())
+            num_seen += len(some)
+        return used, num_seen - len(used)
 
     def _train(self, run: PlannedRun) -> TrialRun:
         from grace_store.model.lora.trainer import TrainingSet, weigh
 
         training, spec = self.training(), self.folder.plan.spec
-        usable = self._usable(run.arm.positions.tolist())
+        usable, num_left_out = self._used(run)
         if not usable:
             raise NothingUsable(f"None of the {len(run.arm.positions)} samples of {run.arm.name} can be trained on.")
         rows = [row for _, row in usable]
@@ -234,7 +270,7 @@ class TrialRunner:
             arm=run.arm.name,
             seed=run.seed,
             num_samples=len(usable),
-            num_left_out=len(run.arm.positions) - len(usable),
+            num_left_out=num_left_out,
             loss=_last_loss(place, spec.num_updates),
             items=tuple(items),
         )
@@ -269,11 +305,12 @@ def _read(store: Store, data: Sequence[str] | None, positions: Sequence[int]) ->
 
 
 def _last_loss(place: Path, num_updates: int) -> float:
-    """Return the mean loss over the tokens of the last tenth of the updates."""
+    """Return the mean loss over the tokens, as they count, of the last tenth of the updates."""
     from grace_store.model.lora.loss_log import read_entries
 
     last = [entry for entry in read_entries(place / LOSSES) if entry["step"] > num_updates - max(1, num_updates // 10)]
-    return float(sum(each["loss"] * each["num_tokens"] for each in last) / sum(each["num_tokens"] for each in last))
+    weights = [each.get("weight", each["num_tokens"]) for each in last]
+    return float(sum(each["loss"] * weight for each, weight in zip(last, weights, strict=True)) / sum(weights))
 
 
 def say_cost(cost: TrialCost, num_runs: int, num_devices: int) -> str:

@@ -26,7 +26,7 @@ from grace_store.base.files import sidecar_of
 from grace_store.base.text import counted
 from grace_store.model.lora.recipe import SampleRef
 from grace_store.read.kept_samples import planned_columns, read_groups
-from grace_store.read.question_groups import question_digests
+from grace_store.read.question_groups import question_digests, wording_digests
 from grace_store.read.records import SampleRecords
 from grace_store.store.opened import Store
 from grace_store.values.methods.random import random_values
@@ -54,7 +54,7 @@ class Arm:
     positions: IntArray
     """In the plan, ascending, without held-out questions."""
     weights: Mapping[int, FloatArray] = field(default_factory=dict)
-    """By row, how much the loss of each of a sample's segments counts, the answer last; all count 1 where none are."""
+    """By row, how much the loss of each of a sample's segments counts, the answer last; those of other rows count 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ class HeldOut:
     positions: IntArray
     """In that store's plan, ascending, one for each question."""
     questions: Digests
+    """What samples of the pool with such a question have: of prompts, or of their words if the store is another."""
 
     @property
     def refs(self) -> tuple[SampleRef, ...]:
@@ -109,8 +110,11 @@ def gather_samples(
     """
     pool = reduce(np.intersect1d, (_pool_of(store, file.path, data) for file in files))
     chosen = [np.intersect1d(samples_named(store, file.path), pool) for file in files]
-    digests = question_digests(store, None, data, pool)
-    held = _hold_out(store, pool, digests, spec) if other is None else _all_of(other, spec)
+    if other is None:
+        digests = question_digests(store, None, data, pool)
+        held = _hold_out(store, pool, digests, spec)
+    else:
+        digests, held = wording_digests(store, data, pool), _all_of(other, spec)
     _check_enough(held, spec.held_out)
     is_held = np.isin(digests, held.questions)
     group = _group_of(store, pool, spec.by, data)
@@ -134,13 +138,23 @@ def gather_samples(
 
 
 def _pool_of(store: Store, path: Path, data: Sequence[str] | None) -> IntArray:
-    """Return the positions of the samples that a subset could have been chosen from."""
+    """Return the positions of the samples that a subset could have been chosen from: with a value, and not excluded."""
     if not sidecar_of(path).is_file():
         return np.arange(store.plan.num_samples)
     written = read_subset(path)
-    where = written.spec.where
+    spec, where = written.spec, written.spec.where
     table, _ = filter_scores(written.scores, None if where is None else where.sql, store.location, data)
-    return np.sort(store.positions_of(table.row[np.isfinite(table.value)]))
+    is_possible = np.isfinite(table.value)
+    if spec.exclude_flagged:
+        is_possible &= ~table.is_flagged(spec.exclude_flagged)
+    if spec.exclude_contaminated is not None:
+        if written.contaminated_rows is None:
+            raise DataError(
+                f"{sidecar_of(path)} does not say which samples were left out as contaminated, so random subsets could "
+                "hold them. Select the subset again."
+            )
+        is_possible &= ~np.isin(table.row, written.contaminated_rows)
+    return np.sort(store.positions_of(table.row[is_possible]))
 
 
 def _names(files: Sequence[SubsetFile]) -> list[str]:
@@ -214,9 +228,11 @@ class _Draws:
 
     def _draw(self, order: IntArray, counts: IntArray) -> BoolArray:
         """Return which samples come first in an order, so many of each group."""
+        together = order[np.argsort(self._group[order], kind="stable")]
+        group = self._group[together]
+        first_of_group = np.searchsorted(group, np.arange(len(counts)))
         is_drawn = np.zeros(len(order), dtype=np.bool_)
-        for group in np.flatnonzero(counts).tolist():
-            is_drawn[order[self._group[order] == group][: counts[group]]] = True
+        is_drawn[together[np.arange(len(order)) - first_of_group[group] < counts[group]]] = True
         return is_drawn
 
 
@@ -226,9 +242,10 @@ class _Draws:
 def is_amount(held_out: str) -> bool:
     """Return whether this is a share or a number of questions rather than a file."""
     try:
-        return Decimal(held_out) > 0
+        amount = Decimal(held_out)
     except InvalidOperation:
         return False
+    return amount.is_finite() and amount > 0
 
 
 def _hold_out(store: Store, pool: IntArray, digests: Digests, spec: TrialSpec) -> HeldOut:
@@ -240,10 +257,14 @@ def _hold_out(store: Store, pool: IntArray, digests: Digests, spec: TrialSpec) -
 
 
 def _all_of(other: Store, spec: TrialSpec) -> HeldOut:
-    """Return the questions of another store; none of them is trained on, whether it is an item or not."""
-    digests = question_digests(other, None, None, np.arange(other.plan.num_samples))
+    """Return the questions of another store; none of them is trained on, whether it is an item or not.
+
+    Other files may write a question with other spaces or another system prompt: what is trained on has other words.
+    """
+    positions = np.arange(other.plan.num_samples)
+    digests = question_digests(other, None, None, positions)
     first = _first_of_each(digests, other.column("sample_row").astype(np.int64), spec.training.seed)
-    return HeldOut(other, np.sort(first[:MOST_ITEMS]), digests)
+    return HeldOut(other, np.sort(first[:MOST_ITEMS]), wording_digests(other, None, positions))
 
 
 def _check_enough(held: HeldOut, held_out: str) -> None:

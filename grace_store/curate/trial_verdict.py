@@ -7,6 +7,7 @@ import numpy as np
 
 from grace_store.artifacts.trial_documents import TrialItem, TrialPlan, TrialRun, TriedSubset
 from grace_store.base.arrays import FloatArray
+from grace_store.base.text import counted
 from grace_store.curate.trial_samples import FEWEST_ITEMS, TrialSamples
 from grace_store.values.subset_trial import SubsetDifference, compare_with_draws, error_of_look
 
@@ -89,6 +90,17 @@ def _answers(
 
 
 # ---------------------------------------------------------------- in words
+
+
+def say_held_out(plan: TrialPlan) -> str:
+    """Return how many samples of the pool no model is trained on, since their question is held out."""
+    taken = plan.num_held_out_samples
+    items, pool = counted(len(plan.held_out), "held-out question"), counted(plan.num_pool, "sample")
+    if not taken:
+        return f"None of the {pool} of the pool asks one of the {items}, so nothing is taken out of it."
+    return (
+        f"{taken} of the {pool} of the pool ask held-out questions ({len(plan.held_out)}); no model is trained on them."
+    )
 
 
 def conclude_subset(name: str, found: Standing, num_seeds: int) -> str:

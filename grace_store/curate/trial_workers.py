@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty
@@ -24,8 +24,8 @@ POLL_SECONDS = 0.2
 FAILED = 1
 
 
-def run_workers(out: Path, request: TrialRequest, listener: Listener, stop: Event) -> None:
-    """Return when all trainings are over; raise WorkerDied if a process ended before."""
+def run_workers(out: Path, request: TrialRequest, listener: Listener, stop: Event, is_over: Callable[[], bool]) -> None:
+    """Return when all trainings are over; raise WorkerDied if processes ended before, and the others did not do all."""
     context = multiprocessing.get_context("spawn")
     said, stopping = context.Queue(), context.Event()
     listener(Note(f"Starting {counted(len(request.devices), 'worker')} on {', '.join(request.devices)}."))
@@ -46,6 +46,9 @@ def run_workers(out: Path, request: TrialRequest, listener: Listener, stop: Even
         raise Interrupted("Stopped; what was trained is kept. Run the same command again to go on.")
     if any(codes):
         told = " ".join(failures) or f"Exit codes: {', '.join(map(str, codes))}."
+        if is_over():
+            listener(Warned(f"{told} The other workers did all trainings."))
+            return
         raise WorkerDied(f"{told} What was trained is kept: run the same command again.")
 
 

@@ -1,4 +1,4 @@
-"""Digests of what samples say: of the prompt with its images, and of prompt and response together.
+"""Digests of what samples say: of the prompt with its images, exactly or by its words, and with the response.
 
 Images count by their paths, or by their bytes where the record has these.
 """
@@ -8,6 +8,7 @@ from typing import Any
 
 from grace_store.base.settings import canonical_json
 from grace_store.data.sample import ImageRef, Sample
+from grace_store.data.words import words_of
 
 
 def text_digest(sample: Sample) -> bytes:
@@ -18,6 +19,17 @@ def text_digest(sample: Sample) -> bytes:
 def prompt_digest(sample: Sample) -> bytes:
     """Return 16 bytes that samples with the same turns and images share, whatever the response."""
     return hashlib.sha256(canonical_json(_turns(sample))).digest()[:16]
+
+
+def wording_digest(sample: Sample) -> bytes:
+    """Return 16 bytes that samples share whose users say the same words with the same images.
+
+    Case, punctuation, spaces and system prompts make no difference. Neither do signs: 2 + 2 and 2 - 2 are one.
+    """
+    asked = [turn for turn in sample.turns if turn.role == "user"]
+    words = [words_of(turn.text) or turn.text.split() for turn in asked]
+    images = [_part(part) for turn in asked for part in turn.parts if isinstance(part, ImageRef)]
+    return hashlib.sha256(canonical_json([words, images])).digest()[:16]
 
 
 def _turns(sample: Sample) -> list[list[Any]]:

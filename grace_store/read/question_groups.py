@@ -6,14 +6,15 @@ time, and of each only 64 bits are kept.
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from grace_store.base.arrays import IntArray
-from grace_store.data.sample_digests import prompt_digest
+from grace_store.data.sample import Sample
+from grace_store.data.sample_digests import prompt_digest, wording_digest
 from grace_store.read.records import SampleRecords, UnitLoader, open_dataset, value_of
 from grace_store.store.opened import Store
 
@@ -38,14 +39,26 @@ def question_digests(
     store: Store, by: str | None, data: Sequence[str | Path] | None, positions: IntArray
 ) -> npt.NDArray[np.uint64]:
     """Return what samples of one question share, also in another store, and others do not; positions ascend."""
-    each = _of_prompts(store, data, positions) if by is None else _of_field(store, by, data, positions)
-    return np.fromiter((int.from_bytes(digest[:DIGEST_BYTES]) for digest in each), np.uint64)
+    return _as_numbers(
+        _of_samples(store, data, positions, prompt_digest) if by is None else _of_field(store, by, data, positions)
+    )
 
 
-def _of_prompts(store: Store, data: Sequence[str | Path] | None, positions: IntArray) -> Iterator[bytes]:
+def wording_digests(store: Store, data: Sequence[str | Path] | None, positions: IntArray) -> npt.NDArray[np.uint64]:
+    """Return what samples share whose users say the same words with the same images, also in another store."""
+    return _as_numbers(_of_samples(store, data, positions, wording_digest))
+
+
+def _as_numbers(digests: Iterator[bytes]) -> npt.NDArray[np.uint64]:
+    return np.fromiter((int.from_bytes(digest[:DIGEST_BYTES]) for digest in digests), np.uint64)
+
+
+def _of_samples(
+    store: Store, data: Sequence[str | Path] | None, positions: IntArray, digest: Callable[[Sample], bytes]
+) -> Iterator[bytes]:
     # Each record that is read is held against its own digest in the plan, so that files need not be read twice.
     with open_dataset(store, data, by_content=False) as dataset:
-        yield from map(prompt_digest, UnitLoader(store, dataset).each(positions))
+        yield from map(digest, UnitLoader(store, dataset).each(positions))
 
 
 def _of_field(store: Store, by: str, data: Sequence[str | Path] | None, positions: IntArray) -> Iterator[bytes]:

@@ -25,6 +25,8 @@ from grace_store.values.ranking import budget, rank
 
 _STREAM = 0x7761726D7570
 """Added to the seed, so that a random selection with the same seed does not take the warm-up's own samples."""
+_EPOCHS_PER_SEED = 2**16
+"""How far apart the seeds of trainings are that are compared with each other."""
 OPTION_NAMES = {"num_heldout": "heldout", "num_epochs": "epochs"}
 """Fields whose option on the command line is called otherwise."""
 
@@ -134,6 +136,7 @@ def order_updates(rows: Sequence[int], seed: int, batch_size: int, num_updates: 
     [[2, 0], [1, 0], [1, 2]]
     """
     num_epochs = -(-batch_size * num_updates // len(rows))
-    epochs = order_steps(rows, seed, len(rows), num_epochs)
+    # Epochs are drawn with the seeds that follow: without a gap, one training's second would be the next one's first.
+    epochs = order_steps(rows, seed * _EPOCHS_PER_SEED, len(rows), num_epochs)
     order = [place for epoch in epochs for place in epoch]
     return [order[start : start + batch_size] for start in range(0, batch_size * num_updates, batch_size)]

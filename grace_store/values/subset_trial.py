@@ -5,8 +5,8 @@ held-out items. The mean of a subset over the seeds so far is compared with the 
 If a subset is as good as one more random draw, these means are exchangeable, whatever seeds and items do: so Student's
 t with the draws' own spread keeps its error rate, at any number of seeds. What the interval covers:
 
-    draws   the spread between the draws' means, once for the subset itself, which is one outcome of its way of
-            choosing, and once for the mean of the draws; what seeds add to a mean is part of that spread
+    draws   s^2 (1 + 1/D), where s^2 is the variance between the means of the D draws: 1 for the subset itself, which is
+            one outcome of its way of choosing, 1/D for the mean of the draws; what seeds add to a mean is part of s^2
     items   what the way of choosing changes more in some items than in others, beyond what draws do
 
 Both reaches are Student's, and their squares add up: so the interval is never narrower than the draws alone make it.

@@ -3,7 +3,8 @@
     {"step": 12, "loss": 1.38, "learning_rate": 9.7e-05, "grad_norm": 0.8, "num_tokens": 5120}
     {"step": 12, "heldout_loss": 1.41}
 
-Loss is the mean over the step's learnt tokens, before the step was taken.
+Loss is the mean over the step's learnt tokens, before the step was taken. Where tokens count unequally, weight is the
+sum of what they count.
 """
 
 import json

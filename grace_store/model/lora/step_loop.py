@@ -115,6 +115,8 @@ class StepLoop:
         if self._log is None:
             return
         measured = {"grad_norm": result.grad_norm, "num_tokens": result.num_tokens}
+        if result.weight != result.num_tokens:
+            measured["weight"] = result.weight
         self._log.add(step=step, loss=result.loss, learning_rate=rate, **measured)
         self.listener(StepTaken(step, self._num_steps, result.loss, rate, result.num_tokens))
 

@@ -86,12 +86,19 @@ class Training:
         devices.prepare_same_every_time()
         device = devices.of_rank(options.device, self._ranks.local_rank)
         self._loaded = load(describe_model(model), spec.dtype, spec.attention, device, options.threads)
-        self._encoder = TrainingEncoder(self._loaded, spec, images, options.loader_threads)
+        self._images = images
+        self._encoders: dict[str | None, TrainingEncoder] = {}
         self._trainer: AdapterTrainer | None = None
 
-    def encode(self, samples: Sequence[Sample]) -> list[TrainingSample | SetAside]:
-        """Return each sample's tokens, or why it cannot be trained on."""
-        return self._encoder.encode(samples)
+    def encode(self, samples: Sequence[Sample], images: str | None = None) -> list[TrainingSample | SetAside]:
+        """Return each sample's tokens, or why it cannot be trained on.
+
+        images is the folder that these samples' relative paths start from, if it is another than the model's own.
+        """
+        images = images or self._images
+        if images not in self._encoders:
+            self._encoders[images] = TrainingEncoder(self._loaded, self._spec, images, self._options.loader_threads)
+        return self._encoders[images].encode(samples)
 
     def train(
         self,

@@ -48,6 +48,8 @@ class StepResult:
     loss: float
     grad_norm: float
     num_tokens: int
+    weight: float
+    """What the loss is a mean over: the weights of all tokens, or their number where all count 1."""
     is_stopping: bool
     """Whether any rank was asked to stop."""
 
@@ -130,7 +132,8 @@ class AdapterTrainer:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
-        return StepResult(loss_value, norm, sum(len(sample.learnt) for sample in batch), stopping > 0)
+        num_tokens = sum(len(sample.learnt) for sample in batch)
+        return StepResult(loss_value, norm, num_tokens, total_weight, stopping > 0)
 
     def heldout_loss(self, samples: Sequence[TrainingSample]) -> float:
         """Return the mean loss over the samples' learnt tokens."""

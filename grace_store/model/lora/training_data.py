@@ -34,7 +34,7 @@ class TrainingSample:
     """What else a vision-language model is given for every token."""
     images: SampleImages | None
     segment: Ints
-    """The segment of each learnt token, the answer's the last."""
+    """The segment of each learnt token, the steps and then the answer; one more for the end of the turn."""
     weight: Float32Array | None = None
     """How much the loss of each learnt token counts; None where all count 1."""
 
@@ -45,8 +45,8 @@ class TrainingSample:
 
 
 def weigh(sample: TrainingSample, segment_weight: FloatArray) -> TrainingSample:
-    """Return a sample whose tokens count as much as their segment, the steps and then the answer."""
-    return replace(sample, weight=segment_weight[sample.segment].astype(np.float32))
+    """Return a sample whose tokens count as much as their segment, the steps and then the answer; its end counts 1."""
+    return replace(sample, weight=np.append(segment_weight, 1.0)[sample.segment].astype(np.float32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,7 @@ class TrainingEncoder:
         vocab_size = min(loaded.identity.vocab_size, embeddings.weight.shape[0])
         self._reader = SampleReader(loaded, reading_spec(spec), vocab_size, images)
         self._num_threads = num_threads
+        self._has_end = spec.train_eos
 
     def encode(self, samples: Sequence[Sample]) -> list[TrainingSample | SetAside]:
         """Return each sample's tokens, or why it cannot be trained on."""
@@ -86,20 +87,24 @@ class TrainingEncoder:
     def _encode(self, samples: Sequence[Sample]) -> list[TrainingSample | SetAside]:
         read = self._reader.read(samples)
         return [
-            read.set_aside[i] if i in read.set_aside else _training_sample(read.tokens[i], read.images.get(i))
+            read.set_aside[i]
+            if i in read.set_aside
+            else _training_sample(read.tokens[i], read.images.get(i), has_end=self._has_end)
             for i in range(len(samples))
         ]
 
 
-def _training_sample(tokens: TokenizedSample, images: SampleImages | None) -> TrainingSample:
+def _training_sample(tokens: TokenizedSample, images: SampleImages | None, *, has_end: bool) -> TrainingSample:
     learnt = np.flatnonzero(tokens.segment >= 0).astype(np.int32)
+    segment = tokens.segment[learnt].astype(np.int32)
+    segment[-1] += has_end
     return TrainingSample(
         tokens.ids.astype(np.int32),
         learnt,
         {name: values.astype(np.int32) for name, values in tokens.token_inputs.items()},
         # Pixels of the whole subset would not fit: they are made again when their step comes.
         replace(images, kept=None) if images and images.digests else None,
-        tokens.segment[learnt].astype(np.int32),
+        segment,
     )
 
 
