@@ -583,6 +583,18 @@ def test_what_has_no_meaning_is_said(home, tmp_path, changes, told):
         prepare_trial(tmp_path / "out", make_request(home, home / "clean.txt", **changes))
 
 
+@pytest.mark.parametrize("by", [None, "kind"])
+def test_a_subset_of_everything_has_no_random_ones_to_compare_with(home, tmp_path, by):
+    write_ids(tmp_path / "all.txt", range(0, NUM_SAMPLES, 1 if by is None else 2))
+    with pytest.raises(SettingError, match="random subsets of its size would be the same"):
+        prepare_trial(tmp_path / "out", make_request(home, tmp_path / "all.txt", by=by))
+
+
+def test_a_subset_that_is_not_there_is_said(home, tmp_path):
+    with pytest.raises(DataError, match=r"There is no .*none\.txt"):
+        prepare_trial(tmp_path / "out", make_request(home, tmp_path / "none.txt"))
+
+
 @pytest.mark.parametrize("held_out", ["inf", "nan", "-3"])
 def test_what_is_no_amount_is_a_file_that_is_not_there(home, tmp_path, held_out):
     with pytest.raises(DataError, match=f"No such file or folder: .*{held_out}"):

@@ -177,3 +177,9 @@ def test_models_that_do_not_differ_at_all_are_not_told_apart():
     found = compare_with_draws(np.ones(3), np.ones((3, 3)), np.ones(3), ERROR)
     assert not found.is_clear
     assert (found.low, found.high) == (0.0, 0.0)
+
+
+def test_where_no_draw_differs_nothing_is_clear():
+    same = np.full((3, 8), 2.0)
+    found = compare_with_draws(same[0] + 1e-15, same, np.ones(8), 0.05)
+    assert not found.is_clear

@@ -14,7 +14,7 @@ from grace_store.artifacts.notes import SubsetNote
 from grace_store.artifacts.outputs import check_outputs, sources_of
 from grace_store.artifacts.trial_documents import FOUND, PLAN, Trial, TrialPlan, TrialRun, TrialSpec
 from grace_store.base.documents import claim_document, read_document, write_document
-from grace_store.base.errors import ResumeMismatch, SettingError
+from grace_store.base.errors import DataError, ResumeMismatch, SettingError
 from grace_store.base.events import Listener, Note, ignore
 from grace_store.base.files import sidecar_of
 from grace_store.base.settings import DataRequest, wishes_in
@@ -205,6 +205,8 @@ def _open_store(
     paths: Sequence[Path], request: TrialRequest, begun: TrialPlan | None
 ) -> tuple[Store, SignalView | None]:
     """Return the store that subsets were chosen from, and the signal that they were chosen by, if that is known."""
+    if missing := [str(path) for path in paths if not path.exists()]:
+        raise DataError(f"There is no {missing[0]}. Give subsets that `grace-store select` wrote, or lists of ids.")
     notes = [read_document(sidecar_of(path), SubsetNote) for path in paths if sidecar_of(path).is_file()]
     moved = request.store or (begun.origin["store"] if begun else None)
     if not notes:

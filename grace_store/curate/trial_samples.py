@@ -125,7 +125,7 @@ def gather_samples(
     for number, (file, name, positions) in enumerate(zip(files, names, chosen, strict=True), start=1):
         kept = _kept(pool, np.isin(pool, positions), is_held, name)
         mine = [Arm(f"subset-{number}", name, kept, _weights_of(store, file, kept))]
-        control, randoms = draws.like(np.isin(pool, positions))
+        control, randoms = draws.like(np.isin(pool, positions), name)
         for draw, is_drawn in enumerate(randoms, start=1):
             shown = f"random {draw}" if control == 1 else f"random {control}.{draw}"
             mine.append(Arm(f"random-{control}-{draw}", shown, _kept(pool, is_drawn, is_held, shown)))
@@ -220,9 +220,15 @@ class _Draws:
         self._orders = [rank(random_values(seed, row), row) for seed in seeds]
         self._known: dict[tuple[int, ...], int] = {}
 
-    def like(self, is_chosen: BoolArray) -> tuple[int, list[BoolArray]]:
+    def like(self, is_chosen: BoolArray, name: str) -> tuple[int, list[BoolArray]]:
         """Return the number of the set of random subsets of a subset's size and make-up, and which samples they are."""
         counts = np.bincount(self._group[is_chosen], minlength=int(self._group.max()) + 1)
+        if ((counts == 0) | (counts == np.bincount(self._group))).all():
+            each = "" if len(counts) == 1 else ", or all or none of each value of --by"
+            raise SettingError(
+                f"{name} holds all samples that it could be chosen from{each}, so random subsets of its size would be "
+                "the same. Try a smaller subset."
+            )
         number = self._known.setdefault(tuple(counts.tolist()), len(self._known) + 1)
         return number, [self._draw(order, counts) for order in self._orders]
 
@@ -271,7 +277,7 @@ def _check_enough(held: HeldOut, held_out: str) -> None:
     if len(held.positions) < FEWEST_ITEMS:
         raise SettingError(
             f"--held-out {held_out} holds {counted(len(held.positions), 'question')} out; at least {FEWEST_ITEMS} are "
-            "wanted to measure models on."
+            f"wanted to measure models on. Give --held-out {FEWEST_ITEMS} or more, or a file."
         )
 
 

@@ -51,8 +51,8 @@ class SubsetDifference:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves no doubt which is larger."""
-        return self.low > 0 or self.high < 0
+        """Whether the interval leaves no doubt which is larger; never where nothing differed between the draws."""
+        return self.standard_error > 0 and (self.low > 0 or self.high < 0)
 
     def __str__(self) -> str:
         """Return the difference with its interval, as tables and sentences have it.
