@@ -113,6 +113,6 @@ def conclude_subset(name: str, found: Standing, num_seeds: int) -> str:
     if each.is_clear:
         return f"{name} trains better models than random subsets: {shown}{after}."
     return (
-        f"No difference was found between {name} and random subsets: {shown}. One of {each.shown(each.detectable)} "
-        "or more would have been found in 4 of 5 such trials."
+        f"No difference was found between {name} and random subsets: {shown}. A difference of "
+        f"{each.shown(each.detectable)} or more would have been found in 4 of 5 such trials."
     )
