@@ -62,9 +62,11 @@ def test_it_is_who_it_was(store, version):
     }
 
 
-def test_its_flags_are_not_known_and_nothing_else_is_said(store, version):
+def test_its_flags_are_known_since_they_are_looked_for_and_otherwise_said_not_to_be(store, version):
     if version >= "1.2":
-        pytest.skip("flags are looked for since version 1.2")
+        assert store.plan.flagged is not None
+        assert store.text_flags(0, 1) is not None
+        return
     assert store.plan.flagged is None
     assert store.text_flags(0, 1) is None
     assert planned_view(store, 0)["flags"] is None
