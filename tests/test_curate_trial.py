@@ -204,6 +204,10 @@ def test_what_a_subset_could_not_hold_is_in_no_random_subset(home, tmp_path):
     assert samples.num_pool == len(possible)
     trained = {int(place) for arm in samples.arms.values() for place in arm.positions}
     assert trained | set(samples.held_out.positions.tolist()) == possible
+    write_ids(tmp_path / "others.txt", range(6, 20))
+    both = [SubsetFile(tmp_path / "subset.jsonl"), SubsetFile(tmp_path / "others.txt")]
+    with pytest.raises(SettingError, match=r"others\.txt has 5 samples that not all subsets could be chosen from"):
+        gather_samples(store, both, many, None, None)
     note = json.loads((tmp_path / "subset.jsonl.spec.json").read_text())
     assert note.pop("contaminated_rows") == list(range(8))
     (tmp_path / "subset.jsonl.spec.json").write_text(json.dumps(note))

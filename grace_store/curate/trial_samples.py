@@ -109,7 +109,8 @@ def gather_samples(
     other holds the traces that models are measured on, if these are not to be of the pool.
     """
     pool = reduce(np.intersect1d, (_pool_of(store, file.path, data) for file in files))
-    chosen = [np.intersect1d(samples_named(store, file.path), pool) for file in files]
+    chosen = [samples_named(store, file.path) for file in files]
+    _check_one_pool(files, chosen, pool)
     if other is None:
         digests = question_digests(store, None, data, pool)
         held = _hold_out(store, pool, digests, spec)
@@ -155,6 +156,16 @@ def _pool_of(store: Store, path: Path, data: Sequence[str] | None) -> IntArray:
             )
         is_possible &= ~np.isin(table.row, written.contaminated_rows)
     return np.sort(store.positions_of(table.row[is_possible]))
+
+
+def _check_one_pool(files: Sequence[SubsetFile], chosen: Sequence[IntArray], pool: IntArray) -> None:
+    """Raise if a subset has samples that another could not have had: one of them would be tried without some."""
+    for file, positions in zip(files, chosen, strict=True):
+        if num_outside := int((~np.isin(positions, pool)).sum()):
+            raise SettingError(
+                f"{file.path.name} has {counted(num_outside, 'sample')} that not all subsets could be chosen from "
+                "(filters, flags and contamination count). Try it in a trial of its own."
+            )
 
 
 def _names(files: Sequence[SubsetFile]) -> list[str]:
