@@ -138,8 +138,8 @@ MUTANTS = (
     Mutant(
         "outputs are written in place",
         "base/files.py",
-        "        yield part\n        sync_file(part)\n        if only_new:\n            _take_free_name(part, path)\n        else:\n"
-        "            part.replace(path)\n",
+        "        yield part\n        sync_file(part)\n        if only_new:\n"
+        "            _take_free_name(part, path)\n        else:\n            part.replace(path)\n",
         "        part.unlink()\n        yield path\n",
         "torn",
         3,
