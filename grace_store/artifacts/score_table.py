@@ -21,6 +21,7 @@ from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import SettingError
 from grace_store.base.files import whole_file
 from grace_store.base.flags import ABOUT, HYGIENE_FLAGS, flag_names
+from grace_store.base.row_places import find_rows
 from grace_store.base.text import counted
 from grace_store.store.opened import Store
 from grace_store.values.gram import offsets_of, sum_by_sample
@@ -164,12 +165,9 @@ class ScoreTable:
 
     def values_of(self, row: IntArray) -> FloatArray:
         """Return the value of each of some dataset rows; NaN for a row that the table lacks."""
-        mine, found = self.row, np.full(len(row), np.nan)
-        if len(mine):
-            order = np.argsort(mine, kind="stable")
-            place = order[np.searchsorted(mine, row, sorter=order).clip(max=len(mine) - 1)]
-            here = mine[place] == row
-            found[here] = self.value[place[here]]
+        found = np.full(len(row), np.nan)
+        place, here = find_rows(self.row, row)
+        found[here] = self.value[place[here]]
         return found
 
     def with_steps(self) -> ScoreTable:

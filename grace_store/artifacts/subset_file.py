@@ -78,7 +78,7 @@ def samples_named(store: Store, path: str | Path) -> IntArray:
     """Return the positions in the plan, ascending, of the samples that a file names; none may be missing."""
     path = Path(path)
     if (rows := selected_rows(store, path)) is not None:
-        return store.positions_of(rows)
+        return np.sort(store.positions_of(rows))
     if path.suffix == ".parquet":
         scores = read_scores(path, steps=False)
         check_plan_of(scores.note, store, scores.what)

@@ -18,6 +18,7 @@ from grace_store.artifacts.score_table import flag_lists
 from grace_store.base.arrays import Array, FloatArray, IntArray
 from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.files import whole_file
+from grace_store.base.row_places import find_rows
 from grace_store.base.text import counted
 from grace_store.read.blocks import SampleBlock
 from grace_store.values.ragged_weights import RaggedWeights
@@ -69,12 +70,12 @@ class WeightTable:
 
     def segment_weights(self, rows: IntArray) -> Iterator[FloatArray | None]:
         """Yield the weights of each of some records' segments, the answer last; None for one whose steps have none."""
-        mine, column = self.row, self.table["weight"].combine_chunks()
-        place = np.searchsorted(mine, rows).clip(max=max(len(mine) - 1, 0))
+        column = self.table["weight"].combine_chunks()
+        place, is_there = find_rows(self.row, rows)
         offsets, flat = column.offsets.to_numpy(), column.values.to_numpy(zero_copy_only=False)
         is_known = column.is_valid().to_numpy(zero_copy_only=False)
-        for row, at in zip(rows.tolist(), place.tolist(), strict=True):
-            if len(mine) and mine[at] == row and is_known[at]:
+        for at, is_here in zip(place.tolist(), is_there.tolist(), strict=True):
+            if is_here and is_known[at]:
                 yield np.append(flat[offsets[at] : offsets[at + 1]], self.note.spec.answer_weight)
             else:
                 yield None
@@ -127,8 +128,8 @@ def read_weights(path: str | Path) -> WeightTable:
     flat = pc.list_flatten(table["weight"])
     if flat.null_count or not pc.all(pc.and_(pc.is_finite(flat), pc.greater_equal(flat, 0.0)), min_count=0).as_py():
         raise not_made_by(path, note.maker, "some weights are no numbers from 0 on")
-    if (np.diff(table["row"].to_numpy()) <= 0).any():
-        raise not_made_by(path, note.maker, "rows are not in the order of the dataset")
+    if len(pc.unique(table["row"])) < len(table):
+        raise not_made_by(path, note.maker, "a row of the dataset stands there twice")
     return WeightTable(table, note, path)
 
 

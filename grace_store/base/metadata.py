@@ -8,7 +8,7 @@ from pydantic import Field
 from grace_store.base.settings import DataSpec, ExtractSpec, Frozen, Kind, canonical_json
 from grace_store.base.states import Reason
 
-FORMAT_VERSION = "1.3"
+FORMAT_VERSION = "1.4"
 KIND_VERSIONS: dict[Kind, str] = {"proxy": "1.0", "gradient": "1.1"}
 """The version of the format in which each kind of signal appeared."""
 IMAGES_AS_VERSION = "1.1"
@@ -17,6 +17,8 @@ BATCHES_VERSION = "1.2"
 """That in which a signal freezes its batches."""
 SHARING_VERSION = "1.3"
 """That in which samples share prompts."""
+GATHER_VERSION = "1.4"
+"""That in which a plan may gather the traces of a question."""
 
 
 def version_number(version: str) -> tuple[int, ...]:
@@ -38,7 +40,8 @@ class Plan(Frozen):
     """What planning froze. The samples themselves are arrays beside it."""
 
     format: Literal["grace-store"] = "grace-store"
-    format_version: str = FORMAT_VERSION
+    format_version: str = SHARING_VERSION
+    """The first version of the format that has all that the plan may lead to, so that older releases read it, too."""
     spec: DataSpec
     files: tuple[DataFile, ...]
     num_records: int

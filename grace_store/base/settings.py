@@ -109,7 +109,7 @@ def setting_text(value: object) -> str:
 # ---------------------------------------------------------------- what changes the numbers
 
 
-class DataSpec(Frozen):
+class DataSpec(Settings):
     """How records become samples."""
 
     format: str
@@ -127,6 +127,16 @@ class DataSpec(Frozen):
     map: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
     """Which fields hold the parts of a record, by the parts' names. Left out of documents if none is named, so that
     those of earlier versions stay as they were."""
+    gather: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Bring the traces of a question together, wherever they stand, so that they share its prompt and images."""
+    group_by: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """With --gather, the field whose value makes traces those of one question."""
+
+    @model_validator(mode="after")
+    def _groups_if_gathered(self) -> DataSpec:
+        if self.group_by is not None and not self.gather:
+            raise ValueError("group-by says what --gather brings together; give that too")
+        return self
 
     def in_words(self) -> dict[str, str]:
         """Return the settings for people, by name."""
@@ -305,6 +315,8 @@ class DataRequest(Frozen):
     min_steps: int | None = Field(default=None, ge=1)
     max_steps: int | None = Field(default=None, ge=1)
     map: dict[str, str] | None = None
+    gather: bool | None = None
+    group_by: str | None = None
 
 
 class GradientRequest(Frozen):

@@ -11,6 +11,7 @@ from grace_store.artifacts.notes import ChosenDiversity
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Note, ignore
+from grace_store.base.row_places import find_rows
 from grace_store.base.text import counted
 from grace_store.curate.duplicates import DuplicatesRequest, duplicates
 from grace_store.curate.pool import open_pool, pool_orders
@@ -75,8 +76,8 @@ def _given_table(path: str | Path, store: Store, spec: DiversitySpec) -> Duplica
 
 def _without_duplicates(ranking: Ranking, table: DuplicateTable, row: IntArray, what: str) -> Ranking:
     """Return a ranking with the near-duplicates of a table last."""
-    place = np.searchsorted(table.row, row).clip(max=max(len(table) - 1, 0))
-    if missing := len(row) if not len(table) else int((table.row[place] != row).sum()):
+    place, is_there = find_rows(table.row, row)
+    if missing := int((~is_there).sum()):
         raise DataError(f"{what} lacks {missing} of the samples that have a value. Look for duplicates among all.")
     # A sample alone is a group of its own.
     group = np.where(table.group < 0, table.num_groups + np.arange(len(table)), table.group)[place]

@@ -85,10 +85,11 @@ def duplicates(
     )
     source = StoreVectors(reader)
     search, about = _search(source, floor, threads, request.seed, listener)
-    found = source.sample
+    row = opened.column("sample_row")[source.sample].astype(np.int64)
+    by_row = np.argsort(row)  # of copies, the first in the dataset counts
+    found, row = source.sample[by_row], row[by_row]
     digests, digest_of = sample_digests(opened, found, request.data, listener)
     copies, is_exact = _same_text(found, digests)
-    row = opened.column("sample_row")[found].astype(np.int64)
     note = DuplicatesNote(
         **reader.made_by
         | {
@@ -203,11 +204,13 @@ def _same_text(samples: IntArray, digests: Sequence[bytes]) -> tuple[Pairs, Bool
 
 def _likeness(found: IntArray, forest: Pairs, search: Found) -> dict[str, Any]:
     """Return a table's columns of nearest samples and links, by places among the samples found instead of the plan."""
-    forest = Pairs(np.searchsorted(found, forest.first), np.searchsorted(found, forest.second), forest.similarity)
+    place = np.zeros(len(search.nearest), dtype=np.int64)
+    place[found] = np.arange(len(found))
+    forest = Pairs(place[forest.first], place[forest.second], forest.similarity)
     nearest, similarity = nearest_in(len(found), forest)
     # A sample that is like no other still has a nearest one.
     alone = np.flatnonzero((nearest < 0) & (search.nearest[found] >= 0))
-    nearest[alone] = np.searchsorted(found, search.nearest[found[alone]])
+    nearest[alone] = place[search.nearest[found[alone]]]
     similarity[alone] = search.nearest_similarity[found[alone]]
     link, link_similarity = parents_in(len(found), forest)
     return {"nearest": nearest, "similarity": similarity, "link": link, "link_similarity": link_similarity}

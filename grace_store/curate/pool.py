@@ -11,6 +11,7 @@ from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import Float32Array, IntArray
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, Note, ignore
+from grace_store.base.row_places import find_rows
 from grace_store.base.text import counted
 from grace_store.likeness.clusters import cluster_vectors, make_cells
 from grace_store.likeness.greedy import Trade, greedy_orders
@@ -42,11 +43,10 @@ class Pool:
 
     def places_of(self, row: IntArray, what: str) -> IntArray:
         """Return where the samples with these dataset rows stand in the pool; all must be there."""
-        place = np.searchsorted(self.described.row, row).clip(max=max(len(self) - 1, 0))
-        missing = self.described.row[place] != row if len(self) else np.ones(len(row), dtype=np.bool_)
-        if missing.any():
+        place, is_there = find_rows(self.described.row, row)
+        if not is_there.all():
             raise DataError(
-                f"{int(missing.sum())} of the {len(row)} samples of {what} have no vector in signal "
+                f"{int((~is_there).sum())} of the {len(row)} samples of {what} have no vector in signal "
                 f"{self.note.signal.name!r} of {self.store.location}. Name another --signal, or extract them."
             )
         return place

@@ -56,12 +56,12 @@ class Subset:
     @property
     def chosen(self) -> IntArray:
         """Rows of the table in the order of the records."""
-        return np.sort(self.ranked)
+        return self.ranked[np.argsort(self.scores.row[self.ranked])]
 
     @property
     def row(self) -> IntArray:
         """The chosen samples' rows in the dataset, ascending."""
-        return np.sort(self.scores.row[self.ranked])
+        return self.scores.row[self.chosen]
 
     @property
     def rejected_row(self) -> IntArray | None:
@@ -69,7 +69,7 @@ class Subset:
         if self.rejected is None:
             return None
         row = self.scores.row
-        return row[self.rejected[np.argsort(row[self.ranked], kind="stable")]]
+        return row[self.rejected[np.argsort(row[self.ranked])]]
 
     @property
     def sample_id(self) -> list[str]:

@@ -30,11 +30,12 @@ from grace_store.artifacts.sweep_table import (
     summary_table,
     write_sweep,
 )
-from grace_store.base.arrays import BoolArray, ByteArray, FloatArray, Int32Array
+from grace_store.base.arrays import BoolArray, ByteArray, FloatArray, Int32Array, IntArray
 from grace_store.base.documents import document_metadata, read_document, write_document
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, ignore
 from grace_store.base.files import whole_folder
+from grace_store.base.row_places import ascend
 from grace_store.base.text import counted
 from grace_store.curate.setting_changes import WITH_DEFAULT, conclude_sweep, is_default
 from grace_store.curate.sweep_settings import Setting, SettingValues, resolve_settings, short_labels
@@ -221,6 +222,7 @@ class _Pool(NamedTuple):
     num_tokens: Int32Array
     num_steps: Int32Array
     default: FloatArray
+    row: IntArray
 
 
 def _add_values(
@@ -231,7 +233,7 @@ def _add_values(
     names = [setting.name for setting in settings]
     place = names.index(default.name) if default.name in names else len(names)
     values = SettingValues(settings if place < len(names) else [*settings, default], reader.names)
-    pools = [_Pool(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0))]
+    pools = [_Pool(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.int64))]
 
     def work(block: SampleBlock) -> tuple[pa.Table, SampleBlock, FloatArray]:
         samples = samples_table(reader.ids(block).tolist(), block.row, block.num_steps, block.num_tokens)
@@ -242,7 +244,7 @@ def _add_values(
     for samples, block, found in reader.map(work, threads):
         out.add(samples, block.row, found[: len(names)])
         lengths = block.num_tokens.astype(np.int32), block.num_steps.astype(np.int32)
-        pools.append(_Pool(*lengths, found[place].copy()))
+        pools.append(_Pool(*lengths, found[place].copy(), block.row))
     return _Pool(*map(np.concatenate, zip(*pools, strict=True)))
 
 
@@ -253,11 +255,12 @@ def _compare(
     ratios, num_samples = note.spec.ratio, len(pool.default)
     covariates = [_Covariate.of(length.astype(np.float64)) for length in (pool.num_tokens, pool.num_steps)]
     stride = _stride(num_samples)
-    by_default = _Values.of(pool.default).best(ratios[0])
+    row = None if ascend(pool.row) else pool.row
+    by_default = _Values.of(pool.default).best(ratios[0], row)
 
     def look(index: int) -> tuple[dict[str, Any], list[ByteArray], FloatArray]:
         value = _Values.of(tables.values(index))
-        chosen = [value.best(ratio) for ratio in ratios]
+        chosen = [value.best(ratio, row) for ratio in ratios]
         shared = float(_overlaps([by_default, chosen[0]])[0, 1])
         described = _describe(settings[index], value, covariates, note) | {WITH_DEFAULT: shared}
         return described, chosen, value.every[::stride].copy()
@@ -296,9 +299,9 @@ class _Values:
         finite = every if is_finite.all() else every[is_finite]
         return cls(every, finite, is_finite, OrderStatistics(finite))
 
-    def best(self, ratio: str) -> ByteArray:
-        """Return which are the best share of those there are, as bits."""
-        return np.packbits(top_mask(self.every, budget(ratio, len(self.finite)), self.order))
+    def best(self, ratio: str, row: IntArray | None) -> ByteArray:
+        """Return which are the best share of those there are, as bits; ties by row (by place, without rows)."""
+        return np.packbits(top_mask(self.every, budget(ratio, len(self.finite)), self.order, row))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.data.sample_digests import text_digest
-from grace_store.read.records import POSITIONS_AT_ONCE, UnitLoader, open_dataset
+from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.store.opened import Store
 
 DigestOf = Literal["text", "record"]
@@ -20,7 +20,7 @@ DigestOf = Literal["text", "record"]
 def sample_digests(
     store: Store, samples: IntArray, data: Sequence[str | Path] | None = None, listener: Listener = ignore
 ) -> tuple[list[bytes], DigestOf]:
-    """Return a digest for each of some samples (positions, ascending), and whether it is of the text or the record."""
+    """Return a digest for each of some samples (positions in the plan), and whether it is of the text or the record."""
     try:
         dataset = open_dataset(store, data)
     except DataError as error:
@@ -30,9 +30,4 @@ def sample_digests(
         listener(Warned(f"{error}\nSo whole records are compared instead of texts: {what}."))
         return [digest.tobytes() for digest in store.column("sample_digest")[samples]], "record"
     with dataset:
-        loader = UnitLoader(store, dataset)
-        found: list[bytes] = []
-        for start in range(0, store.plan.num_samples, POSITIONS_AT_ONCE):
-            some = samples[(samples >= start) & (samples < start + POSITIONS_AT_ONCE)]
-            found += map(text_digest, loader.read_some(some.tolist()))
-    return found, "text"
+        return list(map(text_digest, UnitLoader(store, dataset).each(samples))), "text"

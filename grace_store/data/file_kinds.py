@@ -55,6 +55,11 @@ class RecordFile:
         return self.kind.startswith("json.") or self.kind == "json"
 
     @property
+    def is_read_forwards(self) -> bool:
+        """Whether going back in it means to start it, or a part of it, again."""
+        return bool(self.compression) or self.kind == "parquet"
+
+    @property
     def compression(self) -> Compression:
         return "gz" if self.kind.endswith(".gz") else "zst" if self.kind.endswith(".zst") else ""
 

@@ -14,6 +14,7 @@ from grace_store.artifacts.measures import Diversity, RandomSubsets, SubsetDiver
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import IntArray
 from grace_store.base.events import Listener
+from grace_store.base.row_places import find_rows
 from grace_store.base.text import first_few
 from grace_store.likeness.nearest import Nearest
 from grace_store.pages import similarity_figures
@@ -56,7 +57,7 @@ def similarity_section(given: ReportInputs, table: ScoreTable, place: IntArray, 
 
 def _neighbours(described: Descriptions, row: IntArray) -> list[list[tuple[int, float]]]:
     """Return the nearest of each shown sample among those shown, by place in that list."""
-    at = np.searchsorted(row, described.row)
+    at, _ = find_rows(row, described.row)
     alive = np.flatnonzero(~described.is_zero)
     vectors = np.asarray(described.vector[alive], dtype=np.float32)
     neighbours: list[list[tuple[int, float]]] = [[] for _ in row]

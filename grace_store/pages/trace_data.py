@@ -69,7 +69,7 @@ def gather_traces(
             found.blocks.append([])
             found.pictures.append({})
         near = [[int(other), round(cosine, 4)] for other, cosine in similar.neighbours[number]]
-        found.blocks[-1].append(next(steps) | {"near": near} | _text(sample, pictures, found.pictures))
+        found.blocks[-1].append(steps[number] | {"near": near} | _text(sample, pictures, found.pictures))
         index["text"].append("" if sample is None else _snippet(sample))
         if asked is None:
             named = None if sample is None else prompts.setdefault(prompt_digest(sample), len(prompts))
@@ -117,12 +117,12 @@ def _snippet(sample: Sample) -> str:
     return " ".join(" ".join(turns).split())[:SNIPPET_CHARS]
 
 
-def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> Iterator[dict[str, Any]]:
-    """Yield each shown sample's alignments, losses and cosines, in order; every chunk of the store is read once."""
+def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> list[dict[str, Any]]:
+    """Return each shown sample's alignments, losses and cosines; every chunk of the store is read once."""
+    details: list[dict[str, Any]] = [{} for _ in range(len(shown))]
     name = next((name for name in shown.note.signals if name in stepwise_signals(store)), None)
     if name is None:
-        yield from ({} for _ in range(len(shown)))
-        return
+        return details
     reader = BlockReader(store, (name,), loss=True)
     alignments = {}
     if shown.has_step_scores:
@@ -135,17 +135,15 @@ def _step_details(store: Store, shown: ScoreTable, positions: IntArray) -> Itera
         segments = np.cumsum(np.concatenate([[0], found.num_steps + 1]))
         for i in np.flatnonzero((positions >= start) & (positions < start + SAMPLES_PER_CHUNK)).tolist():
             at = int(np.searchsorted(found.sample, positions[i]))
-            detail: dict[str, Any] = {
-                key: _numbers(flat[offsets[i] : offsets[i + 1]]) for key, flat in alignments.items()
-            }
+            details[i] = {key: _numbers(flat[offsets[i] : offsets[i + 1]]) for key, flat in alignments.items()}
             if at < len(found.sample) and found.sample[at] == positions[i]:
                 mine = slice(int(segments[at]), int(segments[at + 1]))
-                detail |= {
+                details[i] |= {
                     "tokens": found.num_tokens[mine].tolist(),
                     "loss": _numbers(found.loss[mine]),
                     "cosines": _cosines(found.gram[entries[at] : entries[at + 1]]),
                 }
-            yield detail
+    return details
 
 
 def _cosines(packed: Float32Array) -> list[list[float | None]]:
@@ -175,7 +173,7 @@ def _texts(
         loader = UnitLoader(store, dataset)
         pictures: Thumbnails | None = None
         for start in range(0, len(positions), READ_AT_ONCE):
-            for sample in loader.read_some(positions[start : start + READ_AT_ONCE].tolist()):
+            for sample in loader.read_some(positions[start : start + READ_AT_ONCE]):
                 if sample.images and pictures is None:
                     pictures = Thumbnails(image_folder(request.images, view, dataset), len(shown))
                 yield sample, pictures

@@ -66,10 +66,15 @@ def _of_field(store: Store, by: str, data: Sequence[str | Path] | None, position
     for position, record in zip(positions.tolist(), records, strict=True):
         value = value_of(record, by)
         found_any |= value is not None
-        name, kind = (position, b"alone") if value is None else (value, b"value")
-        yield hashlib.blake2b(json.dumps(name).encode(), digest_size=DIGEST_BYTES, person=kind).digest()
+        yield field_digest(value, position)
     if len(positions) and not found_any:
         raise records.unknown(by)
+
+
+def field_digest(value: object, place: int) -> bytes:
+    """Return what records share that have a value in a field; one that has none is alone, by its place."""
+    name, kind = (place, b"alone") if value is None else (value, b"value")
+    return hashlib.blake2b(json.dumps(name).encode(), digest_size=DIGEST_BYTES, person=kind).digest()
 
 
 def _numbered(digests: npt.NDArray[np.uint64]) -> IntArray:

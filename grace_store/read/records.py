@@ -16,6 +16,7 @@ import numpy as np
 from grace_store.base.arrays import Int32Array, IntArray
 from grace_store.base.errors import DataError, DatasetChanged, SettingError
 from grace_store.base.fingerprint import file_sha256
+from grace_store.base.row_places import find_rows
 from grace_store.base.states import Unusable
 from grace_store.base.text import first_few, one_line
 from grace_store.data.dataset import Dataset
@@ -23,10 +24,10 @@ from grace_store.data.folders import default_image_folder, name_files
 from grace_store.data.record import Record
 from grace_store.data.sample import Sample
 from grace_store.data.understand import understand
-from grace_store.store.opened import SampleRows, SignalView, Store
+from grace_store.store.opened import SignalView, Store
+from grace_store.store.sample_rows import Positions, SampleRows, locators_at, rows_at
 
 CHANGES_SHOWN = 3
-POSITIONS_AT_ONCE = 1 << 14
 FIELDS_SHOWN, CLOSE_SHOWN = 12, 3
 FIELD_DEPTH = 3
 """How far inside records the names of fields are looked for."""
@@ -112,20 +113,11 @@ def _describe_change(store: Store, dataset: Dataset, index: int) -> str:
 
 
 def _planned_digests(store: Store, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (row, digest) of the samples in rows first..last, in flat memory."""
-    for start in range(0, store.plan.num_samples, POSITIONS_AT_ONCE):
-        stop = min(start + POSITIONS_AT_ONCE, store.plan.num_samples)
-        rows = store.column("sample_row", start, stop)
-        if rows[-1] >= first and rows[0] < last:
-            digests = store.column("sample_digest", start, stop)
-            wanted = np.flatnonzero((rows >= first) & (rows < last)).tolist()
-            yield from ((int(rows[i]), digests[i].tobytes()) for i in wanted)
-
-
-def _take(rows: SampleRows, chosen: IntArray) -> SampleRows:
-    names = ("row", "file", "offset", "length", "digest", "num_steps")
-    columns = {name: getattr(rows, name)[chosen] for name in names}
-    return replace(rows, sample_id=[rows.sample_id[i] for i in chosen.tolist()], **columns)
+    """Yield (row, digest) of the samples in rows first..last, in their order."""
+    rows = store.column("sample_row")
+    wanted = np.flatnonzero((rows >= first) & (rows < last))
+    for some in rows_at(store, wanted[np.argsort(rows[wanted])]):
+        yield from zip(some.row.tolist(), map(bytes, some.digest), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,19 +147,19 @@ class UnitLoader:
 
     def read(self, start: int, stop: int) -> list[Sample]:
         """Return samples start..stop, each checked against the digest and step count that were planned."""
-        return list(self._understand(self._store.samples(start, stop)))
+        # In the order of the dataset: some files can only be read forwards.
+        places = np.argsort(self._store.column("sample_row", start, stop))
+        found = dict(zip(places.tolist(), self.each(start + places), strict=True))
+        return [found[place] for place in range(stop - start)]
 
-    def read_some(self, positions: Sequence[int]) -> list[Sample]:
-        """Return the samples at the given positions, ascending, checked likewise."""
-        return list(self.each(np.asarray(positions, dtype=np.int64)))
+    def read_some(self, positions: Positions) -> list[Sample]:
+        """Return the samples at positions in any order, checked likewise."""
+        return list(self.each(positions))
 
-    def each(self, positions: IntArray) -> Iterator[Sample]:
-        """Yield the samples at the given positions, ascending, checked likewise; one is in memory at a time."""
-        for start in range(0, self._store.plan.num_samples, POSITIONS_AT_ONCE):
-            stop = min(start + POSITIONS_AT_ONCE, self._store.plan.num_samples)
-            chosen = positions[slice(*np.searchsorted(positions, (start, stop)))] - start
-            if len(chosen):
-                yield from self._understand(_take(self._store.samples(start, stop), chosen))
+    def each(self, positions: Positions) -> Iterator[Sample]:
+        """Yield the samples at positions in any order, checked likewise; one is in memory at a time."""
+        for rows in rows_at(self._store, positions):
+            yield from self._understand(rows)
 
     def _understand(self, rows: SampleRows) -> Iterator[Sample]:
         locators = list(zip(rows.file.tolist(), rows.offset.tolist(), rows.length.tolist(), strict=True))
@@ -210,9 +202,8 @@ class SampleRecords:
     def __iter__(self) -> Iterator[Any]:
         """Yield each record as JSON has it."""
         with open_dataset(self.store, self.data) as dataset:
-            for start in range(0, len(self), POSITIONS_AT_ONCE):
-                for raw in dataset.read_many(self._locators(start, min(start + POSITIONS_AT_ONCE, len(self)))):
-                    yield json.loads(raw)
+            positions = range(len(self)) if self.positions is None else self.positions
+            yield from map(json.loads, dataset.read_many(locators_at(self.store, positions)))
 
     def spread(self, most: int) -> SampleRecords:
         """Return at most so many of them, evenly spread."""
@@ -235,16 +226,6 @@ class SampleRecords:
         for record in self:
             counts.update(name for name, _ in fields_in(record))
         return [name for name, _ in counts.most_common()]
-
-    def _locators(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        names = [f"sample_{name}" for name in ("file", "offset", "length")]
-        if self.positions is None:
-            columns = [self.store.column(name, start, stop) for name in names]
-        else:
-            some = self.positions[start:stop]
-            first, last = int(some.min()), int(some.max())
-            columns = [self.store.column(name, first, last + 1)[some - first] for name in names]
-        return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def fields_in(record: Any, prefix: str = "", depth: int = FIELD_DEPTH) -> Iterator[tuple[str, object]]:
@@ -281,9 +262,8 @@ def columns_of_rows(
     store: Store, row: IntArray, fields: Sequence[str], data: Sequence[str] | None = None
 ) -> dict[str, list[object]]:
     """Return fields of the records in some rows of the dataset, as columns to join to a table that has these rows."""
-    known = store.column("sample_row")
-    places = np.searchsorted(known, row).clip(max=max(len(known) - 1, 0))
-    if len(wrong := np.flatnonzero(known[places] != row)):
+    places, is_there = find_rows(store.column("sample_row"), row)
+    if len(wrong := np.flatnonzero(~is_there)):
         raise DataError(f"Row {int(row[wrong[0]])} of the dataset is no sample of {store.location}.")
     return read_fields(store, fields, data, places)
 

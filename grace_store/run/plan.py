@@ -42,6 +42,11 @@ RECORDS_TO_DETECT_FORMAT = 64
 PLAN_WAIT_SECONDS = 24 * 3600.0
 """How long the other ranks of a job wait while one of them plans."""
 _READING = ("format", "map")
+_ORDER = ("gather", "group_by")
+_READ_AGAIN = (
+    "can only be read from the beginning on, and a unit of gathered questions takes its records from all over it. "
+    "Before a long extraction, decompress it, or write it as JSON lines or Arrow, and plan that."
+)
 
 
 def plan(
@@ -145,6 +150,11 @@ class _Planning:
         self._warn(tally, understanding)
 
     def _warn(self, tally: RecordTally, understanding: Understanding) -> None:
+        if tally.num_questions is not None:
+            samples, questions = counted(tally.num_planned, "sample"), counted(tally.num_questions, "question")
+            self.listener(Note(f"Gathered {samples} of {questions}."))
+            if names := ", ".join(file.name for file in self.dataset.files if file.is_read_forwards):
+                self.listener(Warned(f"{names}: {_READ_AGAIN}"))
         if tally.num_images_missing:
             missing = counted(tally.num_images_missing, "image")
             self.listener(Warned(f"{missing} named by records could not be found in {self.images}."))
@@ -164,14 +174,16 @@ def scan(dataset: Dataset, listener: Listener) -> Iterator[Record]:
 def merged_request(previous: Plan | None, dataset: Dataset, request: DataRequest) -> DataRequest:
     """Return a request with what it leaves unsaid taken from a plan of the same files, changed or not.
 
-    Format and mapping say together how a record is read: one that is said leaves nothing of the other.
+    Format and mapping say together how a record is read, and two settings how questions are gathered: one of them that
+    is said leaves nothing of the other.
     """
     if previous is None or [Path(file.path) for file in previous.files] != [file.path for file in dataset.files]:
         return request
     wishes = wishes_in(request)
     frozen = {name: value for name, value in previous.spec.model_dump().items() if name in DataRequest.model_fields}
-    if not wishes.keys().isdisjoint(_READING):
-        frozen = {name: value for name, value in frozen.items() if name not in _READING}
+    for together in (_READING, _ORDER):
+        if not wishes.keys().isdisjoint(together):
+            frozen = {name: value for name, value in frozen.items() if name not in together}
     return DataRequest(**(frozen | wishes))
 
 
@@ -269,7 +281,7 @@ def resolve_data_spec(dataset: Dataset, head: Sequence[Record], request: DataReq
     check_part_names(mapping)  # before the format is looked for, which the part that was meant might decide
     if wishes.get("format", "auto") == "auto":
         wishes["format"] = MAPPED if names_trace(mapping) else found_format(dataset, head)
-    check_spec(spec := DataSpec(**wishes))
+    check_spec(spec := DataSpec.parse(**wishes))
     return spec
 
 

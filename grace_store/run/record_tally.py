@@ -12,6 +12,7 @@ from grace_store.base.settings import DataSpec
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.text import counted, percent
 from grace_store.data.record import Record
+from grace_store.run.gathering import planned_order
 from grace_store.run.scan import RecordOutcome, Understanding, Understood, understood
 from grace_store.run.seen_ids import SeenIds
 from grace_store.store.plan_writer import PlanWriter
@@ -39,6 +40,8 @@ class RecordTally:
     num_records: int = 0
     num_planned: int = 0
     num_images_missing: int = 0
+    num_questions: int | None = None
+    """Those whose traces were gathered; None if none were."""
     set_aside: Counter[str] = field(default_factory=Counter)
     num_steps: Counter[int] = field(default_factory=Counter)
     """How many traces have each number of steps, those with too few or too many included."""
@@ -107,15 +110,15 @@ def tally_records(
 ) -> RecordTally:
     """Decide what becomes of every record, write it down if there is a writer, and count."""
     tally, seen = RecordTally(), SeenIds()
-    for block, outcomes in understood(records, understanding, num_processes):
-        for record, outcome in zip(block, _without_repeats(outcomes, seen), strict=True):
-            tally.take(record, outcome)
-            if writer is None:
-                continue
-            if isinstance(outcome, SetAside):
-                writer.add_set_aside(record.row, outcome.reason, outcome.detail)
-            else:
-                writer.add(outcome.sample)
+    with planned_order(understanding.spec, writer) as order:
+        for block, outcomes in understood(records, understanding, num_processes):
+            for record, outcome in zip(block, _without_repeats(outcomes, seen), strict=True):
+                tally.take(record, outcome)
+                if isinstance(outcome, Understood):
+                    order.add(outcome)
+                elif writer is not None:
+                    writer.add_set_aside(record.row, outcome.reason, outcome.detail)
+    tally.num_questions = order.num_questions
     return tally
 
 

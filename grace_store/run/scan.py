@@ -19,7 +19,10 @@ from grace_store.data.hygiene import text_flags
 from grace_store.data.images import is_missing
 from grace_store.data.record import Record
 from grace_store.data.sample import Sample
+from grace_store.data.sample_digests import prompt_digest
 from grace_store.data.understand import understand
+from grace_store.read.question_groups import DIGEST_BYTES, field_digest
+from grace_store.read.records import value_of
 from grace_store.store.plan_writer import PlannedSample
 
 RECORDS_PER_BLOCK = 4096
@@ -34,6 +37,8 @@ class Understood(NamedTuple):
 
     sample: PlannedSample
     num_images_missing: int
+    group: bytes = b""
+    """What traces of one question share, if they are gathered; empty if the record has no value in the field asked."""
 
 
 RecordOutcome = Understood | SetAside
@@ -68,7 +73,15 @@ class Understanding:
         num_missing = sum(is_missing(ref, Path(self.images or "")) for ref in images)
         place = record.row, record.file, record.offset, record.length
         known = sample.sample_id, *place, record.digest, sample.num_steps
-        return Understood(PlannedSample(*known, text_flags(sample)), num_missing)
+        return Understood(PlannedSample(*known, text_flags(sample)), num_missing, self._group(record, sample))
+
+    def _group(self, record: Record, sample: Sample) -> bytes:
+        if not self.spec.gather:
+            return b""
+        if self.spec.group_by is None:
+            return prompt_digest(sample)[:DIGEST_BYTES]
+        value = value_of(record.parse(), self.spec.group_by)
+        return b"" if value is None else field_digest(value, record.row)
 
 
 def understood(

@@ -93,7 +93,7 @@ def _replay(recipe: Recipe, store: Store, *, planned_here: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChosenSamples:
-    """A subset and its samples' positions in the plan, both ascending."""
+    """A subset and its samples' positions in the plan, in the order of the dataset."""
 
     document: WarmupSubset
     samples: IntArray
@@ -105,7 +105,7 @@ def choose_samples(store: Store, ratio: str, seed: int, num_heldout: int) -> Cho
     row = store.column("sample_row").astype(np.int64)
     order = rank(random_values(seed + _STREAM, row), row)
     count = budget(ratio, len(row))
-    samples, heldout = np.sort(order[:count]), np.sort(order[count : count + num_heldout])
+    samples, heldout = (some[np.argsort(row[some])] for some in (order[:count], order[count : count + num_heldout]))
     ids = store.column("sample_id")
 
     def refs(positions: IntArray) -> tuple[SampleRef, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ from typing import Any
 import numpy as np
 import zarr
 
-from grace_store.base.arrays import Array, ByteArray, Float32Array, FloatArray, Int32Array, IntArray
+from grace_store.base.arrays import Array, Float32Array, FloatArray, IntArray
 from grace_store.base.errors import Corrupt, GraceStoreError, NotAStore, StoreError, Unfinished, UnknownName
 from grace_store.base.flags import TEXT_SHIFT
 from grace_store.base.metadata import FORMAT_VERSION, Commit, Completion, Plan, Signal, version_number
+from grace_store.base.row_places import find_rows
 from grace_store.base.states import STATE_CODES
 from grace_store.base.text import counted
 from grace_store.store import keys, layout
@@ -24,28 +24,12 @@ from grace_store.store.array_group import ArrayGroup
 from grace_store.store.backend import Backend, LocalBackend, open_backend
 from grace_store.store.chunk_reader import ChunkReader
 from grace_store.store.keys import SAMPLES_GROUP, SIGNALS_GROUP
+from grace_store.store.sample_rows import SampleRows
 from grace_store.store.sealed import from_bytes, group_document, sealed_body, unseal
 from grace_store.store.storages import VectorStorage, storage_of
 
 CHUNKS_BELIEVED = 64
 """Of a plan with more chunks of samples than this it is checked that they are there."""
-
-
-@dataclass(frozen=True, slots=True)
-class SampleRows:
-    """The plan's columns for a range of samples."""
-
-    start: int
-    sample_id: list[str]
-    row: IntArray
-    file: Int32Array
-    offset: IntArray
-    length: IntArray
-    digest: ByteArray
-    num_steps: Int32Array
-
-    def __len__(self) -> int:
-        return len(self.sample_id)
 
 
 class Store:
@@ -116,9 +100,8 @@ class Store:
 
     def samples(self, start: int, stop: int) -> SampleRows:
         """Return the plan's rows for samples start..stop."""
-        names = ("id", "row", "file", "offset", "length", "digest", "num_steps")
-        ids, *columns = (self._samples.read(f"sample_{name}", start, stop) for name in names)
-        return SampleRows(start, ids.tolist(), *columns)
+        ids, *columns = (self._samples.read(f"sample_{name}", start, stop) for name in SampleRows.COLUMNS)
+        return SampleRows(ids.tolist(), *columns)
 
     def column(self, name: str, start: int = 0, stop: int | None = None) -> Array:
         """Return one array of the plan, or a part of it."""
@@ -136,7 +119,7 @@ class Store:
 
     def positions_of(self, row: IntArray) -> IntArray:
         """Return where the samples with these dataset rows stand in the plan."""
-        return np.searchsorted(self.column("sample_row"), row)
+        return find_rows(self.column("sample_row"), row)[0]
 
     def find(self, sample: str) -> int:
         """Return the position of a sample given by id, or by ``#row`` for its row in the dataset."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
 from grace_store.base.errors import SettingError
+from grace_store.base.row_places import ascend
 from grace_store.values.gram import offsets_of
 from grace_store.values.order_statistics import OrderStatistics
 
@@ -44,8 +45,8 @@ def rank(values: FloatArray, row: Numbers | None = None) -> IntArray:
     array([2, 0, 3])
     """
     finite = np.flatnonzero(np.isfinite(values))
-    # Rows that ascend, as a table's do, leave ties where they are.
-    if row is None or (row[1:] > row[:-1]).all():
+    # Rows that ascend, as most tables' do, leave ties where they are.
+    if row is None or ascend(row):
         return finite[np.argsort(-values[finite], kind="stable")]
     return finite[np.lexsort((row[finite], -values[finite]))]
 
@@ -61,8 +62,10 @@ def at_least(values: FloatArray, threshold: float, ranking: IntArray) -> IntArra
     return ranking[values[ranking] >= threshold]
 
 
-def top_mask(values: FloatArray, count: int, order: OrderStatistics | None = None) -> BoolArray:
-    """Return which values the first count of rank(values) are, without sorting them all.
+def top_mask(
+    values: FloatArray, count: int, order: OrderStatistics | None = None, row: Numbers | None = None
+) -> BoolArray:
+    """Return which values the first count of rank(values, row) are, without sorting them all.
 
     order is that of the finite values, if it is at hand.
 
@@ -78,8 +81,9 @@ def top_mask(values: FloatArray, count: int, order: OrderStatistics | None = Non
     order = OrderStatistics(usable if usable is values else values[finite]) if order is None else order
     least = order.kth(int(np.count_nonzero(finite)) - count)
     mask: BoolArray = usable > least
-    ties = np.flatnonzero(usable == least)[: count - int(np.count_nonzero(mask))]
-    mask[ties] = True
+    ties = np.flatnonzero(usable == least)
+    ties = ties if row is None else ties[np.argsort(row[ties])]
+    mask[ties[: count - int(np.count_nonzero(mask))]] = True
     return mask
 
 

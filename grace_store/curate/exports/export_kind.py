@@ -8,8 +8,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import numpy as np
-
 from grace_store.artifacts.weight_table import WeightTable
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError
@@ -24,6 +22,7 @@ from grace_store.data.sample_digests import prompt_digest
 from grace_store.data.understand import understand
 from grace_store.read.records import image_folder
 from grace_store.store.opened import Store
+from grace_store.store.sample_rows import locators_at
 
 if TYPE_CHECKING:
     from grace_store.curate.select import Subset
@@ -170,11 +169,8 @@ class ChosenRecords:
 
     def table_rows(self) -> list[int]:
         """Return the chosen rows of the table in the order of the dataset's rows."""
-        ranked, row = self.subset.ranked, self.subset.scores.row
-        rows: list[int] = ranked[np.argsort(row[ranked], kind="stable")].tolist()
+        rows: list[int] = self.subset.chosen.tolist()
         return rows
 
     def _locators(self, rows: IntArray) -> Iterator[tuple[int, int, int]]:
-        places = self.store.positions_of(rows)
-        columns = (self.store.column(f"sample_{name}")[places].tolist() for name in ("file", "offset", "length"))
-        return zip(*columns, strict=True)
+        return locators_at(self.store, self.store.positions_of(rows))
