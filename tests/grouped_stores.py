@@ -34,17 +34,21 @@ def grouped_records() -> list[dict[str, Any]]:
     return [trace(q, n) for n in range(max(TRACES)) for q in range(NUM_QUESTIONS) if n < TRACES[q]]
 
 
-def grouped_store(folder: Path) -> Store:
-    """Extract the traces to store.zarr, in units that hold traces of many questions."""
+def grouped_job(folder: Path, name: str = "store", **wishes: Any) -> ExtractJob:
+    """Return a job that extracts the traces, in units of four, with some wishes about the data."""
     lines = [json.dumps(record) for record in grouped_records()]
     (folder / "traces.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    job = ExtractJob(
-        store=str(folder / "store.zarr"),
+    return ExtractJob(
+        store=str(folder / f"{name}.zarr"),
         model=make_fake_model(folder / "model"),
         data=(str(folder / "traces.jsonl"),),
-        data_request=DataRequest(format="explicit", min_steps=1),
+        data_request=DataRequest(format="explicit", min_steps=1, **wishes),
         request=ExtractRequest(storage="float32"),
         samples_per_unit=4,
         door="tests.fake_model",
     )
-    return extract(job).store
+
+
+def grouped_store(folder: Path) -> Store:
+    """Extract the traces to store.zarr, in units that hold traces of many questions."""
+    return extract(grouped_job(folder)).store
