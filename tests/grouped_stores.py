@@ -34,9 +34,11 @@ def grouped_records() -> list[dict[str, Any]]:
     return [trace(q, n) for n in range(max(TRACES)) for q in range(NUM_QUESTIONS) if n < TRACES[q]]
 
 
-def grouped_job(folder: Path, name: str = "store", **wishes: Any) -> ExtractJob:
-    """Return a job that extracts the traces, in units of four, with some wishes about the data."""
-    lines = [json.dumps(record) for record in grouped_records()]
+def grouped_job(folder: Path, name: str = "store", copies: int = 0, **wishes: Any) -> ExtractJob:
+    """Return a job that extracts the traces, in units of four, and copies of the first under other ids after them."""
+    records = grouped_records()
+    records += [{**record, "id": f"copy-{record['id']}"} for record in records[:copies]]
+    lines = [json.dumps(record) for record in records]
     (folder / "traces.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return ExtractJob(
         store=str(folder / f"{name}.zarr"),

@@ -20,9 +20,9 @@ from grace_store.run.gathering import gathered_order
 from grace_store.run.plan import plan
 from grace_store.run.repair import repair
 from grace_store.run.verify import verify
-from grace_store.store import keys
 from grace_store.store.opened import Store
 from grace_store.store.sample_rows import locators_at, rows_at
+from grace_store.store.unit_writer import withdraw_units
 from tests.grouped_stores import TRACES, grouped_job, grouped_records
 from tests.jobs import content
 
@@ -154,8 +154,8 @@ def test_a_killed_extraction_ends_with_the_bytes_of_one_that_was_not(tmp_path: P
     job = grouped_job(tmp_path, "parts", gather=True)
     for unit in (5, 2):
         part = extract(job).store
-        part.backend.delete(keys.commit_key("proxy", unit))
-        part.backend.delete(keys.completion_key("proxy"))
+        withdraw_units(part.signal(), [unit])
+        assert content(part.location) != content(whole.location)
     store = extract(job).store
     assert content(store.location) == content(whole.location)
     assert list(verify(store, deep=True)) == []

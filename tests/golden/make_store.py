@@ -1,16 +1,19 @@
-"""Write a golden store: ``python -m tests.golden.make_store FOLDER``, run with the code of the version to keep.
+"""Write a golden store: ``python -m tests.golden.make_store FOLDER [gather]``, by the code of the version to keep.
 
-One proxy signal for each storage, from the fake model, zipped; what scoring says of each is written beside it.
+One proxy signal for each storage, from the fake model, zipped; what scoring says of each is written beside it. With
+gather, every other sample is of one question, and the plan brings them together.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from grace_store.base.settings import DataRequest, ExtractRequest
 from grace_store.curate.score import ScoreRequest, score
@@ -22,15 +25,22 @@ from tests.fake_model import make_fake_model
 from tests.stores import STORAGES, make_records
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, gather: bool) -> None:
     folder.mkdir(parents=True)
     scratch = Path(tempfile.mkdtemp())
     data = make_records(folder / "data.jsonl")
+    wishes: dict[str, Any] = {}
+    if gather:
+        named = re.sub(
+            r'"id": "sample-(\d+)"', lambda found: f'{found[0]}, "half": {int(found[1]) % 2}', data.read_text()
+        )
+        data.write_text(named)
+        wishes = {"gather": True, "group_by": "half"}
     job = ExtractJob(
         store=str(folder / "store.zarr"),
         model=make_fake_model(scratch / "model"),
         data=(str(data),),
-        data_request=DataRequest(format="explicit", min_steps=1),
+        data_request=DataRequest(format="explicit", min_steps=1, **wishes),
         samples_per_unit=4,
         door="tests.fake_model",
     )
@@ -62,4 +72,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), gather="gather" in sys.argv[2:])
