@@ -34,6 +34,7 @@ the answer begins."""
     "grace-store plan traces.jsonl --dry-run                       # look first: nothing is written",
     "grace-store plan traces.jsonl --store traces.zarr",
     "grace-store plan traces/ --store traces.zarr --splitter lines --answer 'marker:^Final answer:'",
+    "grace-store plan samples-*.jsonl --store traces.zarr --gather         # traces of one prompt share its work",
     "grace-store plan aqua.json --store aqua.zarr --map prompt=question --map options=options \\\n"
     "      --map response=rationale --map answer=correct --min-steps 2",
     about=f"{FORMAT_LIST}\n{MARKERS}\n\n",

@@ -96,7 +96,11 @@ data_spec = stacked(
             "format": As(
                 help=f"Format of the records: {', '.join(FORMATS)}; `grace-store plan --help` describes them.",
                 default="recognised from the records",
-            )
+            ),
+            "group_by": As(
+                help="With --gather, the field of the records whose value makes traces those of one question.",
+                default="what has the same prompt and images",
+            ),
         },
     ),
     option(
