@@ -1,4 +1,4 @@
-"""Choosing within questions: what scoring and selecting take when a million samples are traces of 100,000 questions.
+"""Choosing within questions: planning, scoring and selecting a million samples that are traces of 100,000 questions.
 
 The dataset is a real one of short records, ten traces of each question far apart; vectors are tiny. Each call runs in a
 process of its own, which tells its peak memory.
@@ -26,6 +26,7 @@ NUM_STEPS = 3
 TRACES = 10
 """Of each question."""
 GOAL = Goal("<=", 3.0)
+GATHERING = Goal("<=", 1.5)
 BYTES_A_SAMPLE = Goal("<=", 200.0)
 MORE_MEMORY = Goal("<=", 1.2)
 
@@ -41,9 +42,24 @@ def make_traces(folder: str, num_samples: int) -> None:
             steps = [f"Step {step} of trace {row}." for step in range(NUM_STEPS)]
             trace = {"prompt": f"What is question {row % num_questions}?", "steps": steps, "answer": f"{row}"}
             stream.write(json.dumps({"id": f"trace-{row}", **trace, "is_right": row % 3 > 0}) + "\n")
-    data = DataRequest(format="explicit", min_steps=1)
-    fill_signal(plan([place / "traces.jsonl"], place / "store.zarr", data), "base", copied=True)
+    fill_signal(_plan(place, "store"), "base", copied=True)
+    fill_signal(_plan(place, "gathered", gather=True), "base", copied=True)
     (place / "made").touch()
+
+
+def _plan(folder: Path, name: str, *, gather: bool | None = None) -> Store:
+    request = DataRequest(format="explicit", min_steps=1, gather=gather)
+    return plan([folder / "traces.jsonl"], folder / f"{name}.zarr", request)
+
+
+def plan_plain(folder: str) -> None:
+    """Plan the samples as they come."""
+    _plan(Path(folder), "planned")
+
+
+def plan_gathered(folder: str) -> None:
+    """Plan them so that those of a question stand together."""
+    _plan(Path(folder), "planned-gathered", gather=True)
 
 
 def find_questions(folder: str) -> None:
@@ -58,6 +74,12 @@ def score_plain(folder: str) -> None:
 def score_within(folder: str) -> None:
     request = ScoreRequest(within="standardised")
     score(Path(folder) / "store.zarr", request, out=Path(folder) / "within.parquet", threads=1)
+
+
+def score_gathered(folder: str) -> None:
+    """Score within questions a store in which they stand together."""
+    request = ScoreRequest(within="standardised")
+    score(Path(folder) / "gathered.zarr", request, out=Path(folder) / "gathered.parquet", threads=1)
 
 
 def score_by_others(folder: str) -> None:
@@ -82,9 +104,12 @@ def judge_traces(folder: str) -> None:
 
 
 TASKS = {
+    "plan": plan_plain,
+    "plan --gather": plan_gathered,
     "find questions": find_questions,
     "score": score_plain,
     "score --within group": score_within,
+    "score --within group, gathered": score_gathered,
     "score --target group": score_by_others,
     "select": select_plain,
     "select --per-group 1": best_of_each,
@@ -122,6 +147,14 @@ def measure(*, quick: bool, threads: int, work: str) -> dict[str, Any]:
                 GOAL,
                 {"within": within, "plain": plain},
                 f"{within['cpu_seconds']:.1f} s CPU, {reading:.1f} s of it to read records",
+            ),
+            Ratio(
+                f"plan --gather, {sizes[-1]:,} samples",
+                "plan, CPU time",
+                most["plan --gather"]["cpu_seconds"] / most["plan"]["cpu_seconds"],
+                GATHERING,
+                {"gathered": most["plan --gather"], "plain": most["plan"]},
+                f"{most['plan --gather']['cpu_seconds']:.1f} s CPU, {most['plan']['cpu_seconds']:.1f} s without",
             ),
             Ratio(
                 f"judge, {sizes[-1]:,} samples, of which 10,000 are drawn",
