@@ -4,11 +4,15 @@ Images count by their paths, or by their bytes where the record has these.
 """
 
 import hashlib
+import json
 from typing import Any
 
 from grace_store.base.settings import canonical_json
 from grace_store.data.sample import ImageRef, Sample
 from grace_store.data.words import words_of
+
+QUESTION_BYTES = 8
+"""Of a digest that are kept to tell questions apart."""
 
 
 def text_digest(sample: Sample) -> bytes:
@@ -30,6 +34,12 @@ def wording_digest(sample: Sample) -> bytes:
     words = [words_of(turn.text) or turn.text.split() for turn in asked]
     images = [_part(part) for turn in asked for part in turn.parts if isinstance(part, ImageRef)]
     return hashlib.sha256(canonical_json([words, images])).digest()[:16]
+
+
+def field_digest(value: object, place: int) -> bytes:
+    """Return what records share that have a value in a field; one that has none is alone, by its place."""
+    name, kind = (place, b"alone") if value is None else (value, b"value")
+    return hashlib.blake2b(json.dumps(name).encode(), digest_size=QUESTION_BYTES, person=kind).digest()
 
 
 def _turns(sample: Sample) -> list[list[Any]]:

@@ -13,8 +13,9 @@ import numpy as np
 from grace_store.base.arrays import BoolArray, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.text import one_line
+from grace_store.data.fields import value_of
 from grace_store.read.filter_expression import FilterExpression
-from grace_store.read.records import SampleRecords, value_of
+from grace_store.read.records import SampleRecords
 from grace_store.store.opened import Store
 
 ROWS_AT_ONCE = 512

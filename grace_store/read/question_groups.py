@@ -4,8 +4,6 @@ A group is what has the same prompt and images, or the same value of a field of 
 time, and of each only 64 bits are kept.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -13,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_store.base.arrays import IntArray
+from grace_store.data.fields import value_of
 from grace_store.data.sample import Sample
-from grace_store.data.sample_digests import prompt_digest, wording_digest
-from grace_store.read.records import SampleRecords, UnitLoader, open_dataset, value_of
+from grace_store.data.sample_digests import QUESTION_BYTES, field_digest, prompt_digest, wording_digest
+from grace_store.read.records import SampleRecords, UnitLoader, open_dataset
 from grace_store.store.opened import Store
-
-DIGEST_BYTES = 8
 
 
 def question_groups(
@@ -50,7 +47,7 @@ def wording_digests(store: Store, data: Sequence[str | Path] | None, positions: 
 
 
 def _as_numbers(digests: Iterator[bytes]) -> npt.NDArray[np.uint64]:
-    return np.fromiter((int.from_bytes(digest[:DIGEST_BYTES]) for digest in digests), np.uint64)
+    return np.fromiter((int.from_bytes(digest[:QUESTION_BYTES]) for digest in digests), np.uint64)
 
 
 def _of_samples(
@@ -69,12 +66,6 @@ def _of_field(store: Store, by: str, data: Sequence[str | Path] | None, position
         yield field_digest(value, position)
     if len(positions) and not found_any:
         raise records.unknown(by)
-
-
-def field_digest(value: object, place: int) -> bytes:
-    """Return what records share that have a value in a field; one that has none is alone, by its place."""
-    name, kind = (place, b"alone") if value is None else (value, b"value")
-    return hashlib.blake2b(json.dumps(name).encode(), digest_size=DIGEST_BYTES, person=kind).digest()
 
 
 def _numbered(digests: npt.NDArray[np.uint64]) -> IntArray:

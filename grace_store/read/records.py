@@ -20,6 +20,7 @@ from grace_store.base.row_places import find_rows
 from grace_store.base.states import Unusable
 from grace_store.base.text import first_few, one_line
 from grace_store.data.dataset import Dataset
+from grace_store.data.fields import fields_in, value_of
 from grace_store.data.folders import default_image_folder, name_files
 from grace_store.data.record import Record
 from grace_store.data.sample import Sample
@@ -29,8 +30,6 @@ from grace_store.store.sample_rows import Positions, SampleRows, locators_at, ro
 
 CHANGES_SHOWN = 3
 FIELDS_SHOWN, CLOSE_SHOWN = 12, 3
-FIELD_DEPTH = 3
-"""How far inside records the names of fields are looked for."""
 RECORDS_LOOKED_AT = 1000
 """Records that are read to say which fields there are."""
 
@@ -228,15 +227,6 @@ class SampleRecords:
         return [name for name, _ in counts.most_common()]
 
 
-def fields_in(record: Any, prefix: str = "", depth: int = FIELD_DEPTH) -> Iterator[tuple[str, object]]:
-    """Yield the name and value of each field of a record, of those inside others with dots; lists are one value."""
-    for key, value in record.items() if isinstance(record, dict) else ():
-        if isinstance(value, dict) and value and depth > 1:
-            yield from fields_in(value, f"{prefix}{key}.", depth - 1)
-        else:
-            yield f"{prefix}{key}", value
-
-
 def read_field(
     store: Store, field: str, data: Sequence[str] | None = None, positions: IntArray | None = None
 ) -> list[object]:
@@ -266,21 +256,3 @@ def columns_of_rows(
     if len(wrong := np.flatnonzero(~is_there)):
         raise DataError(f"Row {int(row[wrong[0]])} of the dataset is no sample of {store.location}.")
     return read_fields(store, fields, data, places)
-
-
-def value_of(record: Any, field: str, missing: object = None) -> object:
-    """Return a field of a record, lists and objects as JSON. Dots lead inside, unless a field's own name has them.
-
-    $. at the beginning stands for the record, which tells its fields from names that have a meaning of their own.
-
-    >>> value_of({"meta": {"level": 3}, "num_steps": 5, "a.b": 1}, "meta.level")
-    3
-    >>> value_of({"num_steps": 5}, "$.num_steps")
-    5
-    """
-    if not isinstance(record, dict) or field not in record:
-        *outer, field = field.removeprefix("$.").split(".")
-        for key in outer:
-            record = record.get(key) if isinstance(record, dict) else None
-    found = record.get(field, missing) if isinstance(record, dict) else missing
-    return json.dumps(found) if isinstance(found, (list, dict)) else found

@@ -21,7 +21,7 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.errors import SettingError
 from grace_store.base.settings import DataSpec
 from grace_store.base.text import one_line
-from grace_store.read.question_groups import field_digest
+from grace_store.data.sample_digests import field_digest
 from grace_store.run.scan import Understood
 from grace_store.store.plan_writer import PlannedSample, PlanWriter
 

@@ -15,14 +15,13 @@ from grace_store.base.child_process import die_with_parent
 from grace_store.base.errors import GraceStoreError
 from grace_store.base.settings import DataSpec, default_threads
 from grace_store.base.states import SetAside, Unusable
+from grace_store.data.fields import value_of
 from grace_store.data.hygiene import text_flags
 from grace_store.data.images import is_missing
 from grace_store.data.record import Record
 from grace_store.data.sample import Sample
-from grace_store.data.sample_digests import prompt_digest
+from grace_store.data.sample_digests import QUESTION_BYTES, field_digest, prompt_digest
 from grace_store.data.understand import understand
-from grace_store.read.question_groups import DIGEST_BYTES, field_digest
-from grace_store.read.records import value_of
 from grace_store.store.plan_writer import PlannedSample
 
 RECORDS_PER_BLOCK = 4096
@@ -79,7 +78,7 @@ class Understanding:
         if not self.spec.gather:
             return b""
         if self.spec.group_by is None:
-            return prompt_digest(sample)[:DIGEST_BYTES]
+            return prompt_digest(sample)[:QUESTION_BYTES]
         value = value_of(record.parse(), self.spec.group_by)
         return b"" if value is None else field_digest(value, record.row)
 
