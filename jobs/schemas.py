@@ -31,6 +31,8 @@ OMITTED = (
     "gradient",
     "images_as",
     "map",
+    "gather",
+    "group_by",
     "flagged",
     "batch_tokens",
     "head_tokens",

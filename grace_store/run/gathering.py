@@ -22,7 +22,6 @@ from grace_store.base.errors import SettingError
 from grace_store.base.settings import DataSpec
 from grace_store.base.text import one_line
 from grace_store.data.sample_digests import field_digest
-from grace_store.run.scan import Understood
 from grace_store.store.plan_writer import PlannedSample, PlanWriter
 
 _NUMBERS = struct.Struct("<qiqq16siH")
@@ -35,7 +34,7 @@ class PlannedOrder(Protocol):
     num_questions: int | None
     """Those that were gathered, once all samples are written; None if none were."""
 
-    def add(self, understood: Understood) -> None: ...
+    def add(self, sample: PlannedSample, group: bytes) -> None: ...
 
 
 @contextmanager
@@ -59,9 +58,9 @@ class _AsTheyCome:
     writer: PlanWriter | None
     num_questions: int | None = None
 
-    def add(self, understood: Understood) -> None:
+    def add(self, sample: PlannedSample, group: bytes) -> None:
         if self.writer is not None:
-            self.writer.add(understood.sample)
+            self.writer.add(sample)
 
 
 class _WaitingSamples:
@@ -75,10 +74,10 @@ class _WaitingSamples:
         self._has_groups = False
         self.num_questions: int | None = None
 
-    def add(self, understood: Understood) -> None:
-        sample = understood.sample
-        self._has_groups |= bool(understood.group)
-        self._group.append(int.from_bytes(understood.group or field_digest(None, sample.row)))
+    def add(self, sample: PlannedSample, group: bytes) -> None:
+        """Add a sample and what it shares with others of its question; nothing if it is alone."""
+        self._has_groups |= bool(group)
+        self._group.append(int.from_bytes(group or field_digest(None, sample.row)))
         sample_id, *numbers = sample
         packed = _NUMBERS.pack(*numbers) + sample_id.encode()
         self._end.append(self._end[-1] + len(packed))

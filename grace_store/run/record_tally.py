@@ -115,7 +115,7 @@ def tally_records(
             for record, outcome in zip(block, _without_repeats(outcomes, seen), strict=True):
                 tally.take(record, outcome)
                 if isinstance(outcome, Understood):
-                    order.add(outcome)
+                    order.add(outcome.sample, outcome.group)
                 elif writer is not None:
                     writer.add_set_aside(record.row, outcome.reason, outcome.detail)
     tally.num_questions = order.num_questions
