@@ -97,14 +97,14 @@ def test_ids_of_any_letters_survive_and_processes_change_nothing(tmp_path: Path,
 
 def test_a_field_that_no_record_has_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
     data = write(tmp_path / "traces.jsonl", grouped_records())
-    with pytest.raises(SettingError, match=r"no record that can be used has a field 'qid'.*prompts and images"):
+    with pytest.raises(SettingError, match=r"No record that can be used has a field 'qid'.*prompts and images"):
         plan([data], tmp_path / "s.zarr", DataRequest(**EXPLICIT, gather=True, group_by="qid"))
     assert not (tmp_path / "s.zarr" / "zarr.json").exists()
 
 
 def test_a_field_without_gathering_is_refused(tmp_path: Path) -> None:
     data = write(tmp_path / "traces.jsonl", grouped_records())
-    with pytest.raises(SettingError, match="group-by says what --gather brings together; give that too"):
+    with pytest.raises(SettingError, match="--group-by says what --gather brings together; give that too"):
         plan([data], tmp_path / "s.zarr", DataRequest(**EXPLICIT, group_by="problem.name"))
 
 

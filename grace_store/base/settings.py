@@ -135,7 +135,7 @@ class DataSpec(Settings):
     @model_validator(mode="after")
     def _groups_if_gathered(self) -> DataSpec:
         if self.group_by is not None and not self.gather:
-            raise ValueError("group-by says what --gather brings together; give that too")
+            raise ValueError("--group-by says what --gather brings together; give that too")
         return self
 
     def in_words(self) -> dict[str, str]:

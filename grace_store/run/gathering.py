@@ -89,7 +89,7 @@ class _WaitingSamples:
         """Raise SettingError if no record has the field that says which question it belongs to."""
         if self._group and not self._has_groups:
             raise SettingError(
-                f"no record that can be used has a field {one_line(spec.group_by)!r}, which --group-by names. Leave it "
+                f"No record that can be used has a field {one_line(spec.group_by)!r}, which --group-by names. Leave it "
                 "out to go by prompts and images."
             )
 

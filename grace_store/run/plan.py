@@ -44,8 +44,8 @@ PLAN_WAIT_SECONDS = 24 * 3600.0
 _READING = ("format", "map")
 _ORDER = ("gather", "group_by")
 _READ_AGAIN = (
-    "can only be read from the beginning on, and a unit of gathered questions takes its records from all over it. "
-    "Before a long extraction, decompress it, or write it as JSON lines or Arrow, and plan that."
+    "can only be read from the beginning on, and gathered questions have their records all over it, so whatever reads "
+    "records starts it again and again. If it is large, decompress it, or write it as JSON lines or Arrow, and plan that."
 )
 
 
