@@ -92,6 +92,7 @@ def check_signal(view: SignalView, *, deep: bool, sizes: Sizes | None = None) ->
     for key, text in [*wrong, *([copy] if copy else [])]:
         yield Problem(view.name, None, key, text, "repair")
     yield from _check_constants(view)
+    yield from _check_sharing(view)
     sizes = listed_sizes(store) if sizes is None else sizes
     committed = set(_committed_units(view.name, sizes))
     sums = Totals()
@@ -150,7 +151,7 @@ def check_strays(store: Store, sizes: Sizes | None = None) -> Iterator[Problem]:
     beyond = [f"{RUNS}/", f"{LOCKS}/", *(f"{TMP}/{name.removesuffix('.json')}/" for name in backend.names(LOCKS))]
     beyond += [f"{keys.signal_key(name)}/" for name in lost]
     for name in [*store.signal_names, *lost]:
-        known.update((keys.completion_key(name), keys.signal_copy_key(name)))
+        known.update((keys.completion_key(name), keys.signal_copy_key(name), keys.sharing_key(name)))
         known.update(keys.commit_key(name, unit) for unit in _committed_units(name, sizes))
     for name in store.signal_names:
         try:
@@ -270,6 +271,13 @@ def _check_constants(view: SignalView) -> Iterator[Problem]:
             text = str(error)
         if text:
             yield Problem(view.name, None, f"{view.key}/{name}", text, "repair")
+
+
+def _check_sharing(view: SignalView) -> Iterator[Problem]:
+    try:
+        view.sharing()
+    except Corrupt as error:
+        yield Problem(view.name, None, keys.sharing_key(view.name), str(error), "repair")
 
 
 def _check_completion(view: SignalView, sums: Totals) -> Iterator[Problem]:

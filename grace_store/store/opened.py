@@ -16,7 +16,16 @@ import zarr
 from grace_store.base.arrays import Array, ByteArray, Float32Array, FloatArray, Int32Array, IntArray
 from grace_store.base.errors import Corrupt, GraceStoreError, NotAStore, StoreError, Unfinished, UnknownName
 from grace_store.base.flags import TEXT_SHIFT
-from grace_store.base.metadata import FORMAT_VERSION, Commit, Completion, Plan, Signal, version_number
+from grace_store.base.metadata import (
+    FORMAT_VERSION,
+    Commit,
+    Completion,
+    Plan,
+    Sharing,
+    SharingDocument,
+    Signal,
+    version_number,
+)
 from grace_store.base.states import STATE_CODES
 from grace_store.base.text import counted
 from grace_store.store import keys, layout
@@ -247,6 +256,16 @@ class SignalView:
         key = keys.completion_key(self.name)
         raw = self.store.backend.read(key)
         return None if raw is None else unseal(from_bytes(raw, key), Completion, key)
+
+    def sharing(self) -> Sharing | None:
+        """Return how samples share prompts and images, if a run has kept what its trial found."""
+        key = keys.sharing_key(self.name)
+        if (raw := self.store.backend.read(key)) is None:
+            return None
+        document = unseal(from_bytes(raw, key), SharingDocument, key)
+        if document.signal_sha256 != self.identity:
+            raise Corrupt(f"{key} belongs to another signal.")
+        return document.sharing
 
     @cached_property
     def chunks(self) -> ChunkReader:
