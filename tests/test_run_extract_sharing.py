@@ -166,7 +166,7 @@ class Loaded(FakeExtractor):
 def finished(folder: Path, version: str = "") -> SignalView:
     """Return a signal of the fake model, in a new store or in one of an older version."""
     if not version:
-        return extract(make_job(folder))
+        return extract(make_job(folder, request=ExtractRequest(share_prompts=True)))
     shutil.unpack_archive(GOLDEN / version / "store.zip", folder)
     return Store.open(folder / "store.zarr").signal("int8")
 
@@ -207,23 +207,30 @@ def test_a_store_from_before_it_was_kept_shares_prompts_and_stays_as_it_is(tmp_p
     assert content(older.store) == before
 
 
-def test_damage_to_what_is_kept_is_found_and_repaired_by_the_next_run(tmp_path):
+def test_what_is_kept_comes_back_when_it_is_damaged_or_lost(tmp_path, model):
+    view = extract(job(tmp_path, model))
+    before = content(view.store.location)
+    path = Path(view.store.location) / sharing_key(view.name)
+    for damage in (lambda: path.write_text(path.read_text().replace("true", "false")), path.unlink):
+        damage()
+        (problem,) = verify(view.store)
+        assert (problem.where, problem.remedy) == (sharing_key(view.name), "repair")
+        repair(replace(job(tmp_path, model), samples_per_unit=None))
+        assert content(view.store.location) == before
+
+
+def test_a_run_does_not_go_on_from_a_damaged_one(tmp_path):
     view = finished(tmp_path)
     begin_sharing(view, Loaded(FOUND))
     path = Path(view.store.location) / sharing_key(view.name)
     path.write_text(path.read_text().replace("true", "false"))
-    (problem,) = verify(view.store)
-    assert (problem.where, problem.remedy) == (sharing_key(view.name), "repair")
     with pytest.raises(Corrupt, match="does not match its own digest"):
         begin_sharing(view, Loaded(FOUND))
-    repair(make_job(tmp_path))
-    assert list(verify(view.store, deep=True)) == []
-    begin_sharing(view, Loaded(FOUND))
-    assert view.sharing() == FOUND
 
 
 def test_what_another_signal_kept_is_not_taken_for_its_own(tmp_path):
-    view, other = finished(tmp_path), extract(make_job(tmp_path, signal="other"))
+    view = finished(tmp_path)
+    other = extract(make_job(tmp_path, signal="other", request=ExtractRequest(share_prompts=True)))
     begin_sharing(other, Loaded(FOUND))
     root = Path(view.store.location)
     shutil.copy(root / sharing_key("other"), root / sharing_key(view.name))

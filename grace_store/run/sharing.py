@@ -8,7 +8,7 @@ from grace_store.base.errors import ResumeMismatch
 from grace_store.base.metadata import SharedImages, Sharing
 from grace_store.run.model_door import Extractor
 from grace_store.store.opened import SignalView
-from grace_store.store.unit_writer import keep_sharing, keeps_sharing
+from grace_store.store.unit_writer import keep_sharing
 
 _LEVELS: tuple[SharedImages | None, ...] = (None, "sample", "image")
 """What is shared of images, from nothing on: a model that can do one can do those before it."""
@@ -16,7 +16,7 @@ _LEVELS: tuple[SharedImages | None, ...] = (None, "sample", "image")
 
 def begin_sharing(view: SignalView, extractor: Extractor) -> None:
     """Keep what a trial found, if no run did before, and follow what is kept."""
-    if extractor.sharing is not None and keeps_sharing(view.store):
+    if extractor.sharing is not None and view.keeps_sharing:
         keep_sharing(view, extractor.sharing)
     follow_sharing(view, extractor)
 
@@ -25,7 +25,7 @@ def follow_sharing(view: SignalView, extractor: Extractor) -> None:
     """Have an extractor share as the units of a signal do; raise ResumeMismatch where it cannot."""
     if (found := extractor.sharing) is None:
         return
-    begun = view.sharing() or (found if keeps_sharing(view.store) else _as_before_it_was_kept(found))
+    begun = view.sharing() or (found if view.keeps_sharing else _as_before_it_was_kept(found))
     if begun.prompts and not found.prompts:
         raise _mismatch(view, f"shared prompts, and a trial here finds a fault with them: {found.fault}")
     if _LEVELS.index(begun.images) > _LEVELS.index(found.images):

@@ -92,9 +92,9 @@ def check_signal(view: SignalView, *, deep: bool, sizes: Sizes | None = None) ->
     for key, text in [*wrong, *([copy] if copy else [])]:
         yield Problem(view.name, None, key, text, "repair")
     yield from _check_constants(view)
-    yield from _check_sharing(view)
     sizes = listed_sizes(store) if sizes is None else sizes
     committed = set(_committed_units(view.name, sizes))
+    yield from _check_sharing(view, is_begun=bool(committed))
     sums = Totals()
     # With wrong metadata no unit can be read, but none has to be computed again for that.
     yield from _check_units(view, sizes, committed, sums, deep=deep, readable=not wrong)
@@ -273,11 +273,15 @@ def _check_constants(view: SignalView) -> Iterator[Problem]:
             yield Problem(view.name, None, f"{view.key}/{name}", text, "repair")
 
 
-def _check_sharing(view: SignalView) -> Iterator[Problem]:
+def _check_sharing(view: SignalView, *, is_begun: bool) -> Iterator[Problem]:
+    text = "what a trial of shared prompts found is missing"
     try:
-        view.sharing()
+        if view.sharing() is not None or not (view.keeps_sharing and is_begun):
+            return
     except Corrupt as error:
-        yield Problem(view.name, None, keys.sharing_key(view.name), str(error), "repair")
+        text = str(error)
+    # Whoever computes a unit, here the first one, makes the trial again.
+    yield Problem(view.name, 0, keys.sharing_key(view.name), text, "repair")
 
 
 def _check_completion(view: SignalView, sums: Totals) -> Iterator[Problem]:

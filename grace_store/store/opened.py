@@ -18,6 +18,7 @@ from grace_store.base.errors import Corrupt, GraceStoreError, NotAStore, StoreEr
 from grace_store.base.flags import TEXT_SHIFT
 from grace_store.base.metadata import (
     FORMAT_VERSION,
+    SHARING_KEPT_VERSION,
     Commit,
     Completion,
     Plan,
@@ -256,6 +257,12 @@ class SignalView:
         key = keys.completion_key(self.name)
         raw = self.store.backend.read(key)
         return None if raw is None else unseal(from_bytes(raw, key), Completion, key)
+
+    @property
+    def keeps_sharing(self) -> bool:
+        """Whether samples may share prompts, and the store is of a version that keeps what a trial found of it."""
+        version = version_number(self.store.plan.format_version)
+        return bool(self.signal.spec.share_prompts) and version >= version_number(SHARING_KEPT_VERSION)
 
     def sharing(self) -> Sharing | None:
         """Return how samples share prompts and images, if a run has kept what its trial found."""

@@ -12,7 +12,6 @@ from grace_store.base.metadata import (
     BATCHES_VERSION,
     IMAGES_AS_VERSION,
     KIND_VERSIONS,
-    SHARING_KEPT_VERSION,
     SHARING_VERSION,
     ChunkDigest,
     Commit,
@@ -90,11 +89,6 @@ def as_store_has_it(store: Store, spec: ExtractSpec) -> ExtractSpec:
     return spec if _can_share_prompts(store) else spec.without_sharing()
 
 
-def keeps_sharing(store: Store) -> bool:
-    """Return whether a store has a place for what a trial found of sharing."""
-    return version_number(store.plan.format_version) >= version_number(SHARING_KEPT_VERSION)
-
-
 def keep_sharing(view: SignalView, found: Sharing) -> None:
     """Keep how samples of a signal share prompts and images, unless another run was first."""
     document = SharingDocument(signal_sha256=view.identity, sharing=found)
@@ -103,7 +97,7 @@ def keep_sharing(view: SignalView, found: Sharing) -> None:
 
 
 def drop_damaged_sharing(view: SignalView) -> None:
-    """Delete what is kept of sharing if it cannot be read: the next run keeps what it finds."""
+    """Delete what is kept of sharing if it cannot be read: the next run keeps what its trial finds."""
     try:
         view.sharing()
     except Corrupt:
