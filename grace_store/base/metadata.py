@@ -110,11 +110,13 @@ class Sharing(Frozen):
 
     def in_words(self) -> str:
         """Return what is shared and what the trial found, in one line."""
-        prompts = f"prompts shared{self._measured(self.difference)}" if self.prompts else "prompts not shared"
-        words = [f"{prompts}: {self.fault}" if self.fault else prompts]
+        prompts = f"shared{self._measured(self.difference)}" if self.prompts else f"not shared: {self.fault}"
+        words = [f"prompts {prompts}"]
         if self.images is not None:
             shared = "each image" if self.images == "image" else "the images of a sample together"
             words.append(f"{shared} once for a unit{self._measured(self.images_difference)}")
+        elif self.images_fault is not None:
+            words.append(f"images not shared: {self.images_fault}")
         return "; ".join(words)
 
     def _measured(self, difference: float | None) -> str:

@@ -206,11 +206,14 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         groups = form(lengths, self._batching.batch_tokens, self._rule)
         return [self._collate([positions[i] for i in group], read.tokens) for group in groups]
 
+    def groups_in(self, read: ReadUnit) -> list[list[int]]:
+        """Return the positions of samples that have the same prompt and images, group by group."""
+        images = {position: each.digests for position, each in read.images.items()}
+        return find_groups(read.tokens, images, self._reader.image_ids)
+
     def _shared_batches(self, read: ReadUnit) -> list[Batch]:
         """Return batches of samples that share prompts, then those of all others."""
-        images = {position: each.digests for position, each in read.images.items()}
-        groups = find_groups(read.tokens, images, self._reader.image_ids)
-        formed = form_shared(groups, prompt_lengths(read.tokens), self._batching.batch_tokens)
+        formed = form_shared(self.groups_in(read), prompt_lengths(read.tokens), self._batching.batch_tokens)
         shared = [collate_shared(each, read.tokens, self._device) for each in formed]
         together = {member for batch in shared for member in batch.members}
         return shared + self._batches(read, [position for position in read.tokens if position not in together])

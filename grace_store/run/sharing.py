@@ -43,5 +43,6 @@ def _as_before_it_was_kept(found: Sharing) -> Sharing:
 def _mismatch(view: SignalView, what: str) -> ResumeMismatch:
     return ResumeMismatch(
         f"Signal {view.name!r} of {view.store.location} was begun with {what}. Its vectors must not be of both kinds: "
-        "go on with a machine and software like those it was begun with, or give a new --signal NAME."
+        "go on with a machine and software like those it was begun with, or give a new --signal NAME. Nothing was "
+        "written."
     )

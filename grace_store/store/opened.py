@@ -271,7 +271,7 @@ class SignalView:
             return None
         document = unseal(from_bytes(raw, key), SharingDocument, key)
         if document.signal_sha256 != self.identity:
-            raise Corrupt(f"{key} belongs to another signal.")
+            raise Corrupt(f"{key} belongs to another signal. `grace-store repair` puts the right one there.")
         return document.sharing
 
     @cached_property

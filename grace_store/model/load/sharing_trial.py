@@ -19,13 +19,14 @@ from grace_store.model.devices import in_words, is_lost
 from grace_store.model.head.own_forward import trial_ids
 from grace_store.model.image_features import VisionTower
 from grace_store.model.inputs.batches import form_passes
-from grace_store.model.inputs.collate import Batch, collate, collate_shared
-from grace_store.model.inputs.prompt_groups import find_groups, prompt_lengths
+from grace_store.model.inputs.collate import collate, collate_shared
+from grace_store.model.inputs.prompt_groups import prompt_lengths
 from grace_store.model.inputs.reading import ReadUnit
 from grace_store.model.inputs.tokens import NO_SEGMENT, TokenizedSample
-from grace_store.model.inputs.vision import images_apart, join_images
+from grace_store.model.inputs.vision import images_apart
 from grace_store.model.load.length_probe import numbers_named
 from grace_store.model.load.probes import Picture, probe
+from grace_store.model.load.trials import states_by_member
 from grace_store.model.proxy import ProxyExtractor
 
 _LOG = logging.getLogger(__name__)
@@ -116,12 +117,12 @@ def _try_tower(extractor: ProxyExtractor, unit: ReadUnit, device: torch.device, 
         tower = VisionTower(extractor.model, device, apart=apart)
         parts = [images_apart(each.inputs(), len(each.told_by(apart=apart))) for each in images.values()]
         with tower.given([tower.run(part) for several in parts for part in several]):
-            found = _states(extractor, unit, batch)
+            found = states_by_member(extractor, unit, batch)
     except Exception as error:
         if is_lost(error):
             raise
         return Tried(fault=in_words(error))
-    worst = max(_distance(found[i], each) for i, each in _states(extractor, unit, batch).items())
+    worst = max(_distance(found[i], each) for i, each in states_by_member(extractor, unit, batch).items())
     return _judged(extractor, worst, "made apart, hidden states")
 
 
@@ -172,25 +173,15 @@ def _made_up(model: Any, lengths: Mapping[int, tuple[int, ...]]) -> dict[int, To
 
 def _apart(extractor: ProxyExtractor, unit: ReadUnit) -> float:
     """Return the largest relative difference between hidden states with shared prompts and without."""
-    images = {position: each.digests for position, each in unit.images.items()}
-    groups = find_groups(unit.tokens, images, extractor.reader.image_ids)
-    formed = form_passes(groups, prompt_lengths(unit.tokens), _MOST_TOKENS)
+    formed = form_passes(extractor.groups_in(unit), prompt_lengths(unit.tokens), _MOST_TOKENS)
     worst = 0.0
-    for position, found in _states(extractor, unit, collate_shared(formed, unit.tokens)).items():
-        expected = _states(extractor, unit, collate([position], [unit.tokens[position]]))[position]
-        worst = max(worst, _distance(found, expected))
+    for position, found in states_by_member(extractor, unit, collate_shared(formed, unit.tokens)).items():
+        expected = states_by_member(extractor, unit, collate([position], [unit.tokens[position]]))
+        worst = max(worst, _distance(found, expected[position]))
     return worst
 
 
 def _distance(found: Tensor, expected: Tensor) -> float:
     """Return the largest relative difference of a token; infinite if one is not a number."""
+    found, expected = found.float(), expected.float()
     return float(((found - expected).norm(dim=1) / expected.norm(dim=1)).max().nan_to_num(torch.inf))
-
-
-def _states(extractor: ProxyExtractor, unit: ReadUnit, batch: Batch) -> dict[int, Tensor]:
-    """Return each member's hidden states that predict its response, in float32."""
-    images = join_images([unit.images[member].inputs() for member in batch.shown if member in unit.images])
-    with torch.inference_mode():
-        hidden = extractor.hidden_states(batch, images).float()
-    sizes = [int(unit.tokens[member].tokens_per_segment().sum()) for member in batch.members]
-    return dict(zip(batch.members, torch.split_with_sizes(hidden, sizes), strict=True))
