@@ -15,7 +15,7 @@ from grace_store.artifacts.measures import Diversity, FidelityDocument, Stabilit
 from grace_store.artifacts.notes import AgainstNote, DuplicatesNote, ScoresNote, SubsetNote, SweepNote, WeightsNote
 from grace_store.artifacts.trial_documents import Trial, TrialPlan, TrialRun
 from grace_store.base.documents import FIRST_VERSION, VERSION, Document
-from grace_store.base.metadata import Commit, Completion, Plan, Signal
+from grace_store.base.metadata import Commit, Completion, Plan, SharingDocument, Signal
 from grace_store.base.settings import Frozen
 from grace_store.model.lora.recipe import CheckpointState, Recipe, WarmupDone, WarmupSubset
 from grace_store.store.sealed import BODY, SEAL
@@ -64,6 +64,7 @@ def store_schemas() -> dict[str, str]:
         "signal.schema.json": _text("signals/<signal>/zarr.json", _in_group(_sealed(Signal))),
         "commit.schema.json": _text("ledger/commits/<signal>/<unit>.json", _sealed(Commit)),
         "completion.schema.json": _text("ledger/complete/<signal>.json", _sealed(Completion)),
+        "sharing.schema.json": _text("ledger/sharing/<signal>.json", _sealed(SharingDocument)),
     }
 
 

@@ -131,6 +131,7 @@ class FakePending:
 
 class FakeExtractor:
     vector_size = HIDDEN_SIZE
+    sharing = None
 
     def __init__(self, spec: ExtractSpec) -> None:
         self.spec = spec

@@ -19,13 +19,13 @@ import xarray
 import zarr
 
 from grace_store.base.flags import TEXT_FLAGS
-from grace_store.base.metadata import FORMAT_VERSION, Commit, Completion, Plan, Signal
+from grace_store.base.metadata import FORMAT_VERSION, Commit, Completion, Plan, Sharing, SharingDocument, Signal
 from grace_store.base.settings import DataSpec, ExtractSpec, GradientSpec, Per, Storage
 from grace_store.base.states import STATE_CODES, Reason
 from grace_store.store import keys, layout
 from grace_store.store.opened import Store
 from grace_store.store.storages import Rotation
-from grace_store.store.unit_writer import UnitWriter, complete_signal
+from grace_store.store.unit_writer import UnitWriter, complete_signal, keep_sharing
 from jobs import schemas
 from tests.format_page import SCHEMAS, TEXT, names_in, table, tables
 from tests.stores import (
@@ -211,6 +211,8 @@ def test_the_version_is_that_of_the_code() -> None:
         ("field of a signal", Signal),
         ("field of a commit", Commit),
         ("field of a completion", Completion),
+        ("field of a sharing", SharingDocument),
+        ("field of how units share", Sharing),
         ("field of a gradient", GradientSpec),
     ],
 )
@@ -255,6 +257,7 @@ def schema_of(key: str) -> dict[str, Any] | None:
         "signal": rf"signals/{SIGNAL}/zarr\.json|ledger/signals/{SIGNAL}\.json",
         "commit": rf"ledger/commits/{SIGNAL}/\d{{8}}\.json",
         "completion": rf"ledger/complete/{SIGNAL}\.json",
+        "sharing": rf"ledger/sharing/{SIGNAL}\.json",
     }
     for name, pattern in patterns.items():
         if re.fullmatch(pattern, key):
@@ -266,6 +269,7 @@ def schema_of(key: str) -> dict[str, Any] | None:
 @pytest.mark.parametrize("storage", STORAGES)
 def test_every_document_is_valid_and_none_that_is_changed(tmp_path: Path, storage: Storage) -> None:
     store = finished_store(tmp_path, storage)
+    keep_sharing(store.signal(SIGNAL), Sharing(prompts=True, difference=9.3e-07, images="image", allowed=1e-4))
     num_checked = 0
     for key in store.backend.walk():
         if not key.endswith(".json"):
@@ -280,7 +284,7 @@ def test_every_document_is_valid_and_none_that_is_changed(tmp_path: Path, storag
         body.pop(sorted(body)[0])
         with pytest.raises(jsonschema.ValidationError, match="is a required property"):
             jsonschema.validate(document, schema)
-    assert num_checked == 5 + store.plan.num_units  # plan and signal with their copies, the completion
+    assert num_checked == 6 + store.plan.num_units  # plan and signal with their copies, the completion, the sharing
 
 
 # ---------------------------------------------------------------- other programs

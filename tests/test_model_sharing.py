@@ -22,7 +22,7 @@ from grace_store.model.door import open_extractor, resolve_spec
 from grace_store.model.inputs.batches import LOOK_BACK, PromptLengths, form_shared
 from grace_store.model.inputs.prompt_groups import find_groups
 from grace_store.model.inputs.tokens import TokenizedSample
-from grace_store.model.load.sharing_trial import find_sharing_fault
+from grace_store.model.load.sharing_trial import try_images, try_prompts
 from tests.autograd import ONE_THREAD, relative
 from tests.tiny_models import FAMILIES, scaled_positions_model, tiny_text_model
 from tests.tiny_vision_models import tiny_vision_model
@@ -59,7 +59,7 @@ def extract(extractor: Any, samples: list[Sample]) -> Any:
 
 def check_same(model: str, samples: list[Sample], **wishes: Any) -> None:
     extractor = make(model, **wishes)
-    assert extractor.sharing_fault is None
+    assert extractor.sharing.prompts, extractor.sharing.fault
     batches = extractor.prepare(samples).batches
     assert any(batch.shared is not None and len(batch.shared.groups) > 1 for batch in batches)
     assert sorted(member for batch in batches for member in batch.members) == list(range(len(samples)))
@@ -119,19 +119,65 @@ def _counted(actual: Any, seen: list[Any]) -> Any:
     return run
 
 
-@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl", "llava", "llava_next", "gemma3"])
-def test_an_image_goes_through_the_tower_once_for_all_prompts_of_a_unit(tmp_path, monkeypatch, family):
-    model = str(tiny_vision_model(family, tmp_path / family))
-    both = ("Look:", "tall", " and ", "square")
-    prompts = [("wide", "How many?"), ("wide", "Which is it?"), (*both, "?"), ("wide", "Why?"), (*both, " Or?")]
-    samples = [ask_about(*each, response=responses(number)) for number, each in enumerate(prompts)]
-    extractor, made = make(model, batch_tokens=150), []
+IN_COMMON = [("wide", "How many?"), ("Look:", "tall", "wide", "?"), ("wide", "square", "?"), ("square", "tall", "?")]
+"""Prompts of three images in all; no two prompts have the same."""
+
+
+def about_images(prompts: list[tuple[str, ...]]) -> list[Sample]:
+    return [ask_about(*each, response=responses(number)) for number, each in enumerate(prompts)]
+
+
+def counting_runs(extractor: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    made: list[Any] = []
     actual = extractor.tower.run
     monkeypatch.setattr(extractor.tower, "run", lambda images: made.append(images) or actual(images))
+    return made
+
+
+@pytest.mark.parametrize(
+    # LLaVA-NeXT fills an image up to as many tiles as the largest beside it has: two of the images have two forms.
+    ("family", "num_runs"),
+    {"qwen3_vl": 3, "qwen2_5_vl": 3, "llava": 3, "gemma3": 3, "llava_next": 5}.items(),
+)
+def test_each_image_goes_through_the_tower_once_for_all_prompts_of_a_unit(tmp_path, monkeypatch, family, num_runs):
+    model = str(tiny_vision_model(family, tmp_path / family))
+    samples, extractor = about_images(IN_COMMON), make(model, batch_tokens=150)
+    assert extractor.sharing.images == "image", extractor.sharing.images_fault
+    made = counting_runs(extractor, monkeypatch)
     assert len(extractor.prepare(samples).batches) > 1
     found, expected = extract(extractor, samples), extract(make(model, share_prompts=False), samples)
-    assert len(made) == 2, "one image, and two of another prompt"
+    assert len(made) == num_runs
     assert relative(found.segment_vector, expected.segment_vector) < TOLERANCE
+
+
+def test_images_whose_inputs_nobody_can_tell_apart_stay_together(tmp_path, monkeypatch):
+    model = str(tiny_vision_model("internvl", tmp_path / "internvl"))
+    extractor = make(model)
+    assert (extractor.sharing.prompts, extractor.sharing.images) == (True, "sample")
+    assert "which of a sample's inputs belong to which image" in extractor.sharing.images_fault
+    samples, made = about_images([*IN_COMMON, (*IN_COMMON[1], " So?")]), counting_runs(extractor, monkeypatch)
+    found, expected = extract(extractor, samples), extract(make(model, share_prompts=False), samples)
+    assert len(made) == 4, "a batch with images that several prompts have makes them sample by sample"
+    assert relative(found.segment_vector, expected.segment_vector) < TOLERANCE
+
+
+def test_images_that_see_each_other_are_not_made_apart(tmp_path):
+    extractor = make(str(tiny_vision_model("llava", tmp_path / "llava")))
+    tower = extractor.model.model.vision_tower
+    assert try_images(extractor, torch.device("cpu"))[0] == "image"
+    tower.register_forward_pre_hook(lambda _, given: tuple(each + 0.1 * each.mean(dim=0) for each in given))
+    shared, tried = try_images(extractor, torch.device("cpu"))
+    assert shared is None
+    assert "hidden states come out otherwise" in tried.fault
+    assert tried.difference > extractor.sharing.allowed
+
+
+def test_signals_begun_before_images_were_told_apart_have_the_images_of_a_sample_together(tmp_path, monkeypatch):
+    extractor = make(str(tiny_vision_model("llava", tmp_path / "llava")), batch_tokens=150)
+    extractor.share_as(extractor.sharing.model_copy(update={"images": "sample"}))
+    made = counting_runs(extractor, monkeypatch)
+    extract(extractor, about_images([*IN_COMMON, (*IN_COMMON[1], " So?")]))
+    assert [len(images["pixel_values"]) for images in made] == [2]
 
 
 def test_features_beyond_the_room_for_them_are_made_again(tmp_path, monkeypatch):
@@ -219,7 +265,8 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_state_that_runs_through_all_tokens_is_not_shared(tmp_path, monkeypatch, caplog, family):
     monkeypatch.setitem(FAMILIES, family, RECURRENT[family])
     extractor = make(str(tiny_text_model(family, tmp_path / family)))
-    assert extractor.sharing_fault
+    assert not extractor.sharing.prompts
+    assert extractor.sharing.fault
     assert "prompts are not shared" in caplog.text
     assert all(batch.shared is None for batch in extractor.prepare(TEXTS).batches)
 
@@ -227,13 +274,13 @@ def test_a_state_that_runs_through_all_tokens_is_not_shared(tmp_path, monkeypatc
 @pytest.mark.parametrize("scaling", ["dynamic", "longrope"])
 def test_positions_that_depend_on_the_whole_length_are_not_shared(tmp_path, scaling):
     extractor = make(str(scaled_positions_model(scaling, tmp_path / scaling, limit=32)))
-    assert "length of the whole sample" in extractor.sharing_fault
-    assert not extractor.shares_prompts
+    assert "length of the whole sample" in extractor.sharing.fault
+    assert not extractor.sharing.prompts
 
 
 def test_hidden_states_that_depend_on_what_shares_the_pass_are_noticed(model, monkeypatch):
     extractor = make(model)
-    assert find_sharing_fault(extractor, 512, with_images=False) is None
+    assert try_prompts(extractor, 512, with_images=False).fault is None
     actual = own_forward.run_backbone
 
     def counts_tokens(model, **inputs):
@@ -242,13 +289,13 @@ def test_hidden_states_that_depend_on_what_shares_the_pass_are_noticed(model, mo
         return made
 
     monkeypatch.setattr(own_forward, "run_backbone", counts_tokens)
-    assert "come out otherwise" in find_sharing_fault(extractor, 512, with_images=False)
+    assert "come out otherwise" in try_prompts(extractor, 512, with_images=False).fault
 
 
 def test_prompts_that_do_not_end_together_are_noticed(model, monkeypatch):
     extractor = make(model)
     monkeypatch.setattr(shared_pass, "_shifted", lambda states, shift: states)
-    assert "come out otherwise" in find_sharing_fault(extractor, 512, with_images=False)
+    assert "come out otherwise" in try_prompts(extractor, 512, with_images=False).fault
 
 
 def test_a_window_is_tried_from_both_sides(tmp_path, monkeypatch):
@@ -261,8 +308,8 @@ def test_a_window_is_tried_from_both_sides(tmp_path, monkeypatch):
         return actual(layer, kept, following)
 
     monkeypatch.setattr(shared_pass._PromptLayer, "_before", forgets)
-    assert "come out otherwise" in find_sharing_fault(extractor, 512, with_images=False)
-    assert find_sharing_fault(extractor, 20, with_images=False) is None, "no sample is as long as the window"
+    assert "come out otherwise" in try_prompts(extractor, 512, with_images=False).fault
+    assert try_prompts(extractor, 20, with_images=False).fault is None, "no sample is as long as the window"
 
 
 # ---------------------------------------------------------------- settings

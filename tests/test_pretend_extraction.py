@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jobs.bench import device_counts
+from tests.pretend import hot_loop
 from tests.pretend.mutants import MUTANTS
 from tests.pretend.processes import run_python
 
@@ -25,11 +26,13 @@ COPIES = {
 MOST = {
     "text, shared prompts": (64, 8),
     "Qwen3-VL": (104, 24),
-    "Qwen3-VL, shared prompts": (100, 16),
+    "Qwen3-VL, shared prompts": (112, 16),
     "gradients per segment": (96, 18),
 }
 """The same in all, where they depend on what is in a batch: pixels and grids, one pass for each segment, or several for
 the responses of shared prompts."""
+HIDDEN_SIZE = 48
+"""Of the tiny models."""
 SHARE = random.Random(20261117).choice(sorted(MUTANTS))
 
 
@@ -68,6 +71,20 @@ def test_copies_do_not_grow(counted: dict[str, Any], name: str) -> None:
     copies, (there, back) = counted[name]["copies"], MOST[name]
     assert copies[TO_DEVICE] <= there
     assert copies[TO_HOST] == back
+
+
+@pytest.mark.parametrize("name", [name for name in (*COPIES, *MOST) if "gradients" not in name])
+def test_what_comes_back_is_a_vector_and_three_numbers_a_segment(counted: dict[str, Any], name: str) -> None:
+    found, workload = counted[name], hot_loop.WORKLOADS[name]
+    num_segments = sum(sample.num_segments for sample in workload.samples)
+    assert found["bytes"][TO_HOST] == 4 * (HIDDEN_SIZE + 3) * num_segments * found["units"]
+
+
+def test_shared_prompts_and_images_ask_for_less(counted: dict[str, Any]) -> None:
+    """Two samples have each prompt, and three images are in three prompts twice each."""
+    shared, alone = counted["Qwen3-VL, shared prompts"], counted["Qwen3-VL"]
+    assert shared["launches"] < alone["launches"]
+    assert shared["bytes"][TO_DEVICE] < 0.8 * alone["bytes"][TO_DEVICE]
 
 
 @pytest.mark.parametrize("name", [*COPIES, *MOST])

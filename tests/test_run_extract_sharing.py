@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from grace_store.base.errors import ResumeMismatch, StoreError
+import grace_store.model.door as model_door
+from grace_store.base.errors import Corrupt, ResumeMismatch, StoreError
+from grace_store.base.metadata import Sharing
 from grace_store.base.settings import ExtractRequest, RunOptions
 from grace_store.run.extract import ExtractJob, extract
+from grace_store.run.info import info
+from grace_store.run.repair import repair
+from grace_store.run.sharing import begin_sharing, follow_sharing
 from grace_store.run.verify import ExtractAgainJob, verify, verify_against_model
-from grace_store.store.opened import SignalView
+from grace_store.store.keys import sharing_key
+from grace_store.store.opened import SignalView, Store
 from grace_store.store.unit_writer import withdraw_units
-from tests.jobs import content, make_job, record
+from tests.autograd import relative
+from tests.commands import run
+from tests.fake_model import FakeExtractor
+from tests.jobs import content, make_job, processes, record
 from tests.tiny_models import tiny_text_model
 
 OPTIONS = RunOptions(device="cpu", threads=1)
-GOLDEN = Path(__file__).parent / "golden" / "1.2"
+GOLDEN = Path(__file__).parent / "golden"
 PROMPT = "Tom has 3 apples and buys 4 more. How many apples does he have after day"
 OFF = ExtractRequest(share_prompts=False)
 
@@ -71,11 +81,15 @@ def test_what_was_begun_without_sharing_is_not_finished_with_it(tmp_path, model)
         extract(job(tmp_path, model, request=ExtractRequest(share_prompts=True)))
 
 
-def test_a_store_of_the_version_before_stays_without_sharing(tmp_path, model):
-    shutil.unpack_archive(GOLDEN / "store.zip", tmp_path)
-    older = ExtractJob(
-        str(tmp_path / "store.zarr"), model, (str(GOLDEN / "data.jsonl"),), signal="later", options=OPTIONS
-    )
+def golden_job(folder: Path, model: str, version: str) -> ExtractJob:
+    """Return a job that adds a signal to a store of an older version."""
+    shutil.unpack_archive(GOLDEN / version / "store.zip", folder)
+    data = str(GOLDEN / version / "data.jsonl")
+    return ExtractJob(str(folder / "store.zarr"), model, (data,), signal="later", options=OPTIONS)
+
+
+def test_a_store_from_before_prompts_were_shared_stays_without(tmp_path, model):
+    older = golden_job(tmp_path, model, "1.2")
     with pytest.raises(StoreError, match="has no signals of shared prompts"):
         extract(replace(older, request=ExtractRequest(share_prompts=True)))
     view = extract(older)
@@ -85,3 +99,167 @@ def test_a_store_of_the_version_before_stays_without_sharing(tmp_path, model):
     withdraw_units(view, [0])
     extract(older)
     assert content(older.store) == before
+
+
+# ---------------------------------------------------------------- what the trial found is kept, and followed
+
+
+FOUND = Sharing(prompts=True, difference=9e-07, images="image", images_difference=0.0, allowed=1e-4)
+FAULT = Sharing(prompts=False, fault="hidden states come out otherwise", allowed=1e-4)
+
+
+def find(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every trial from now on find this, as on another machine."""
+    monkeypatch.setattr(model_door, "try_sharing", lambda *_, **__: sharing)
+
+
+def test_what_the_trial_found_is_kept_and_shown(tmp_path, model):
+    view = extract(job(tmp_path, model))
+    kept = view.sharing()
+    assert (kept.prompts, kept.fault, kept.images) == (True, None, None)
+    assert 0 < kept.difference < 1e-5 < kept.allowed
+    assert info(view.store).sharing == {"base": kept}
+    text = run("info", view.store.location).stdout
+    assert f"prompts shared (a trial differed by {kept.difference:.1e}, at most 1e-04)" in text
+    assert extract(job(tmp_path, model, signal="off", request=OFF)).sharing() is None
+
+
+def test_where_the_trial_now_finds_a_fault_nothing_is_mixed(tmp_path, model, monkeypatch):
+    view = extract(job(tmp_path, model))
+    withdraw_units(view, [1])
+    before = content(view.store.location)
+    find(FAULT, monkeypatch)
+    with pytest.raises(
+        ResumeMismatch, match=r"begun with shared prompts, and .* fault .*: hidden states come out other"
+    ):
+        extract(job(tmp_path, model))
+    with pytest.raises(ResumeMismatch, match="begun with shared prompts"):
+        list(verify_against_model(view, ExtractAgainJob(model, options=OPTIONS)))
+    assert content(view.store.location) == before
+    monkeypatch.undo()
+    assert extract(job(tmp_path, model)).completion() is not None
+
+
+def test_where_the_trial_found_a_fault_first_all_units_go_without(tmp_path, model, monkeypatch):
+    with monkeypatch.context() as elsewhere:
+        find(FAULT, elsewhere)
+        view = extract(job(tmp_path, model))
+    assert "prompts not shared: hidden states come out otherwise" in run("info", view.store.location).stdout
+    before = content(view.store.location)
+    withdraw_units(view, [0])
+    extract(job(tmp_path, model))
+    assert content(view.store.location) == before
+    alone = extract(job(tmp_path, model, store="alone.zarr", request=OFF))
+    assert [view.commit(unit).chunks for unit in range(3)] == [alone.commit(unit).chunks for unit in range(3)]
+
+
+class Loaded(FakeExtractor):
+    """An extractor whose trial found something."""
+
+    def __init__(self, sharing: Sharing | None) -> None:
+        self.sharing = sharing
+
+    def share_as(self, sharing: Sharing) -> None:
+        self.sharing = sharing
+
+
+def finished(folder: Path, version: str = "") -> SignalView:
+    """Return a signal of the fake model, in a new store or in one of an older version."""
+    if not version:
+        return extract(make_job(folder, request=ExtractRequest(share_prompts=True)))
+    shutil.unpack_archive(GOLDEN / version / "store.zip", folder)
+    return Store.open(folder / "store.zarr").signal("int8")
+
+
+@pytest.mark.parametrize("images", ["image", "sample", None])
+def test_images_too_are_shared_as_they_were_first(tmp_path, images):
+    view = finished(tmp_path)
+    begun = FOUND.model_copy(update={"images": images})
+    begin_sharing(view, Loaded(begun))
+    later = Loaded(FOUND)
+    begin_sharing(view, later)
+    assert view.sharing() == begun
+    assert later.sharing.images == images
+    cannot = Loaded(FOUND.model_copy(update={"images": None, "images_fault": "it forgets them"}))
+    with pytest.raises(ResumeMismatch, match="it forgets them") if images else nullcontext():
+        follow_sharing(view, cannot)
+
+
+def test_a_store_that_has_no_place_for_it_keeps_the_images_of_a_sample_together(tmp_path):
+    view = finished(tmp_path, "1.3")
+    before = content(view.store.location)
+    for found, images in ((FOUND, "sample"), (FOUND.model_copy(update={"images": None}), None)):
+        extractor = Loaded(found)
+        begin_sharing(view, extractor)
+        assert extractor.sharing.images == images
+    begin_sharing(view, Loaded(None))
+    assert content(view.store.location) == before
+
+
+def test_a_store_from_before_it_was_kept_shares_prompts_and_stays_as_it_is(tmp_path, model):
+    older = golden_job(tmp_path, model, "1.3")
+    view = extract(older)
+    assert view.signal.spec.share_prompts is True
+    assert view.sharing() is None
+    before = content(older.store)
+    withdraw_units(view, [1])
+    extract(older)
+    assert content(older.store) == before
+
+
+def test_what_is_kept_comes_back_when_it_is_damaged_or_lost(tmp_path, model):
+    view = extract(job(tmp_path, model))
+    before = content(view.store.location)
+    path = Path(view.store.location) / sharing_key(view.name)
+    for damage in (lambda: path.write_text(path.read_text().replace("true", "false")), path.unlink):
+        damage()
+        (problem,) = verify(view.store)
+        assert (problem.where, problem.remedy) == (sharing_key(view.name), "repair")
+        repair(replace(job(tmp_path, model), samples_per_unit=None))
+        assert content(view.store.location) == before
+
+
+def test_a_run_does_not_go_on_from_a_damaged_one(tmp_path):
+    view = finished(tmp_path)
+    begin_sharing(view, Loaded(FOUND))
+    path = Path(view.store.location) / sharing_key(view.name)
+    path.write_text(path.read_text().replace("true", "false"))
+    with pytest.raises(Corrupt, match="does not match its own digest"):
+        begin_sharing(view, Loaded(FOUND))
+
+
+def test_what_another_signal_kept_is_not_taken_for_its_own(tmp_path):
+    view = finished(tmp_path)
+    other = extract(make_job(tmp_path, signal="other", request=ExtractRequest(share_prompts=True)))
+    begin_sharing(other, Loaded(FOUND))
+    root = Path(view.store.location)
+    shutil.copy(root / sharing_key("other"), root / sharing_key(view.name))
+    with pytest.raises(Corrupt, match="belongs to another signal"):
+        view.sharing()
+
+
+# ---------------------------------------------------------------- whoever computes it, and in whatever precision
+
+
+def test_several_processes_write_what_one_writes(tmp_path, model):
+    alone = extract(job(tmp_path, model, store="alone.zarr"))
+    several = extract(job(tmp_path, model, engine=processes("cpu", "cpu")))
+    assert several.sharing() == alone.sharing()
+    assert [several.commit(unit) for unit in range(3)] == [alone.commit(unit) for unit in range(3)]
+
+
+def test_in_half_precision_sharing_costs_no_more_than_the_precision_itself(tmp_path, model):
+    def rows(name: str, **wishes) -> np.ndarray:
+        made = extract(job(tmp_path, model, store=f"{name}.zarr", request=ExtractRequest(storage="float32", **wishes)))
+        assert (made.sharing() is not None and made.sharing().prompts) is wishes.get("share_prompts", True)
+        vectors = np.concatenate([made.unit_vectors(unit) for unit in made.committed_units()])
+        return vectors[np.linalg.norm(vectors, axis=1) > 0]
+
+    exact = rows("exact", share_prompts=False)
+    alone = rows("alone", dtype="bfloat16", share_prompts=False)
+    shared = rows("shared", dtype="bfloat16")
+    apart = np.linalg.norm(shared - alone, axis=1)
+    rounding = np.linalg.norm(alone - exact, axis=1)
+    assert np.sqrt(np.mean(apart**2)) <= 0.5 * np.sqrt(np.mean(rounding**2)), "measured: a thirtieth"
+    assert apart.max() <= rounding.max()
+    assert relative(shared, exact) <= 1.2 * relative(alone, exact)

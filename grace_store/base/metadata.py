@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from grace_store.base.settings import DataSpec, ExtractSpec, Frozen, Kind, canonical_json
+from grace_store.base.settings import DataSpec, DecimalText, ExtractSpec, Frozen, Kind, canonical_json
 from grace_store.base.states import Reason
 
 FORMAT_VERSION = "1.4"
@@ -17,8 +17,10 @@ BATCHES_VERSION = "1.2"
 """That in which a signal freezes its batches."""
 SHARING_VERSION = "1.3"
 """That in which samples share prompts."""
-GATHER_VERSION = "1.4"
-"""That in which a plan may gather the traces of a question."""
+SHARING_KEPT_VERSION = "1.4"
+"""That in which a store keeps what a trial found of sharing, and images may be shared one by one."""
+
+SharedImages = Literal["image", "sample"]
 
 
 def version_number(version: str) -> tuple[int, ...]:
@@ -40,8 +42,7 @@ class Plan(Frozen):
     """What planning froze. The samples themselves are arrays beside it."""
 
     format: Literal["grace-store"] = "grace-store"
-    format_version: str = SHARING_VERSION
-    """The first version of the format that has all that the plan may lead to, so that older releases read it, too."""
+    format_version: str = FORMAT_VERSION
     spec: DataSpec
     files: tuple[DataFile, ...]
     num_records: int
@@ -86,6 +87,47 @@ class Signal(Frozen):
     def identity(self) -> str:
         """Return the digest of what the numbers depend on: everything but the origin."""
         return hashlib.sha256(canonical_json(self.model_dump(mode="json", exclude={"origin"}))).hexdigest()
+
+
+class Sharing(Frozen):
+    """Whether samples of a signal share prompts and images, as a trial of its model at load found that they can."""
+
+    prompts: bool
+    """Whether a prompt that several samples of a unit have runs once for all of them."""
+    difference: DecimalText | None = None
+    """Largest relative difference of a hidden state with shared prompts in the trial; None if none was measured."""
+    fault: str | None = None
+    """Why prompts are not shared."""
+    images: SharedImages | None = None
+    """What goes through the vision tower once for a unit: each image, or all images of a sample together. None: the
+    model sees no images, or each batch runs its own."""
+    images_difference: DecimalText | None = None
+    """The same difference with shared images."""
+    images_fault: str | None = None
+    """Why images are not shared one by one, or not at all."""
+    allowed: DecimalText
+    """The largest difference that is allowed of either."""
+
+    def in_words(self) -> str:
+        """Return what is shared and what the trial found, in one line."""
+        prompts = f"shared{self._measured(self.difference)}" if self.prompts else f"not shared: {self.fault}"
+        words = [f"prompts {prompts}"]
+        if self.images is not None:
+            shared = "each image" if self.images == "image" else "the images of a sample together"
+            words.append(f"{shared} once for a unit{self._measured(self.images_difference)}")
+        elif self.images_fault is not None:
+            words.append(f"images not shared: {self.images_fault}")
+        return "; ".join(words)
+
+    def _measured(self, difference: float | None) -> str:
+        return "" if difference is None else f" (a trial differed by {difference:.1e}, at most {self.allowed:.0e})"
+
+
+class SharingDocument(Frozen):
+    """How samples of a signal share prompts and images: kept by the first run, followed by all later ones."""
+
+    signal_sha256: str
+    sharing: Sharing
 
 
 class ChunkDigest(Frozen):

@@ -40,3 +40,5 @@ def _print(store: str, found: gs.StoreInfo) -> None:
         if spec.gradient is not None:
             settings |= spec.gradient.model_dump(exclude_none=True)
         click.echo("    " + ", ".join(f"{key} {short(value)}" for key, value in settings.items()))
+        if (sharing := found.sharing.get(name)) is not None:
+            click.echo(f"    {sharing.in_words()}")

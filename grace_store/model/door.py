@@ -28,7 +28,7 @@ from grace_store.model.inputs.render import resolve_rendering
 from grace_store.model.inputs.trainer_images import as_trainer
 from grace_store.model.load import weights
 from grace_store.model.load.adapter_folder import require_peft
-from grace_store.model.load.sharing_trial import find_sharing_fault, find_tower
+from grace_store.model.load.sharing_trial import try_sharing
 from grace_store.model.load.trials import check_packing, check_sees_images
 from grace_store.model.load.weights import LoadedModel, ModelDescription, describe_model
 from grace_store.model.proxy import ProxyExtractor
@@ -95,8 +95,7 @@ def _try_extractor(
         check_packing(packed, trial(large), with_images=sees_images)
     if spec.share_prompts and isinstance(extractor, ProxyExtractor):
         longest = loaded.longest(spec.max_length)
-        extractor.share_prompts(find_sharing_fault(extractor, longest, with_images=sees_images))
-        extractor.tower = find_tower(extractor, loaded.device) if sees_images else None
+        extractor.share_as(try_sharing(extractor, longest, loaded.device, with_images=sees_images))
 
 
 def load_planned(

@@ -37,7 +37,7 @@ def shared_states(
         if each.mask is not None:
             inputs["attention_mask"] = devices.to_device(each.mask, device)
         if takes_positions:
-            places = first_places[each.prompt].unsqueeze(1) + each.within
+            places = first_places[each.prompt].unsqueeze(1) + torch.arange(inputs["input_ids"].shape[1])
             inputs["position_ids"] = devices.to_device(devices.pin(places, device), device)
         kept.look_from(devices.to_device(each.prompt, device))
         predecessor = devices.to_device(each.predecessor, device)

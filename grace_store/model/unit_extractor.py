@@ -4,7 +4,7 @@ import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from grace_store.base.errors import GraceStoreError, ModelError, OutOfMemory, ResumeMismatch
+from grace_store.base.metadata import Sharing
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.states import Reason, SetAside
 from grace_store.base.unit import UnitOutcome, UnitSignals
@@ -24,7 +25,7 @@ from grace_store.model.devices import in_words
 from grace_store.model.head.choose_head import choose_head
 from grace_store.model.head.closed_form import OutputHead
 from grace_store.model.head.own_forward import response_states
-from grace_store.model.image_features import KeptFeatures, VisionTower
+from grace_store.model.image_features import KeptFeatures, Shown, VisionTower
 from grace_store.model.inputs.batches import ANY_LENGTHS, form_batches, form_packs, form_passes, form_shared
 from grace_store.model.inputs.collate import Batch, collate, collate_shared
 from grace_store.model.inputs.packing import packed_positions
@@ -140,10 +141,8 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         self._spec, self._batching = spec, spec.batching
         self._too_large: int | None = None
         """The smallest number of tokens that did not fit into memory as one batch."""
-        self.shares_prompts = False
+        self.sharing: Sharing | None = None
         """Whether samples of one prompt run it once; only after a trial, as not every model can."""
-        self.sharing_fault: str | None = None
-        """Why they do not although they were to."""
         self.tower: VisionTower | None = None
         """What makes the features of an image once for all prompts of a unit that have it, after a trial too."""
         self._rule = find_length_rule(loaded.model, loaded.longest(spec.max_length))
@@ -161,11 +160,13 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         """What samples are read with."""
         return self._reader
 
-    def share_prompts(self, fault: str | None) -> None:
-        """Have samples of one prompt run it once, unless a trial found a fault with it."""
-        self.shares_prompts, self.sharing_fault = fault is None, fault
-        if fault is not None:
-            _LOG.warning("prompts are not shared, which costs time only: %s", fault)
+    def share_as(self, sharing: Sharing) -> None:
+        """Have samples share prompts and images as a trial found that they can, or as their signal was begun."""
+        self.sharing = sharing
+        can = sharing.images is not None
+        self.tower = VisionTower(self.model, self._device, apart=sharing.images == "image") if can else None
+        if not sharing.prompts:
+            _LOG.warning("prompts are not shared, which costs time only: %s", sharing.fault)
 
     @property
     def takes_any_lengths(self) -> bool:
@@ -194,7 +195,8 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         read = self._reader.read(samples)
         with devices.watching(self._device):
             devices.make_current(self._device)  # of this thread, whichever it is
-            batches = self._shared_batches(read) if self.shares_prompts else self._batches(read, list(read.tokens))
+            shares = self.sharing is not None and self.sharing.prompts
+            batches = self._shared_batches(read) if shares else self._batches(read, list(read.tokens))
         num_rows = tuple(sample.num_segments for sample in samples)
         return PreparedUnit(num_rows, read.tokens, read.images, read.set_aside, batches)
 
@@ -204,11 +206,14 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         groups = form(lengths, self._batching.batch_tokens, self._rule)
         return [self._collate([positions[i] for i in group], read.tokens) for group in groups]
 
+    def groups_in(self, read: ReadUnit) -> list[list[int]]:
+        """Return the positions of samples that have the same prompt and images, group by group."""
+        images = {position: each.digests for position, each in read.images.items()}
+        return find_groups(read.tokens, images, self._reader.image_ids)
+
     def _shared_batches(self, read: ReadUnit) -> list[Batch]:
         """Return batches of samples that share prompts, then those of all others."""
-        images = {position: each.digests for position, each in read.images.items()}
-        groups = find_groups(read.tokens, images, self._reader.image_ids)
-        formed = form_shared(groups, prompt_lengths(read.tokens), self._batching.batch_tokens)
+        formed = form_shared(self.groups_in(read), prompt_lengths(read.tokens), self._batching.batch_tokens)
         shared = [collate_shared(each, read.tokens, self._device) for each in formed]
         together = {member for batch in shared for member in batch.members}
         return shared + self._batches(read, [position for position in read.tokens if position not in together])
@@ -221,7 +226,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
     def _compute(self, prepared: PreparedUnit) -> UnitInFlight[ResultT, OutcomeT]:
         pending = self._pending(prepared)
         images = ImageQueue(prepared.images, self._image_pool, self._device)
-        kept = KeptFeatures(self.tower, (key for batch in prepared.batches for key, _ in _shown(batch, prepared)))
+        kept = KeptFeatures(self.tower, (each for batch in prepared.batches for each in self._shown(batch, prepared)))
         waiting = deque(prepared.batches)
         while waiting:
             batch = waiting.popleft()
@@ -229,7 +234,7 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
                 waiting.extendleft(reversed(self._halves(batch, prepared.tokens)))
                 pending.is_split = True
                 continue
-            features = kept.for_batch(_shown(batch, prepared))
+            features = kept.for_batch(self._shown(batch, prepared))
             made = self._try(batch, images, features, waiting[0].shown if waiting else ())
             if not isinstance(made, Exception):
                 pending.results.append((batch, made))
@@ -241,6 +246,12 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
         self._finish()
         pending.mark = devices.Mark(self._device)
         return pending
+
+    def _shown(self, batch: Batch, prepared: PreparedUnit) -> list[Shown]:
+        """Return the images that go through the model in a batch, prompt by prompt."""
+        apart = self.tower is not None and self.tower.apart
+        images = [prepared.images[member] for member in batch.shown if member in prepared.images]
+        return [(each.told_by(apart=apart), each.inputs) for each in images]
 
     def _collate(self, members: Sequence[int], tokens: dict[int, TokenizedSample]) -> Batch:
         samples = [tokens[member] for member in members]
@@ -336,12 +347,6 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
             return self._collate(members, tokens)
         lengths = prompt_lengths({member: tokens[member] for member in members})
         return collate_shared(form_passes(groups, lengths, self._batching.batch_tokens), tokens, self._device)
-
-
-def _shown(batch: Batch, prepared: PreparedUnit) -> list[tuple[tuple[str, ...], Callable[[], ImageInputs]]]:
-    """Return the digests of the images that go through the model in a batch, prompt by prompt, and what makes them."""
-    images = [prepared.images[member] for member in batch.shown if member in prepared.images]
-    return [(each.digests, each.inputs) for each in images]
 
 
 def _in_halves(several: Sequence[ItemT]) -> list[list[ItemT]]:

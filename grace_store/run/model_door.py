@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
+from grace_store.base.metadata import Sharing
 from grace_store.base.settings import ExtractRequest, ExtractSpec, RunOptions
 from grace_store.base.unit import UnitOutcome
 from grace_store.data.sample import Sample
@@ -21,6 +22,13 @@ class Extractor(Protocol):
 
     @property
     def vector_size(self) -> int: ...
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """Whether samples share prompts and images, as a trial at load found; None if they were not to."""
+
+    def share_as(self, sharing: Sharing) -> None:
+        """Share this way from now on, which must be no more than was found."""
 
     def prepare(self, samples: Sequence[Sample]) -> Any:
         """Tokenise a unit: CPU work only, safe to call from several threads at once."""

@@ -45,7 +45,7 @@ _READING = ("format", "map")
 _ORDER = ("gather", "group_by")
 _READ_AGAIN = (
     "can only be read from the beginning on, and gathered questions have their records all over it, so whatever reads "
-    "records starts it again and again. If it is large, decompress it, or write it as JSON lines or Arrow, and plan that."
+    "records starts it again and again. If it is large, decompress it, or write it as JSON lines or Arrow; plan that."
 )
 
 

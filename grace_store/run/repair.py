@@ -20,7 +20,7 @@ from grace_store.store.copies import has_plan_copy, restore_documents
 from grace_store.store.lock import hold, refuse_busy
 from grace_store.store.opened import Store
 from grace_store.store.plan_writer import plan_documents
-from grace_store.store.unit_writer import rewrite_signal_metadata, withdraw_units
+from grace_store.store.unit_writer import drop_damaged_sharing, rewrite_signal_metadata, withdraw_units
 
 
 def repair(job: ExtractJob, listener: Listener = ignore, stop: threading.Event | None = None) -> list[Problem]:
@@ -97,4 +97,5 @@ def _repair_signal(store: Store, name: str, job: ExtractJob, units: Sequence[int
         open_dataset(store, job.data or None).close()
     with hold(store.backend, name):
         rewrite_signal_metadata(view)
+        drop_damaged_sharing(view)
         withdraw_units(view, units)

@@ -17,6 +17,7 @@ from grace_store.base.watch import Watch
 from grace_store.read.records import UnitLoader, image_folder, open_dataset
 from grace_store.run.model_door import PROXY, model_door
 from grace_store.run.open_signal import check_same
+from grace_store.run.sharing import follow_sharing
 from grace_store.store.check import Problem, check_plan, check_signal, check_strays, listed_sizes, remedy_of_lost
 from grace_store.store.keys import completion_key
 from grace_store.store.opened import SignalView, Store
@@ -119,6 +120,7 @@ def verify_against_model(view: SignalView, job: ExtractAgainJob, listener: Liste
         images = image_folder(job.images, view, dataset)
         with watch.over("its first trials"):
             extractor = door.open_extractor(job.model, view.signal.spec, job.options, adapter=adapter, images=images)
+            follow_sharing(view, extractor)
         loader = UnitLoader(view.store, dataset)
         for unit in chosen:
             with watch.over(f"unit {unit}"):

@@ -94,6 +94,7 @@ def check_signal(view: SignalView, *, deep: bool, sizes: Sizes | None = None) ->
     yield from _check_constants(view)
     sizes = listed_sizes(store) if sizes is None else sizes
     committed = set(_committed_units(view.name, sizes))
+    yield from _check_sharing(view, is_begun=bool(committed))
     sums = Totals()
     # With wrong metadata no unit can be read, but none has to be computed again for that.
     yield from _check_units(view, sizes, committed, sums, deep=deep, readable=not wrong)
@@ -150,7 +151,7 @@ def check_strays(store: Store, sizes: Sizes | None = None) -> Iterator[Problem]:
     beyond = [f"{RUNS}/", f"{LOCKS}/", *(f"{TMP}/{name.removesuffix('.json')}/" for name in backend.names(LOCKS))]
     beyond += [f"{keys.signal_key(name)}/" for name in lost]
     for name in [*store.signal_names, *lost]:
-        known.update((keys.completion_key(name), keys.signal_copy_key(name)))
+        known.update((keys.completion_key(name), keys.signal_copy_key(name), keys.sharing_key(name)))
         known.update(keys.commit_key(name, unit) for unit in _committed_units(name, sizes))
     for name in store.signal_names:
         try:
@@ -270,6 +271,17 @@ def _check_constants(view: SignalView) -> Iterator[Problem]:
             text = str(error)
         if text:
             yield Problem(view.name, None, f"{view.key}/{name}", text, "repair")
+
+
+def _check_sharing(view: SignalView, *, is_begun: bool) -> Iterator[Problem]:
+    text = "what a trial of shared prompts found is missing"
+    try:
+        if view.sharing() is not None or not (view.keeps_sharing and is_begun):
+            return
+    except Corrupt as error:
+        text = str(error)
+    # Whoever computes a unit, here the first one, makes the trial again.
+    yield Problem(view.name, 0, keys.sharing_key(view.name), text, "repair")
 
 
 def _check_completion(view: SignalView, sums: Totals) -> Iterator[Problem]:

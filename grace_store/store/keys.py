@@ -11,6 +11,7 @@ GROUPS = (SAMPLES_GROUP, SIGNALS_GROUP, LEDGER_GROUP)
 """The groups of a store."""
 COMMITS = f"{LEDGER_GROUP}/commits"
 COMPLETIONS = f"{LEDGER_GROUP}/complete"
+SHARING = f"{LEDGER_GROUP}/sharing"
 RUNS = f"{LEDGER_GROUP}/runs"
 LOCKS = f"{LEDGER_GROUP}/locks"
 PLAN_COPY = f"{LEDGER_GROUP}/plan.json"
@@ -45,6 +46,10 @@ def signal_copy_key(signal: str) -> str:
 
 def completion_key(signal: str) -> str:
     return f"{COMPLETIONS}/{signal}.json"
+
+
+def sharing_key(signal: str) -> str:
+    return f"{SHARING}/{signal}.json"
 
 
 def chunk_key(array: str, num_dims: int, unit: int) -> str:

@@ -15,7 +15,17 @@ import zarr
 from grace_store.base.arrays import Array, Float32Array, FloatArray, IntArray
 from grace_store.base.errors import Corrupt, GraceStoreError, NotAStore, StoreError, Unfinished, UnknownName
 from grace_store.base.flags import TEXT_SHIFT
-from grace_store.base.metadata import FORMAT_VERSION, Commit, Completion, Plan, Signal, version_number
+from grace_store.base.metadata import (
+    FORMAT_VERSION,
+    SHARING_KEPT_VERSION,
+    Commit,
+    Completion,
+    Plan,
+    Sharing,
+    SharingDocument,
+    Signal,
+    version_number,
+)
 from grace_store.base.row_places import find_rows
 from grace_store.base.states import STATE_CODES
 from grace_store.base.text import counted
@@ -230,6 +240,22 @@ class SignalView:
         key = keys.completion_key(self.name)
         raw = self.store.backend.read(key)
         return None if raw is None else unseal(from_bytes(raw, key), Completion, key)
+
+    @property
+    def keeps_sharing(self) -> bool:
+        """Whether samples may share prompts, and the store is of a version that keeps what a trial found of it."""
+        version = version_number(self.store.plan.format_version)
+        return bool(self.signal.spec.share_prompts) and version >= version_number(SHARING_KEPT_VERSION)
+
+    def sharing(self) -> Sharing | None:
+        """Return how samples share prompts and images, if a run has kept what its trial found."""
+        key = keys.sharing_key(self.name)
+        if (raw := self.store.backend.read(key)) is None:
+            return None
+        document = unseal(from_bytes(raw, key), SharingDocument, key)
+        if document.signal_sha256 != self.identity:
+            raise Corrupt(f"{key} belongs to another signal. `grace-store repair` puts the right one there.")
+        return document.sharing
 
     @cached_property
     def chunks(self) -> ChunkReader:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from grace_store.base.arrays import Array, IntArray
 from grace_store.base.errors import NotAStore
 from grace_store.base.flags import TEXT_FLAGS, text_mask
-from grace_store.base.metadata import GATHER_VERSION, SHARING_VERSION, DataFile, Plan
+from grace_store.base.metadata import DataFile, Plan
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import STATE_CODES, Reason
 from grace_store.store import keys, layout
@@ -102,7 +102,6 @@ class PlanWriter:
         rows_per_unit, gram_per_unit = self._place(per_unit)
         files = tuple(files)
         plan = Plan(
-            format_version=GATHER_VERSION if spec.gather else SHARING_VERSION,
             spec=spec,
             files=files,
             num_records=sum(file.num_records for file in files),

@@ -17,6 +17,8 @@ from grace_store.base.metadata import (
     Commit,
     Completion,
     SampleSetAside,
+    Sharing,
+    SharingDocument,
     Signal,
     version_number,
 )
@@ -85,6 +87,21 @@ def as_store_has_it(store: Store, spec: ExtractSpec) -> ExtractSpec:
     if not _can_freeze_batches(store):
         return spec.without_batches()
     return spec if _can_share_prompts(store) else spec.without_sharing()
+
+
+def keep_sharing(view: SignalView, found: Sharing) -> None:
+    """Keep how samples of a signal share prompts and images, unless another run was first."""
+    document = SharingDocument(signal_sha256=view.identity, sharing=found)
+    view.store.backend.write_new(keys.sharing_key(view.name), to_bytes(seal(document)))
+    view.store.backend.flush()
+
+
+def drop_damaged_sharing(view: SignalView) -> None:
+    """Delete what is kept of sharing if it cannot be read: the next run keeps what its trial finds."""
+    try:
+        view.sharing()
+    except Corrupt:
+        view.store.backend.delete(keys.sharing_key(view.name))
 
 
 def rewrite_signal_metadata(view: SignalView) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from grace_store.base.metadata import SharedImages
 from grace_store.store.keys import COMPLETIONS
 from tests.rehearsals import checks
 from tests.rehearsals.checks import Check, Scene
@@ -20,6 +21,8 @@ TOLERANCE = 2e-4
 
 TEXT = ("--model", "{text}", "--data", "{traces}", "--min-steps", "2", "--dtype", "float32")
 FIGURES = ("--model", "{vision}", "--data", "{pictures}", "--min-steps", "2", "--dtype", "float32")
+QUESTIONS = ("--model", "{text}", "--data", "{questions}", "--min-steps", "2", "--dtype", "float32")
+ALBUMS = ("--model", "{vision}", "--data", "{albums}", "--min-steps", "2", "--dtype", "float32")
 KINDS = {
     "text": TEXT,
     "packed text": (*TEXT, "--packing"),
@@ -27,8 +30,12 @@ KINDS = {
     "gradients": (*TEXT, "--adapter", "{adapter}", "--kind", "gradient", "--dimension", "64"),
     "text and images": FIGURES,
     "packed text and images": (*FIGURES, "--packing"),
+    "shared prompts": QUESTIONS,
+    "shared images": ALBUMS,
 }
 """What is extracted, by name."""
+SHARED: dict[str, SharedImages | None] = {"shared prompts": None, "shared images": "image"}
+"""Kinds whose prompts are shared, and what is of their images."""
 
 
 def extract(kind: str, *more: str, unit: int = 4) -> tuple[str, ...]:
@@ -99,7 +106,10 @@ def _extractions() -> list[Rehearsal]:
     made = []
     for kind in KINDS:
         near = checks.near(reference(kind, 0), TOLERANCE)
-        made.append(Rehearsal(f"extract {kind} on one device", (Play(extract(kind)),), (near, one_device(kind))))
+        shares = (checks.shares(SHARED[kind]),) if kind in SHARED else ()
+        made.append(
+            Rehearsal(f"extract {kind} on one device", (Play(extract(kind)),), (near, one_device(kind), *shares))
+        )
     for kind in ("text", "gradients", "text and images"):
         unit = 2 if kind == "text and images" else 4  # at least one for each device
         eight = Play(extract(kind, unit=unit), devices=8)
@@ -134,7 +144,7 @@ def _memory() -> list[Rehearsal]:
     again = Play(("{out}",), module="tests.rehearsals.split_again")
     made = []
     # Units so large that a batch takes more than projecting, and than the trials of a model with images.
-    for kind, unit in {"text": 16, "gradients": 32, "text and images": 16}.items():
+    for kind, unit in {"text": 16, "gradients": 32, "text and images": 16, "shared prompts": 32}.items():
         scarce = Play(extract(kind, unit=unit))
         near = checks.near(reference(kind, 0, unit=unit), TOLERANCE)
         split = (checks.is_split, near, checks.says("does not fit on pretend:0"))

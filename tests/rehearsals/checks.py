@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from grace_store.base.metadata import SharedImages
 from grace_store.store.opened import SignalView, Store
 from tests.jobs import content
 from tests.rehearsals.stage import TRACEBACK, Played, Stage
@@ -144,6 +145,17 @@ def near(reference: Callable[[Stage], Path], tolerance: float) -> Check:
         for name in names:
             if worst := _largest_difference(ours, theirs, name, tolerance):
                 yield worst
+
+    return check
+
+
+def shares(images: SharedImages | None) -> Check:
+    """Return a check that prompts were shared, and images in this way, as the trial on the device found."""
+
+    def check(scene: Scene) -> Iterator[str]:
+        kept = _only_signal(scene.out).sharing()
+        if kept is None or not kept.prompts or kept.images != images:
+            yield f"prompts and {images or 'no'} images were to be shared, the store says {kept}"
 
     return check
 

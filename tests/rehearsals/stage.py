@@ -22,6 +22,7 @@ TIMEOUT_SECONDS = 900.0
 """After which a command that says nothing more is killed; loaded machines take minutes to import torch."""
 STOP_SECONDS = 8.0
 """How long a command that was asked to stop twice may take before it is killed, as its own words advise."""
+DATASETS = ("traces", "pictures", "questions", "albums")
 TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -79,9 +80,11 @@ class Stage:
             "vision": _make_vision_model,
             "traces": _make_traces,
             "pictures": _make_pictures,
+            "questions": _make_questions,
+            "albums": _make_albums,
             "adapter": self._make_adapter,
         }
-        path = self.folder / f"{name}.jsonl" if name in ("traces", "pictures") else self.folder / name
+        path = self.folder / f"{name}.jsonl" if name in DATASETS else self.folder / name
         self.once(name, lambda: path.exists() or makers[name](path))
         return path / "checkpoint-3" if name == "adapter" else path
 
@@ -98,7 +101,7 @@ class Stage:
 
     def play(self, play: Play, out: Path) -> Played:
         """Run a command; {out} among its words is the path given."""
-        names = ("text", "vision", "traces", "pictures", "adapter")
+        names = ("text", "vision", *DATASETS, "adapter")
         places = {name: self.place(name) for name in names if any(f"{{{name}}}" in word for word in play.words)}
         words = [word.format(**places, out=out) for word in play.words]
         counters = out.parent / f"{out.name}-counters-{time.monotonic_ns()}"
@@ -203,14 +206,35 @@ def _make_traces(path: Path) -> None:
 
 def _make_pictures(path: Path) -> None:
     """Write 16 traces about a picture each."""
+    _write_about(path, "figures", [("How many apples?", [i]) for i in range(16)])
+
+
+def _make_albums(path: Path) -> None:
+    """Write 16 traces about two of five pictures each, twos of them of one question; no question has another's two."""
+    _write_about(path, "album", [(f"How many of {i // 2}?", [0, 1 + i // 2 % 4]) for i in range(16)])
+
+
+def _write_about(path: Path, name: str, asked: Sequence[tuple[str, Sequence[int]]]) -> None:
+    """Write a trace for each question, with the pictures of these numbers."""
     from tests.tiny_vision_models import picture
 
-    folder = path.parent / "figures"
+    folder = path.parent / name
     folder.mkdir(exist_ok=True)
-    records = []
-    for i in range(16):
+    for i in {number for _, numbers in asked for number in numbers}:
         picture(56 + 4 * (i % 3), 60 + 5 * (i % 2), i).save(folder / f"{i}.png")
+    records = []
+    for i, (question, numbers) in enumerate(asked):
         steps = [f"Step {j}: He buys {j} more." for j in range(1, 3 + i % 2)]
-        about = {"id": f"figure-{i}", "prompt": "<image>How many apples?", "images": [f"figures/{i}.png"]}
-        records.append({**about, "steps": steps, "answer": f"The answer is {i}."})
+        about = {"id": f"figure-{i}", "prompt": "<image>" * len(numbers) + question}
+        images = [f"{name}/{number}.png" for number in numbers]
+        records.append({**about, "images": images, "steps": steps, "answer": f"The answer is {i}."})
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def _make_questions(path: Path) -> None:
+    """Write four traces of each of twelve questions."""
+    from tests.warmups import write_traces
+
+    traces = [json.loads(line) for line in write_traces(path, 48).read_text().splitlines()]
+    asked = [{**trace, "prompt": traces[i // 4]["prompt"]} for i, trace in enumerate(traces)]
+    path.write_text("".join(json.dumps(record) + "\n" for record in asked))

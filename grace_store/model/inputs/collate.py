@@ -23,8 +23,6 @@ class ResponsePass:
     """As a batch's, from the last token of each prompt on, without a mask."""
     prompt: Tensor
     """For each response the row of its prompt."""
-    within: Tensor
-    """(samples, longest): the place of each token after its prompt's other tokens."""
     mask: Tensor | None
     """(samples, longest prompt + longest): 0 where a prompt is shorter; None where all are as long."""
     predecessor: Tensor
@@ -147,7 +145,6 @@ def _response_pass(
     return ResponsePass(
         {name: each for name, each in _inputs(samples, starts, device).items() if name != "attention_mask"},
         _tensor(row, device),
-        _tensor(np.tile(np.arange(longest), (len(samples), 1)), device),
         _tensor(mask.astype(np.int64), device) if missing.any() else None,
         _tensor(_predecessors(samples, starts), device),
     )

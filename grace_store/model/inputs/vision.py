@@ -5,6 +5,7 @@ every token and those of the images. The processor puts many tokens where the te
 counted from the end, and its tokens are compared with those of the text as it was rendered.
 """
 
+import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ class SampleImages:
     """None where there was no room to keep them."""
     make: Callable[[], ImageInputs]
     """Makes them anew."""
+    keys: tuple[str, ...] = ()
+    """What tells each image, as the processor made it, from other images; none where it is not known which of the
+    inputs are whose."""
 
     @property
     def num_bytes(self) -> int:
@@ -49,6 +53,12 @@ class SampleImages:
 
     def inputs(self) -> ImageInputs:
         return self.make() if self.kept is None else self.kept
+
+    def told_by(self, *, apart: bool) -> tuple[str, ...]:
+        """Return what tells these images from those of other samples: each if they can be apart, or all together."""
+        if apart and self.keys:
+            return self.keys
+        return (" ".join(self.digests),) if self.digests else ()
 
 
 def image_mark(processor: Any) -> str:
@@ -102,7 +112,8 @@ class VisionReader:
             raise Unusable(Reason.TOO_LONG, f"{len(ids)} tokens with its images, at most {self._max_length}")
         expanded = TokenizedSample(ids, _counted_from_the_end(tokens, ids), tokens.num_segments, token_inputs)
         digests = tuple(picture.sha256 for picture in pictures)
-        return expanded, SampleImages(digests, image_inputs, partial(self._again, refs, rendered.text, digests))
+        again = partial(self._again, refs, rendered.text, digests)
+        return expanded, SampleImages(digests, image_inputs, again, _image_keys(digests, image_inputs))
 
     def _open(self, refs: Sequence[ImageRef]) -> list[Picture]:
         return [] if self._images is None else [self._images.open(ref) for ref in refs]
@@ -180,6 +191,37 @@ def _concatenated(tensors: Sequence[Tensor]) -> Tensor:
         out[(slice(start, start + len(tensor)), *(slice(size) for size in tensor.shape[1:]))] = tensor
         start += len(tensor)
     return out
+
+
+def images_apart(inputs: ImageInputs, number: int) -> list[ImageInputs]:
+    """Return the inputs of each of some images; none where it is not known which are whose."""
+    if number == 1:
+        return [inputs]
+    grids = inputs.get("image_grid_thw")
+    sizes = dict.fromkeys(inputs, [1] * number)
+    if grids is not None:
+        sizes["pixel_values"] = grids.prod(dim=1).tolist()
+    if any(len(tensor) != sum(sizes[name]) for name, tensor in inputs.items()):
+        return []
+    parts = {name: torch.split_with_sizes(tensor, sizes[name]) for name, tensor in inputs.items()}
+    return [{name: part[image] for name, part in parts.items()} for image in range(number)]
+
+
+def _image_keys(digests: Sequence[str], inputs: ImageInputs) -> tuple[str, ...]:
+    """Return the digest of each image with the form that the processor gave it, which may depend on those beside it."""
+    return tuple(
+        f"{digest} {_form(image)}" for digest, image in zip(digests, images_apart(inputs, len(digests)), strict=False)
+    )
+
+
+def _form(image: ImageInputs) -> str:
+    """Return the shape of what an image became, and all of it that is not pixels."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in image.items():
+        digest.update(f"{name} {tuple(tensor.shape)} ".encode())
+        if not tensor.is_floating_point():
+            digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _counted_from_the_end(tokens: TokenizedSample, ids: IntArray) -> IntArray:

@@ -5,25 +5,28 @@ length, prompts that look ahead, a cache of another kind), prompts are not share
 """
 
 import logging
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from grace_store.base.errors import ModelError
+from grace_store.base.metadata import SharedImages, Sharing
 from grace_store.model.devices import in_words, is_lost
 from grace_store.model.head.own_forward import trial_ids
 from grace_store.model.image_features import VisionTower
 from grace_store.model.inputs.batches import form_passes
-from grace_store.model.inputs.collate import Batch, collate, collate_shared
-from grace_store.model.inputs.prompt_groups import find_groups, prompt_lengths
+from grace_store.model.inputs.collate import collate, collate_shared
+from grace_store.model.inputs.prompt_groups import prompt_lengths
 from grace_store.model.inputs.reading import ReadUnit
 from grace_store.model.inputs.tokens import NO_SEGMENT, TokenizedSample
-from grace_store.model.inputs.vision import join_images
+from grace_store.model.inputs.vision import images_apart
 from grace_store.model.load.length_probe import numbers_named
 from grace_store.model.load.probes import Picture, probe
+from grace_store.model.load.trials import states_by_member
 from grace_store.model.proxy import ProxyExtractor
 
 _LOG = logging.getLogger(__name__)
@@ -40,49 +43,95 @@ _PICTURES: tuple[tuple[Picture, ...], ...] = ((("red", 64, 48),), (("blue", 40, 
 _RESPONSES = ("It is a sum. It is known.", "It is not so. What is known is the sum of both of these.")
 
 
-def find_sharing_fault(extractor: ProxyExtractor, max_length: int, *, with_images: bool) -> str | None:
-    """Return why samples cannot share their prompts, or None if they can.
+class Tried(NamedTuple):
+    """What a trial found."""
+
+    difference: float | None = None
+    """Largest relative difference of a hidden state; None if none was measured."""
+    fault: str | None = None
+    """Why it does not hold; None if it does."""
+
+
+def try_sharing(extractor: ProxyExtractor, max_length: int, device: torch.device, *, with_images: bool) -> Sharing:
+    """Return whether samples of a model as loaded can share prompts and images."""
+    prompts = try_prompts(extractor, max_length, with_images=with_images)
+    shared, images = try_images(extractor, device) if with_images else (None, Tried())
+    return Sharing(
+        prompts=prompts.fault is None,
+        difference=prompts.difference,
+        fault=prompts.fault,
+        images=shared,
+        images_difference=images.difference,
+        images_fault=images.fault,
+        allowed=_tolerance(extractor),
+    )
+
+
+def try_prompts(extractor: ProxyExtractor, max_length: int, *, with_images: bool) -> Tried:
+    """Return whether samples can share their prompts.
 
     Several prompts of several responses each are tried, shorter and longer than any window that the model looks back
     at, and with images.
     """
     if not extractor.takes_any_lengths:
-        return "what it makes of a token depends on the length of the whole sample"
+        return Tried(fault="what it makes of a token depends on the length of the whole sample")
+    worst = 0.0
     try:
         for unit in _trials(extractor, max_length, with_images=with_images):
-            if not (apart := _apart(extractor, unit)) <= _tolerance(extractor):
-                return f"hidden states of responses come out otherwise, by {apart:.0e} of their length"
+            worst = max(worst, _apart(extractor, unit))
+            if not worst <= _tolerance(extractor):
+                break
     except ModelError as error:
-        return str(error)
+        return Tried(fault=str(error))
     except Exception as error:
         if is_lost(error):
             raise
-        return f"it does not run on responses after the keys and values of a prompt ({in_words(error)})"
-    return None
+        return Tried(fault=f"it does not run on responses after the keys and values of a prompt ({in_words(error)})")
+    return _judged(extractor, worst, "hidden states of responses")
 
 
-def find_tower(extractor: ProxyExtractor, device: torch.device) -> VisionTower | None:
-    """Return what makes the features of images apart from the model's forward; None where hidden states then differ."""
+def try_images(extractor: ProxyExtractor, device: torch.device) -> tuple[SharedImages | None, Tried]:
+    """Return what may go through the vision tower apart from the model's forward: best each image by itself.
+
+    With it comes what was found of that, or of the last that was tried, and why it is not each image.
+    """
     unit = _with_pictures(extractor)
-    members = [position for position in unit.tokens if unit.images[position].digests]
-    if not members:
-        return None
-    batch = collate(members, [unit.tokens[member] for member in members])
+    if not any(each.digests for each in unit.images.values()):
+        return None, Tried(fault="no sample with an image is short enough to try it")
+    one_by_one = _try_tower(extractor, unit, device, apart=True)
+    if one_by_one.fault is None:
+        return "image", one_by_one
+    together = _try_tower(extractor, unit, device, apart=False)
+    if together.fault is None:
+        return "sample", Tried(together.difference, one_by_one.fault)
+    _LOG.info("each batch runs its own images: %s", together.fault)
+    return None, together
+
+
+def _try_tower(extractor: ProxyExtractor, unit: ReadUnit, device: torch.device, *, apart: bool) -> Tried:
+    images = {member: each for member, each in unit.images.items() if each.digests}
+    batch = collate(list(images), [unit.tokens[member] for member in images])
+    if apart and not all(each.keys for each in images.values()):
+        return Tried(fault="it is not known which of a sample's inputs belong to which image")
     try:
-        tower = VisionTower(extractor.model, device)
-        features = [tower.run(unit.images[member].inputs()) for member in members]
-        with tower.given(features):
-            found = _states(extractor, unit, batch)
+        tower = VisionTower(extractor.model, device, apart=apart)
+        parts = [images_apart(each.inputs(), len(each.told_by(apart=apart))) for each in images.values()]
+        with tower.given([tower.run(part) for several in parts for part in several]):
+            found = states_by_member(extractor, unit, batch)
     except Exception as error:
         if is_lost(error):
             raise
-        _LOG.info("each batch runs its own images: %s", in_words(error))
-        return None
-    worst = max(_distance(found[i], each) for i, each in _states(extractor, unit, batch).items())
+        return Tried(fault=in_words(error))
+    worst = max(_distance(found[i], each) for i, each in states_by_member(extractor, unit, batch).items())
+    return _judged(extractor, worst, "made apart, hidden states")
+
+
+def _judged(extractor: ProxyExtractor, worst: float, what: str) -> Tried:
     if not worst <= _tolerance(extractor):
-        _LOG.info("each batch runs its own images: made apart, hidden states differ by %.0e", worst)
-        return None
-    return tower
+        return Tried(
+            worst if math.isfinite(worst) else None, f"{what} come out otherwise, by {worst:.0e} of their length"
+        )
+    return Tried(float(f"{worst:.1e}"))
 
 
 def _tolerance(extractor: ProxyExtractor) -> float:
@@ -124,25 +173,15 @@ def _made_up(model: Any, lengths: Mapping[int, tuple[int, ...]]) -> dict[int, To
 
 def _apart(extractor: ProxyExtractor, unit: ReadUnit) -> float:
     """Return the largest relative difference between hidden states with shared prompts and without."""
-    images = {position: each.digests for position, each in unit.images.items()}
-    groups = find_groups(unit.tokens, images, extractor.reader.image_ids)
-    formed = form_passes(groups, prompt_lengths(unit.tokens), _MOST_TOKENS)
+    formed = form_passes(extractor.groups_in(unit), prompt_lengths(unit.tokens), _MOST_TOKENS)
     worst = 0.0
-    for position, found in _states(extractor, unit, collate_shared(formed, unit.tokens)).items():
-        expected = _states(extractor, unit, collate([position], [unit.tokens[position]]))[position]
-        worst = max(worst, _distance(found, expected))
+    for position, found in states_by_member(extractor, unit, collate_shared(formed, unit.tokens)).items():
+        expected = states_by_member(extractor, unit, collate([position], [unit.tokens[position]]))
+        worst = max(worst, _distance(found, expected[position]))
     return worst
 
 
 def _distance(found: Tensor, expected: Tensor) -> float:
     """Return the largest relative difference of a token; infinite if one is not a number."""
+    found, expected = found.float(), expected.float()
     return float(((found - expected).norm(dim=1) / expected.norm(dim=1)).max().nan_to_num(torch.inf))
-
-
-def _states(extractor: ProxyExtractor, unit: ReadUnit, batch: Batch) -> dict[int, Tensor]:
-    """Return each member's hidden states that predict its response, in float32."""
-    images = join_images([unit.images[member].inputs() for member in batch.shown if member in unit.images])
-    with torch.inference_mode():
-        hidden = extractor.hidden_states(batch, images).float()
-    sizes = [int(unit.tokens[member].tokens_per_segment().sum()) for member in batch.members]
-    return dict(zip(batch.members, torch.split_with_sizes(hidden, sizes), strict=True))

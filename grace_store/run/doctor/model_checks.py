@@ -9,7 +9,6 @@ import numpy as np
 
 from grace_store.base.arrays import Float32Array as Vectors
 from grace_store.base.arrays import FloatArray, Int32Array
-from grace_store.base.settings import ExtractSpec
 from grace_store.base.text import counted
 from grace_store.data.folders import default_image_folder
 from grace_store.data.sample import Sample
@@ -38,15 +37,14 @@ def examine_model(job: DoctorJob, seen: Seen) -> Finding:
     seen.spec = spec
     text = f"{spec.model.architecture}, {spec.dtype}, {spec.attention} attention, vectors of {spec.model.hidden_size}"
     text += f", with {job.adapter}" if job.adapter else ""
-    return Finding("model", "ok", text + _sharing_in_words(seen.extractor, spec))
+    return Finding("model", "ok", text + _sharing_in_words(seen.extractor))
 
 
-def _sharing_in_words(extractor: Extractor, spec: ExtractSpec) -> str:
+def _sharing_in_words(extractor: Extractor) -> str:
     """Return whether samples share prompts, and if not although they were to, why."""
-    if not spec.share_prompts:
+    if (found := extractor.sharing) is None:
         return ""
-    fault = getattr(extractor, "sharing_fault", None)
-    return ", prompts shared" if fault is None else f"; prompts are not shared: {fault}"
+    return ", prompts shared" if found.prompts else f"; prompts are not shared: {found.fault}"
 
 
 def examine_samples(job: DoctorJob, seen: Seen) -> Finding | None:

@@ -26,6 +26,7 @@ from grace_store.read.records import UnitLoader
 from grace_store.run.engines.engine import RunLock, WorkerJob
 from grace_store.run.model_door import Extractor, model_door
 from grace_store.run.pipeline import Feed, QueueFeed, run_pipeline
+from grace_store.run.sharing import begin_sharing
 from grace_store.store.backend import LocalBackend
 from grace_store.store.lock import Lease
 from grace_store.store.opened import SignalView, Store
@@ -91,6 +92,7 @@ def run_units(job: WorkerJob, view: SignalView, dataset: Dataset, feed: Feed, li
     loader = UnitLoader(view.store, dataset)
     with Watch(job.options.patience, listener) as watch, watch.over("loading the model and its first trials"):
         extractor = door.open_extractor(job.model, spec, job.options, adapter=job.adapter, images=job.images)
+        begin_sharing(view, extractor)
         unknown = Rated(samples_per_second=0.0, tokens_per_second=0.0)
         rate = unknown if job.trial_unit is None else trial_rate(view, loader, extractor, job.trial_unit)
     listener(rate)
