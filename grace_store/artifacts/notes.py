@@ -394,3 +394,5 @@ class SubsetNote(Document):
     """The table of weights that its steps were written with, if any."""
     contaminated_rows: tuple[Count, ...] | None = None
     """With exclude_contaminated, the places in the dataset of the samples that it left out, ascending."""
+    sha256: str | None = None
+    """Digest of the subset's file as it was written; None for a folder, and in notes of earlier releases."""

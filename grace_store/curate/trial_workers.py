@@ -18,7 +18,7 @@ from grace_store.base.events import Listener, Note, StepTaken, Warned
 from grace_store.base.text import counted
 
 if TYPE_CHECKING:
-    from grace_store.curate.trial import TrialRequest
+    from grace_store.curate.trial_plan import TrialRequest
 
 POLL_SECONDS = 0.2
 FAILED = 1
@@ -82,7 +82,8 @@ def _environment(device: str) -> Iterator[None]:
 
 def _work(out: Path, request: TrialRequest, device: str, number: int, parent: int, said: Any, stopping: Any) -> None:
     """Be a worker: do rounds as the parent would, on one device. The first tells how far they all are."""
-    from grace_store.curate.trial import for_device, play, prepare_trial
+    from grace_store.curate.trial import for_device, play
+    from grace_store.curate.trial_plan import prepare_trial
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the parent, which says when to stop
     die_with_parent(parent)

@@ -25,7 +25,8 @@ from grace_store.base.errors import GraceStoreError
 from grace_store.base.events import Event, Note, Warned
 from grace_store.base.files import whole_file
 from grace_store.base.settings import Frozen
-from grace_store.curate.trial import TrialRequest, trial
+from grace_store.curate.trial import trial
+from grace_store.curate.trial_plan import TrialRequest
 from grace_store.example import demo_model
 from grace_store.model.lora.recipe import TrainingDtype, TrainingRequest, WarmupOptions
 from jobs.study.corruptions import CLEAN, CORRUPTIONS

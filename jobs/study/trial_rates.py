@@ -27,7 +27,8 @@ from grace_store.base.errors import GraceStoreError
 from grace_store.base.files import write_text
 from grace_store.base.settings import DataRequest
 from grace_store.base.text import percent_between
-from grace_store.curate.trial import TrialRequest, trial
+from grace_store.curate.trial import trial
+from grace_store.curate.trial_plan import TrialRequest
 from grace_store.model.lora.recipe import TrainingRequest, WarmupOptions
 from grace_store.run.plan import plan
 from grace_store.values.intervals import ERROR, share_interval
