@@ -597,6 +597,17 @@ def test_a_clear_answer_ends_it_and_closes_only_that_subset(home, tmp_path, monk
     assert trial(tmp_path / "out", request) == found
 
 
+def test_long_samples_are_warned_of_in_words_of_training(home, finished, caplog):
+    job = prepare_trial(finished, make_request(home))
+    runner = job.runner(ignore, threading.Event())
+    for encoder in runner.training()._encoders.values():
+        encoder._reader._context = 5  # as if the model were made for shorter samples
+    runner._usable(job.samples.arms["subset-1"].positions[:2])
+    assert "this model says it is made for (max_position_embeddings): what it learns from them may be of" in caplog.text
+    assert "--max-length 5 leaves them out" in caplog.text
+    assert "--signal" not in caplog.text
+
+
 def test_the_cost_is_told_before_anything_is_trained(home, tmp_path):
     cost = estimate_trial(tmp_path / "out", make_request(home, home / "clean.txt"))
     assert (cost.num_runs, cost.num_done, cost.num_devices) == (6, 0, 1)

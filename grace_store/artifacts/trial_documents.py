@@ -6,6 +6,7 @@ OUT/trial.json                 Trial, written last
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -181,6 +182,10 @@ class Trial(TrialDocument):
     """What a trial found."""
 
     words: ClassVar[str] = "the result of a trial"
+    mistaken: ClassVar[Mapping[str, str]] = {
+        "trial_plan": f"Give {FOUND} in the same folder, which is there when the trial is over.",
+        "trial_run": f"Give {FOUND} in the folder above {RUNS}, which is there when the trial is over.",
+    }
 
     kind: Literal["trial"] = "trial"
     store: str
