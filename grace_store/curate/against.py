@@ -81,9 +81,9 @@ def against(
     _check_used(request, benchmarks)
     pool = store if isinstance(store, Store) else Store.open(store)
     found = read_benchmarks(benchmarks, request.format, request.map, listener)
-    for each in found:
-        if each.sha256 in _own_digests(pool):
-            listener(Warned(f"{each.name} is what {pool.location} was planned from: everything matches itself."))
+    for benchmark in found:
+        if benchmark.sha256 in _own_digests(pool):
+            listener(Warned(f"{benchmark.name} is what {pool.location} was planned from: everything matches itself."))
     vectors = [_Vectors.of(pool, each, request, threads) for each in found if each.store is not None]
     matcher = TextMatcher([item for each in found for item in each.items], Threshold(spec.ngram, spec.share))
     listener(Note(f"Comparing {counted(pool.plan.num_samples, 'sample')} with {sets_in_words(found)}."))
