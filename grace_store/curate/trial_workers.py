@@ -20,9 +20,9 @@ from grace_store.base.text import counted
 if TYPE_CHECKING:
     from grace_store.curate.trial_plan import TrialRequest
 
-# Another thing than run/engines/processes.py, where a parent hands out units, hears of each over a pipe and replaces dead
-# workers: these processes are started with the whole request and take trainings by themselves, as processes on other
-# machines do, so there is nothing to hand out or to replace. What both need is in base/child_process.py and
+# Another thing than run/engines/processes.py, where a parent hands out units, hears of each over a pipe and replaces
+# dead workers: these processes are started with the whole request and take trainings by themselves, as processes on
+# other machines do, so there is nothing to hand out or to replace. What both need is in base/child_process.py and
 # model/devices.py.
 
 POLL_SECONDS = 0.2
