@@ -411,7 +411,7 @@ def test_another_subset_is_refused(home, finished, tmp_path):
     with pytest.raises(ResumeMismatch, match=r"subsets: begun with clean\.txt, now spoilt\.txt"):
         trial(finished, make_request(home, home / "spoilt.txt"))
     other = write_ids(tmp_path / "clean.txt", range(20))
-    with pytest.raises(ResumeMismatch, match=rf"\n  {other}: other samples than then\n"):
+    with pytest.raises(ResumeMismatch, match=rf"\n  {other}: other samples than then\nPut the files back"):
         trial(finished, make_request(home, other))
 
 

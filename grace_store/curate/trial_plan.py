@@ -259,11 +259,14 @@ def check_same_trial(begun: TrialPlan, now: TrialPlan, out: Path) -> None:
     then, theirs = ([each.name for each in plan.subsets] for plan in (begun, now))
     if then != theirs:
         lines.append(f"subsets: begun with {', '.join(then)}, now {', '.join(theirs)}")
-    lines = lines or list(_other_samples(begun, now))
+    what, remedy = "settings", "Leave those options out to go on as it was begun"
+    if not lines:
+        lines = list(_other_samples(begun, now))
+        what, remedy = "samples", "Put the files back as they were to go on"
     raise ResumeMismatch(
-        f"The trial in {out} was begun with other settings:\n  "
+        f"The trial in {out} was begun with other {what}:\n  "
         + "\n  ".join(lines)
-        + "\nLeave those options out to go on as it was begun, or choose a new --out. Nothing was written."
+        + f"\n{remedy}, or choose a new --out. Nothing was written."
         + (SEEDS_ARE_FIXED if begun.spec.num_seeds != now.spec.num_seeds else "")
     )
 
