@@ -6,7 +6,7 @@ OUT/trial.json                 Trial, written last
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -176,6 +176,13 @@ class SubsetPair(Frozen):
     """Of the held-out loss over these seeds: below 0 the first trains better models."""
     conclusion: str | None = None
     """A sentence for people, if the difference is clear."""
+
+
+def conclusions_of(subsets: Sequence[TriedSubset], pairs: Sequence[SubsetPair] | None) -> list[str]:
+    """Return what was found in sentences, each once: of every subset, of right answers, and of clear pairs."""
+    told = [sentence for each in subsets for sentence in (each.conclusion, each.right_conclusion)]
+    told += [each.conclusion for each in pairs or ()]
+    return list(dict.fromkeys(sentence for sentence in told if sentence is not None))
 
 
 class Trial(TrialDocument):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import grace_store as gs
-from grace_store.artifacts.trial_documents import OPTIONS, SubsetPair, TrialSpec
+from grace_store.artifacts.trial_documents import FOUND, OPTIONS, SubsetPair, TrialSpec, conclusions_of
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.text import counted
 from grace_store.cli import shared
@@ -158,12 +158,8 @@ def _cost(cost: TrialEstimate) -> dict[str, Any]:
 
 
 def _print(found: gs.Trial, out: Path) -> None:
-    from grace_store.artifacts.trial_documents import FOUND
-
-    told = [each.conclusion for each in found.subsets], [each.conclusion for each in found.pairs or ()]
-    for sentence in (*told[0], *told[1]):
-        if sentence is not None:
-            click.echo(sentence)
+    for sentence in conclusions_of(found.subsets, found.pairs):
+        click.echo(sentence)
     amount = f"{counted(found.num_runs, 'training')} of {found.spec.num_updates} updates"
     early = f", {found.num_most_runs - found.num_runs} not needed" if found.num_runs < found.num_most_runs else ""
     click.echo(f"\n{out}: {amount}{early}; {counted(found.num_items, 'held-out item')}")
@@ -200,14 +196,12 @@ def _print_pairs(pairs: Sequence[SubsetPair]) -> None:
 
 
 def _print_answers(found: gs.Trial) -> None:
-    """Print how many of the models' own answers are right, or that too few items say what is right."""
+    """Print how many of the models' own answers are right, if enough items say what is right."""
     rows = [["subset", "right", "random subsets", "difference, 95 %"]]
     for each in found.subsets:
         if each.random_shares_right is not None:
             low, high = min(each.random_shares_right), max(each.random_shares_right)
             rows.append([each.name, f"{each.share_right:.3f}", f"{low:.3f} to {high:.3f}", str(each.right_difference)])
-    click.echo("\n  Right answers:")
     if len(rows) > 1:
+        click.echo("\n  Right answers:")
         print_rows(rows)
-    for told in dict.fromkeys(each.right_conclusion for each in found.subsets):
-        click.echo(f"  {told}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
-from grace_store.artifacts.trial_documents import FOUND, PLAN, Trial, TrialPlan, TrialRun
+from grace_store.artifacts.trial_documents import FOUND, PLAN, Trial, TrialPlan, TrialRun, conclusions_of
 from grace_store.base.documents import claim_document, read_document, write_document
 from grace_store.base.events import Listener, Note, Warned, ignore
 from grace_store.base.text import counted, duration
@@ -150,13 +150,11 @@ def _conclude(job: TrialJob, results: dict[tuple[int, str], TrialRun]) -> Trial:
         found = last_standing(plan, samples, results, subset, num_rounds_of(results, subset))
         tried.append(tried_subset(plan, samples, results, subset, found))
     pairs = compare_pairs(plan, samples, results)
-    told = [sentence for each in tried for sentence in (each.conclusion, each.right_conclusion)]
-    told += [each.conclusion for each in pairs or ()]
     return Trial(
         store=job.samples.store.location,
         plan_sha256=plan.plan_sha256,
         spec=plan.spec,
-        conclusion=" ".join(sentence for sentence in told if sentence is not None),
+        conclusion=" ".join(conclusions_of(tried, pairs)),
         num_pool=plan.num_pool,
         num_held_out_samples=plan.num_held_out_samples,
         num_items=len(next(iter(results.values())).items),

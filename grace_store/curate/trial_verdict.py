@@ -104,23 +104,23 @@ def _answers(
 
 
 def compare_pairs(plan: TrialPlan, samples: TrialSamples, results: Results) -> tuple[SubsetPair, ...] | None:
-    """Return each two of the subsets against each other, over the seeds that both have; None for a single subset."""
+    """Return each two of the subsets against each other; None for a single subset."""
     pairs = list(combinations(range(len(plan.subsets)), 2))
-    rounds = [num_rounds_of(results, subset) for subset in range(len(plan.subsets))]
-    found = []
-    for first, second in pairs:
-        num_rounds = min(rounds[first], rounds[second])
-        (ours, share), (theirs, _) = (_losses(samples, results, each, num_rounds) for each in (first, second))
-        is_like_both = plan.subsets[first].random == plan.subsets[second].random
-        draws = [ours[1:]] if is_like_both else [ours[1:], theirs[1:]]
-        error = error_of_look(num_rounds, plan.spec.num_seeds, len(pairs))
-        difference = compare_subsets(ours[0], theirs[0], draws, share, error)
-        names = plan.subsets[first].name, plan.subsets[second].name
-        told = conclude_pair(*names, difference)
-        found.append(
-            SubsetPair(first=names[0], second=names[1], num_rounds=num_rounds, difference=difference, conclusion=told)
-        )
-    return tuple(found) or None
+    return tuple(_pair(plan, samples, results, *pair, num_pairs=len(pairs)) for pair in pairs) or None
+
+
+def _pair(
+    plan: TrialPlan, samples: TrialSamples, results: Results, first: int, second: int, *, num_pairs: int
+) -> SubsetPair:
+    """Compare two subsets, numbered from 0, over the seeds that both have."""
+    num_rounds = min(num_rounds_of(results, each) for each in (first, second))
+    (ours, share), (theirs, _) = (_losses(samples, results, each, num_rounds) for each in (first, second))
+    one, other = plan.subsets[first], plan.subsets[second]
+    draws = [ours[1:]] if one.random == other.random else [ours[1:], theirs[1:]]
+    error = error_of_look(num_rounds, plan.spec.num_seeds, num_pairs)
+    difference = compare_subsets(ours[0], theirs[0], draws, share, error)
+    told = conclude_pair(one.name, other.name, difference)
+    return SubsetPair(first=one.name, second=other.name, num_rounds=num_rounds, difference=difference, conclusion=told)
 
 
 def num_rounds_of(results: Results, subset: int) -> int:
