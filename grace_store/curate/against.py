@@ -20,7 +20,7 @@ from grace_store.curate.against_vectors import comparable_signal, nearest_items
 from grace_store.curate.benchmarks import (
     BenchmarkLike,
     ReadBenchmark,
-    digest_of,
+    contents_digest,
     is_store,
     read_benchmarks,
     sets_in_words,
@@ -129,7 +129,7 @@ def _check_used(request: AgainstRequest, benchmarks: Sequence[BenchmarkLike]) ->
 def _own_digests(pool: Store) -> set[str]:
     """Return what a benchmark would be known by that is the pool itself, or one of its files."""
     contents = [file.sha256 for file in pool.plan.files]
-    return {*contents, digest_of(contents), pool.plan.digest()}
+    return {*contents, contents_digest(contents), pool.plan.digest()}
 
 
 # ---------------------------------------------------------------- texts
