@@ -60,8 +60,8 @@ from grace_store.curate.sweep import read_sweep as read_sweep
 from grace_store.curate.sweep import sweep as sweep
 from grace_store.curate.targets import Targets as Targets
 from grace_store.curate.trade_curve import TradeSpec as TradeSpec
-from grace_store.curate.trial import TrialRequest as TrialRequest
 from grace_store.curate.trial import trial as trial
+from grace_store.curate.trial_plan import TrialRequest as TrialRequest
 from grace_store.curate.weigh_steps import WeightsRequest as WeightsRequest
 from grace_store.curate.weigh_steps import weights as weights
 from grace_store.model.lora.recipe import TrainingRequest as TrainingRequest

@@ -42,6 +42,7 @@ from grace_store.artifacts.notes import (
     WhereNote,
 )
 from grace_store.artifacts.trial_documents import (
+    SubsetPair,
     Trial,
     TrialItem,
     TrialPlan,
@@ -179,6 +180,7 @@ WHOLE_SUBSET = SUBSET.model_copy(
     update={
         "conclusion": "2 of 10 samples are chosen.",
         "contaminated_rows": (1, 4),
+        "sha256": "5" * 64,
         "spec": SubsetSpec(
             count=2,
             threshold=0.5,
@@ -419,7 +421,19 @@ TRIAL = Trial(
     num_most_runs=9,
     subsets=(TRIED,),
 )
-ANSWERED = {"share_right": 0.5, "random_shares_right": (0.5, 0.25), "right_difference": DIFFERENCE}
+ANSWERED = {
+    "share_right": 0.5,
+    "random_shares_right": (0.5, 0.25),
+    "right_difference": DIFFERENCE,
+    "right_conclusion": "Models trained on a.jsonl answer more questions right: 0.500 of them.",
+}
+PAIR = SubsetPair(
+    first="a.jsonl",
+    second="b.jsonl",
+    num_rounds=1,
+    difference=DIFFERENCE,
+    conclusion="b.jsonl trains better models than a.jsonl: held-out loss lower by 0.012, 0.006 to 0.018.",
+)
 
 EXAMPLES: dict[str, Document] = {
     "scores": SCORES,
@@ -491,5 +505,7 @@ EXAMPLES: dict[str, Document] = {
         update={"items": (TRIAL_RUN.items[0].model_copy(update={"is_right": True}),)}
     ),
     "trial": TRIAL,
-    "trial with all fields": TRIAL.model_copy(update={"subsets": (TRIED.model_copy(update=ANSWERED),)}),
+    "trial with all fields": TRIAL.model_copy(
+        update={"subsets": (TRIED.model_copy(update=ANSWERED),), "num_held_out_samples": 3, "pairs": (PAIR,)}
+    ),
 }

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace_store import __version__
+from grace_store.artifacts.notes import AgainstNote, DuplicatesNote
+from grace_store.artifacts.trial_documents import Trial
 from grace_store.base.documents import (
     FIRST_VERSION,
     METADATA_KEY,
@@ -28,6 +30,7 @@ from grace_store.base.documents import (
 )
 from grace_store.base.errors import DataError
 from grace_store.base.settings import Frozen
+from tests.example_notes import EXAMPLES
 
 
 class Part(Frozen):
@@ -185,6 +188,20 @@ def test_another_kind_is_refused_by_its_name(kind):
     with pytest.raises(DataError, match=r"is not a thing: its note is of the kind .*`grace-store make`") as refused:
         parsed(changed(kind=kind))
     assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "told"),
+    [
+        ("duplicates", AgainstNote, "`grace-store duplicates --against FILE` with benchmarks"),
+        ("against", DuplicatesNote, "`grace-store duplicates` without that makes a table of duplicates"),
+        ("plan of a trial", Trial, r"Give trial\.json in the same folder, which is there when the trial is over"),
+        ("training of a trial", Trial, r"Give trial\.json in the folder above runs"),
+    ],
+)
+def test_a_kind_that_is_easily_mistaken_gets_a_remedy_of_its_own(found, wanted, told):
+    with pytest.raises(DataError, match=rf"is not .*: its note is of the kind .* {told}"):
+        parse_document(json.dumps(EXAMPLES[found].to_json()).encode(), wanted, "it.json")
 
 
 @pytest.mark.parametrize("kind", [..., None])

@@ -170,14 +170,15 @@ def test_a_missing_package_is_answered_with_what_to_install(
     assert f"pip install 'grace-store[{extra}]'" in result.stderr
 
 
-def test_a_second_ctrl_c_says_what_is_kept() -> None:
+def test_a_second_ctrl_c_says_what_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     def interrupt(times: int) -> bool:
-        with stoppable() as stop:
+        with stoppable("the step under way") as stop:
             for _ in range(times):
                 signal.raise_signal(signal.SIGINT)
         return stop.is_set()
 
     assert interrupt(1)
+    assert "Stopping after the step under way; Ctrl-C again" in capsys.readouterr().err
     with pytest.raises(Interrupted, match=r"Stopped at once\. What was committed is kept"):
         interrupt(2)
 

@@ -51,8 +51,10 @@ def test_the_conclusion_comes_first_then_counts_and_the_worst_cases_side_by_side
     assert lines[1].endswith("a.parquet: 4 rows, one for each sample and item (1 exact, 2 ngram, 1 template).")
     assert lines[2] == "  from 0.3 of an item's runs of 5 words"
     assert lines[4].split()[1:] == ["8", "3", "3", "1", "0"]
-    assert lines[5] == f"  exact 1.00: t{100 + EXACT} (row {EXACT}) has test.jsonl:0, question in its prompt"
-    assert [line.split()[0] for line in lines[6:8]] == ["sample", "item"]
+    assert lines[3].split("  ")[-2:] == ["other numbers", "whole only"]
+    assert lines[5].startswith("  found: items that samples have copies of; samples: those that have one.")
+    assert lines[7] == f"  exact 1.00: t{100 + EXACT} (row {EXACT}) has test.jsonl:0, question in its prompt"
+    assert [line.split()[0] for line in lines[8:10]] == ["sample", "item"]
     assert read_against(tmp_path / "a.parquet").contaminated.tolist() == [EXACT, WRAPPED, DILUTED]
 
 
@@ -97,6 +99,7 @@ def test_what_is_contaminated_is_never_selected_and_the_note_says_so(folder, tmp
         ("duplicates {store} --against {out} --out {out}x", "out.parquet"),
         ("report {other} --against {found} --out {out}", "table of benchmark items {found} was made from another plan"),
         ("select {scores} --exclude-contaminated {scores} --out {out}", "not a table of benchmark items"),
+        ("duplicates --from {found} --out {out}", "It was made with --against; `grace-store duplicates` without that"),
         ("select {scores} --exclude-contaminated {found} --out {found}", "the table of benchmark items; choose"),
     ],
 )

@@ -69,7 +69,11 @@ def test_what_cannot_be_done_is_said(home: Path, tmp_path: Path, more: list[str]
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"), [(None, "Right answers:"), ("...", "Right answers are not compared: fewer")]
+    ("answer", "told"),
+    [
+        (None, "No model answered a question right, so answers say nothing of few.txt."),
+        ("...", "Right answers are too few to compare: 0 of 10 held-out traces end with a clear result"),
+    ],
 )
 def test_answers_are_compared_if_it_is_clear_what_is_right(
     home: Path, tmp_path: Path, answer: str | None, told: str
@@ -78,9 +82,16 @@ def test_answers_are_compared_if_it_is_clear_what_is_right(
     records = [{**each, "prompt": f"{each['prompt']} Or not?", "answer": answer or each["answer"]} for each in records]
     (tmp_path / "asked.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records[:10]))
     more = ["--generate", "--max-new-tokens", "2", "--seeds", "1", "--held-out", str(tmp_path / "asked.jsonl")]
-    shown = run(*words(home, tmp_path / "out", *more))
+    few = write_ids(tmp_path / "few.txt", range(1, 40, 3))
+    shown = run(*words(home, tmp_path / "out", str(few), *more))
+    found = read_document(tmp_path / "out" / FOUND, Trial)
     assert told in shown.stdout
-    assert (read_document(tmp_path / "out" / FOUND, Trial).subsets[0].share_right is None) == (answer is not None)
+    assert told in found.conclusion
+    assert (found.subsets[0].share_right is None) == (answer is not None)
+    assert found.pairs is not None
+    row = f"clean.txt  few.txt  1              {found.pairs[0].difference}"
+    assert row in shown.stdout.partition("The subsets against each other:")[2]
+    assert "0 of the 40 samples of the pool ask held-out questions, so no model was trained on them" in shown.stdout
 
 
 def test_a_trial_that_is_not_there_cannot_go_on(tmp_path: Path) -> None:

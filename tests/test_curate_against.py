@@ -70,6 +70,23 @@ def test_a_file_of_questions_is_compared_by_text(pool, file):
     ]
 
 
+@pytest.mark.parametrize("is_file", [True, False])
+def test_a_pool_that_is_held_against_itself_is_told_so(pool, is_file):
+    told: list[object] = []
+    own = pool.plan.files[0].path if is_file else pool
+    table = against(pool, [own], listener=told.append)
+    assert len(table.contaminated) == NUM_POOL
+    name = own if is_file else pool.location
+    assert [each.text for each in told if isinstance(each, Warned)] == [
+        f"{name} is what {pool.location} was planned from: everything matches itself."
+    ]
+
+
+def test_settings_of_vectors_are_refused_where_only_texts_are_compared(pool, file):
+    with pytest.raises(SettingError, match=r"^threshold, seed: only texts are compared with files"):
+        against(pool, [file], AgainstRequest(threshold=0.9, seed=3))
+
+
 def test_a_store_is_compared_by_vectors_too(pool, benchmark):
     table = against(pool, [benchmark], AgainstRequest(threshold=0.999))
     vectors = [each for each in found_in(table) if each[2] == "vector"]

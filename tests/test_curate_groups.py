@@ -53,7 +53,7 @@ def test_groups_are_numbered_as_questions_first_occur(store: Store, by: str | No
 
 
 def test_a_field_that_no_record_has_is_answered_with_those_there_are(store: Store) -> None:
-    with pytest.raises(SettingError, match=r"no record of .* has a field 'problem\.nam'\. Did you mean problem\.name"):
+    with pytest.raises(SettingError, match=r"No record of .* has a field 'problem\.nam'\. Did you mean problem\.name"):
         gs.score(store, gs.ScoreRequest(within="centred", group_by="problem.nam"))
 
 

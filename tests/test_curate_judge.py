@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.settings import DataRequest
 from grace_store.cli import main
+from grace_store.curate.verdict import conclude
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.store.opened import Store
+from tests.example_notes import JUDGEMENT
 from tests.fake_model import make_fake_model
 
 NUM_QUESTIONS = 60
@@ -161,17 +164,17 @@ def test_labels_of_traces_by_truth_or_number(planted: dict[str, Store]) -> None:
     ("wanted", "error", "message"),
     [
         ({}, SettingError, "--label FIELD .*They have: id, prompt, steps"),
-        ({"label": "colour"}, SettingError, "no record of .* has a field 'colour'. There are: id, prompt"),
+        ({"label": "colour"}, SettingError, "No record of .* has a field 'colour'. There are: id, prompt"),
         ({"label": "marks"}, SettingError, "5 different numbers, from 0 to 4: say from which one on"),
         ({"label": "sign"}, DataError, "it holds 'x', and true, false or a number is wanted"),
-        ({"label": "same"}, DataError, "all 180 traces are right by 'same': there is nothing to tell apart"),
-        ({"label": "marks", "threshold": 99}, DataError, "all 180 traces are wrong"),
+        ({"label": "same"}, DataError, "All 180 traces are right by 'same': there is nothing to tell apart"),
+        ({"label": "marks", "threshold": 99}, DataError, "All 180 traces are wrong"),
         ({"first_wrong": "sign"}, DataError, "it holds 'x', and the number of a step from 0, or -1, is wanted"),
         ({"first_wrong": "far"}, DataError, "it holds '99', and a trace of . steps has no such step"),
         ({"wrong_steps": "far"}, DataError, "a list of the wrong steps' numbers, from 1, is wanted"),
-        ({"label": "ok", "first_wrong": "first"}, SettingError, "give one of --label"),
+        ({"label": "ok", "first_wrong": "first"}, SettingError, "Give one of --label"),
         ({"first_wrong": "first", "threshold": 1}, SettingError, "--threshold is for the numbers of --label"),
-        ({"label": "ok", "draws": 0}, SettingError, "draws 0 is not at least 1"),
+        ({"label": "ok", "draws": 0}, SettingError, "--draws 0: at least 1 is wanted"),
         ({"label": "ok", "max_samples": 6}, DataError, "of either, at least 5 are needed"),
     ],
 )
@@ -186,6 +189,21 @@ def test_few_labels_say_how_many_would_do(planted: dict[str, Store]) -> None:
     found = gs.judge(planted["none"], gs.JudgeRequest(label="ok", draws=50, max_samples=24))
     assert "Too few labels to say" in found.conclusion
     assert "questions like these would narrow them to 0.05" in found.conclusion
+
+
+@pytest.mark.parametrize(("low", "is_told"), [(0.51, True), (0.49, False)])
+def test_an_interval_above_chance_that_is_no_answer_is_explained(low: float, is_told: bool) -> None:
+    """The best of several measures may lie above chance by chance, which a reader of the table cannot see."""
+    items = JUDGEMENT.judged[0]
+    unsure = replace(items.measures[0].across, area=0.65, low=low, high=0.8, p_value=0.04, num_pairs=90)
+    areas = {"across": unsure, "across_fixed": unsure}
+    measures = tuple(items.measures[0].model_copy(update=areas | {"signal": name}) for name in ("base", "late"))
+    counts = {"num_right": 30, "num_wrong": 30, "num_questions": 30}
+    told = conclude(items.model_copy(update=counts | {"measures": measures}))
+    assert told.startswith("Too few labels to say")
+    assert (
+        "lies above 0.50 in the table, but with so few labels the best of 2 may do so by chance." in told
+    ) == is_told
 
 
 def test_the_command_concludes_first_and_writes_what_can_be_read_back(

@@ -159,5 +159,5 @@ def scored(tmp_path_factory):
 def test_strata_of_a_field_keep_their_shares(scored):
     subset = select(scored / "scores.parquet", RankRequest(by="subject"), count=6)
     assert sorted(row % 2 for row in subset.row.tolist()) == [0, 0, 0, 1, 1, 1]
-    with pytest.raises(SettingError, match=r"no record of .* has a field 'colour'. There are: id, row, num_steps"):
+    with pytest.raises(SettingError, match=r"No record of .* has a field 'colour'. There are: id, row, num_steps"):
         select(scored / "scores.parquet", RankRequest(by="colour"))

@@ -182,7 +182,7 @@ def test_signals_that_are_not_there_or_not_clear_are_named(tmp_path, folder):
         score(pool, ScoreRequest(spec=LESS, signals="ck1", targets=Targets(targets.store, ("ck1", "ck2"))))
     with pytest.raises(SettingError, match="signal 'ck2' has no weight and others have"):
         score(pool, ScoreRequest(spec=LESS, signals=["ck1=0.5", "ck2"], targets=targets))
-    with pytest.raises(SettingError, match="signal 'ck1' is given twice"):
+    with pytest.raises(SettingError, match="Signal 'ck1' is given twice"):
         score(pool, ScoreRequest(spec=LESS, signals=["ck1", "ck1"], targets=targets))
     with pytest.raises(SettingError, match="give its store, --targets"):
         score(pool, ScoreRequest(spec=LESS, signals="ck1"))

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import grace_store.curate.trial as trial_module
+import grace_store.curate.trial_plan as trial_plan
 import grace_store.curate.trial_runs as trial_runs
 import grace_store.curate.trial_workers as trial_workers
 from grace_store.artifacts.trial_documents import FOUND, PLAN, RUNS, Trial, TrialPlan, TrialRun
@@ -23,10 +24,11 @@ from grace_store.base.errors import DataError, Interrupted, ResumeMismatch, Sett
 from grace_store.base.events import Note, StepTaken, Warned, ignore
 from grace_store.base.settings import DataRequest, RunOptions
 from grace_store.curate.against import against
-from grace_store.curate.export import export
+from grace_store.curate.export import ExportRequest, export
 from grace_store.curate.score import score
 from grace_store.curate.select import RankRequest, select
-from grace_store.curate.trial import TrialRequest, estimate_trial, play, prepare_trial, trial
+from grace_store.curate.trial import estimate_trial, play, trial
+from grace_store.curate.trial_plan import TrialRequest, prepare_trial
 from grace_store.curate.trial_samples import SubsetFile, gather_samples
 from grace_store.curate.trial_verdict import say_held_out
 from grace_store.curate.weigh_steps import weights
@@ -75,6 +77,7 @@ def test_it_leaves_a_plan_a_document_for_each_training_and_the_result(home, fini
     assert (found.num_runs, found.num_most_runs, found.num_items) == (6, 6, 10)
     assert found.subsets[0].name == "clean.txt"
     assert found.conclusion == found.subsets[0].conclusion
+    assert (found.num_pool, found.num_held_out_samples, found.pairs) == (60, 10, None)
 
 
 def test_numbers_are_those_of_the_runs(finished):
@@ -284,7 +287,7 @@ def test_of_two_that_begin_at_once_with_other_settings_one_is_refused(home, tmp_
         return claim_document(path, document)
 
     monkeypatch.setattr(trial_module, "claim_document", late)
-    with pytest.raises(ResumeMismatch, match="num-updates: begun with 4, now 3"):
+    with pytest.raises(ResumeMismatch, match="updates: begun with 4, now 3"):
         trial(tmp_path / "out", make_request(home, home / "clean.txt"))
     assert read_document(tmp_path / "out" / PLAN, TrialPlan) == theirs
     assert not (tmp_path / "out" / RUNS).exists()
@@ -389,8 +392,10 @@ def test_worker_processes_end_with_the_same_bytes(home, finished, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"num_updates": 4}, "num-updates: begun with 3, now 4"),
-        ({"num_seeds": 3}, "num-seeds: begun with 2, now 3"),
+        ({"num_updates": 4}, "\n  updates: begun with 3, now 4"),
+        ({"num_seeds": 3}, "\n  seeds: begun with 2, now 3"),
+        ({"num_seeds": 3}, "would break it. For another number, begin a trial of its own with a new --out, and with"),
+        ({"num_random": 3}, "\n  random: begun with 2, now 3\nLeave those options out .* Nothing was written.$"),
         ({"training": TRAINING.model_copy(update={"rank": 2})}, "rank: begun with 4, now 2"),
         ({"held_out": "12"}, "held-out: begun with 10, now 12"),
     ],
@@ -406,7 +411,7 @@ def test_another_subset_is_refused(home, finished, tmp_path):
     with pytest.raises(ResumeMismatch, match=r"subsets: begun with clean\.txt, now spoilt\.txt"):
         trial(finished, make_request(home, home / "spoilt.txt"))
     other = write_ids(tmp_path / "clean.txt", range(20))
-    with pytest.raises(ResumeMismatch, match="other samples than then"):
+    with pytest.raises(ResumeMismatch, match=rf"\n  {other}: other samples than then\nPut the files back"):
         trial(finished, make_request(home, other))
 
 
@@ -468,10 +473,36 @@ def test_a_subset_is_tried_with_its_step_weights_and_without(home, tmp_path):
     equal, weighted = found.subsets
     assert weighted.heldout_loss != equal.heldout_loss
     assert weighted.random_losses == equal.random_losses
+    assert [(each.first, each.second) for each in found.pairs] == [("clean.txt", "clean.txt with weights.parquet")]
+    assert found.pairs[0].difference.difference == pytest.approx(equal.heldout_loss - weighted.heldout_loss)
     assert trial(tmp_path / "trial", TrialRequest(options=OPTIONS)) == found, "where the weights are is known"
+    weights(home / "pool.zarr", WeightsSpec(method="fit"), out=tmp_path / "weights.parquet")
+    with pytest.raises(ResumeMismatch, match=r"clean\.txt or .*weights\.parquet: other samples or weights than then"):
+        trial(tmp_path / "trial", TrialRequest(options=OPTIONS))
     other = make_request(home, clean, weighted=[(home / "spoilt.txt", tmp_path / "weights.parquet")], num_seeds=1)
     with pytest.raises(ResumeMismatch, match=r"now clean\.txt, spoilt\.txt with weights\.parquet"):
         trial(tmp_path / "trial", other)
+
+
+def test_a_subset_that_was_written_with_weights_or_changed_since_is_told_of(home, tmp_path):
+    extract(ExtractJob(store=str(home / "pool.zarr"), model=str(home / "model"), options=RunOptions(device="cpu")))
+    table, subset = tmp_path / "weights.parquet", tmp_path / "subset.jsonl"
+    weights(home / "pool.zarr", WeightsSpec(method="fit"), out=table)
+    score(str(home / "pool.zarr"), HeuristicSpec(method="random", seed=3), out=tmp_path / "scores.parquet")
+    written = ExportRequest(as_format="ms-swift", weights=table)
+    export(select(tmp_path / "scores.parquet", ratio="0.4"), subset, written)
+    request = make_request(home, subset)
+    (remark,) = prepare_trial(tmp_path / "out", request).remarks
+    assert remark.startswith("subset.jsonl was written with step weights, and is tried without them.")
+    told = []
+    estimate_trial(tmp_path / "out", request, listener=told.append)
+    assert [event.text for event in told if isinstance(event, Warned)] == [remark]
+    assert not prepare_trial(tmp_path / "out", replace(request, weighted=[(subset, table)])).remarks
+    subset.write_text("".join(subset.read_text().splitlines(keepends=True)[1:]))
+    with pytest.raises(
+        DataError, match=r"subset\.jsonl was changed since `grace-store select` wrote it: subset\.jsonl\."
+    ):
+        prepare_trial(tmp_path / "out", request)
 
 
 # ---------------------------------------------------------------- answers
@@ -492,6 +523,11 @@ def test_models_answer_and_their_right_answers_are_compared(home, tmp_path, monk
     assert (found.share_right, found.random_shares_right) == (0.5, (0.5, 0.5))
     assert found.right_difference is not None
     assert found.right_difference.difference == 0.0
+    assert found.right_conclusion == (
+        "No difference was found in how many questions models trained on clean.txt answer right: 0.500 of them, of "
+        "random subsets 0.500 (difference +0.000, 0.000 to 0.000). A difference of 0.000 or more would have been found "
+        "in 4 of 5 such trials."
+    )
     run = read_document(tmp_path / "out" / RUNS / "1-subset-1.json", TrialRun)
     assert [item.is_right for item in run.items] == [bool(place % 2) for place in range(10)]
 
@@ -548,12 +584,28 @@ def test_a_clear_answer_ends_it_and_closes_only_that_subset(home, tmp_path, monk
     assert (found.num_runs, found.num_most_runs) == (9, 10)
     assert "Random subsets train better models than spoilt.txt" in found.conclusion
     assert "clear after 1 of 2 seeds" in found.conclusion
+    (pair,) = found.pairs
+    assert (pair.first, pair.second, pair.num_rounds) == ("clean.txt", "spoilt.txt", 1), "one seed is that of both"
+    assert pair.difference.difference == pytest.approx(2.0 - 1e6)
+    assert pair.conclusion.startswith("clean.txt trains better models than spoilt.txt: held-out loss lower by 999998.")
+    assert found.conclusion.endswith(pair.conclusion)
 
     def refuse(*_, **__):
         raise AssertionError("the model was loaded")
 
     monkeypatch.setattr(Training, "__init__", refuse)
     assert trial(tmp_path / "out", request) == found
+
+
+def test_long_samples_are_warned_of_in_words_of_training(home, finished, caplog):
+    job = prepare_trial(finished, make_request(home))
+    runner = job.runner(ignore, threading.Event())
+    for encoder in runner.training()._encoders.values():
+        encoder._reader._context = 5  # as if the model were made for shorter samples
+    runner._usable(job.samples.arms["subset-1"].positions[:2])
+    assert "this model says it is made for (max_position_embeddings): what it learns from them may be of" in caplog.text
+    assert "--max-length 5 leaves them out" in caplog.text
+    assert "--signal" not in caplog.text
 
 
 def test_the_cost_is_told_before_anything_is_trained(home, tmp_path):
@@ -605,6 +657,26 @@ def test_what_is_no_amount_is_a_file_that_is_not_there(home, tmp_path, held_out)
         prepare_trial(tmp_path / "out", make_request(home, home / "clean.txt", held_out=held_out))
 
 
+def test_an_odd_held_out_file_is_read_as_it_is_mapped(home, tmp_path):
+    """Also after another try at its fields, and when the trial goes on without saying them again."""
+    records = [{"q": f"How many is {i}?", "why": "One.\nTwo.\nThree.", "n": f"The answer is {i}."} for i in range(9)]
+    (tmp_path / "odd.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    request = make_request(home, home / "clean.txt", held_out=str(tmp_path / "odd.jsonl"))
+    with pytest.raises(DataError, match="--map prompt=FIELD") as refused:
+        prepare_trial(tmp_path / "out", request)
+    assert "That is about the file of --held-out" in refused.value.__notes__[-1]
+    prepare_trial(tmp_path / "out", replace(request, map={"prompt": "n", "response": "why", "answer": "q"}))
+    parts = {"prompt": "q", "response": "why", "answer": "n"}
+    job = prepare_trial(tmp_path / "out", replace(request, map=parts))
+    assert job.samples.held_out.store.plan.spec.map == parts
+    write_document(tmp_path / "out" / PLAN, job.plan)
+    again = prepare_trial(tmp_path / "out", TrialRequest(options=OPTIONS))
+    assert again.plan.fingerprint() == job.plan.fingerprint()
+    for held_out in ("10", str(home / "pool.zarr")):
+        with pytest.raises(SettingError, match="--format and --map say how the records of a file are read"):
+            prepare_trial(tmp_path / "new", replace(request, held_out=held_out, map=parts))
+
+
 def test_held_out_traces_in_a_bucket_are_looked_for_there(home, tmp_path, monkeypatch):
     asked = []
 
@@ -612,7 +684,7 @@ def test_held_out_traces_in_a_bucket_are_looked_for_there(home, tmp_path, monkey
         asked.append(place)
         return Store.open(str(home / "pool.zarr"))
 
-    monkeypatch.setattr(trial_module, "as_store", opened)
+    monkeypatch.setattr(trial_plan, "as_store", opened)
     request = make_request(home, home / "clean.txt", held_out="s3://bucket/test.zarr")
     with pytest.raises(DataError, match=r"0 samples of clean\.txt would be left"):
         prepare_trial(tmp_path / "out", request)

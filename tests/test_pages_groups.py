@@ -61,5 +61,5 @@ def test_kinds_of_traces_are_held_against_values(tmp_path: Path, store: Store) -
 
 
 def test_a_field_that_no_record_has_is_said(tmp_path: Path, store: Store) -> None:
-    with pytest.raises(SettingError, match=r"no record of .* has a field 'quality'. There are: .*kind, about.number"):
+    with pytest.raises(SettingError, match=r"No record of .* has a field 'quality'. There are: .*kind, about.number"):
         report(store, tmp_path / "report.html", ReportRequest(by=("quality",)))

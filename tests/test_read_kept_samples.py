@@ -68,7 +68,7 @@ def test_what_is_known_without_records_needs_no_dataset(tmp_path: Path) -> None:
     [
         ("sorce = 'math'", r"has a field 'sorce'. Did you mean source\? There are: id, row, num_steps, is_correct, "),
         ('"meta.levle" > 1', r"has a field 'meta.levle'. Did you mean meta.level"),
-        ("LEVEL > 1", r"no record of .* has a field 'LEVEL'\."),
+        ("LEVEL > 1", r"No record of .* has a field 'LEVEL'\."),
         ("is_correct = 'True'", r"keeps none of the 48 samples: is_correct is True, .*for example"),
     ],
 )

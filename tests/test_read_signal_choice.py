@@ -18,9 +18,9 @@ def known(tmp_path_factory):
     ("signals", "error", "message"),
     [
         ("middle", UnknownName, r"has no signal 'middle' \(there are: early, late\)"),
-        (["early", "early=2"], SettingError, "signal 'early' is given twice"),
-        (["early=0"], SettingError, "signal 'early' has weight 0: a weight is a number above 0"),
-        (["early=nan"], SettingError, "signal 'early' has weight nan"),
+        (["early", "early=2"], SettingError, "Signal 'early' is given twice"),
+        (["early=0"], SettingError, "Signal 'early' has weight 0: a weight is a number above 0"),
+        (["early=nan"], SettingError, "Signal 'early' has weight nan"),
         (["early=many"], UnknownName, "has no signal 'early=many'"),
         (None, UnknownName, "say which signal is meant"),
     ],

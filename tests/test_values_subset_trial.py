@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from grace_store.values.intervals import ERROR
 from grace_store.values.subset_trial import (
     POWER,
     SubsetDifference,
+    compare_subsets,
     compare_with_draws,
     error_of_look,
     t_quantile,
@@ -53,8 +55,12 @@ class World:
 
     def trial(self, losses: np.ndarray) -> list[SubsetDifference]:
         """What each subset comes to when it stops as soon as it is clear."""
+        return [found for _, found in self.stops(losses)]
+
+    def stops(self, losses: np.ndarray) -> list[tuple[int, SubsetDifference]]:
+        """The look that each subset stops at, and what it comes to."""
         num, ones = self.num_subsets, np.ones(self.num_items)
-        found: list[SubsetDifference] = []
+        found: list[tuple[int, SubsetDifference]] = []
         for subset in range(num):
             for look in range(1, self.num_seeds + 1):
                 means = losses[:look].mean(axis=0)
@@ -62,7 +68,19 @@ class World:
                 each = compare_with_draws(means[subset], means[num:], ones, error)
                 if each.is_clear:
                     break
-            found.append(each)
+            found.append((look, each))
+        return found
+
+    def pairs(self, losses: np.ndarray) -> list[SubsetDifference]:
+        """What each two subsets come to over the seeds that both have."""
+        looks = [look for look, _ in self.stops(losses)]
+        both = list(combinations(range(self.num_subsets), 2))
+        found = []
+        for one, other in both:
+            look = min(looks[one], looks[other])
+            means, error = losses[:look].mean(axis=0), error_of_look(look, self.num_seeds, len(both))
+            draws = means[self.num_subsets :]
+            found.append(compare_subsets(means[one], means[other], [draws], np.ones(self.num_items), error))
         return found
 
 
@@ -91,6 +109,26 @@ def test_between_random_subsets_a_difference_is_claimed_at_the_stated_rate_at_mo
     rng = np.random.default_rng(1)
     claimed = [any(each.is_clear for each in world.trial(world.losses(rng, 0.0))) for _ in range(NUM_TRIALS)]
     assert rate(claimed) <= ERROR + slack(ERROR)
+
+
+@pytest.mark.parametrize("effect", [0.0, 5.0], ids=["as random ones", "both better"])
+def test_between_like_subsets_a_difference_is_claimed_at_the_stated_rate_at_most(effect):
+    """All pairs together, wherever the trial stopped each of them."""
+    world, rng = World(draw=0.3, draw_item=0.5, seed=0.3, noise=0.5, num_subsets=3), np.random.default_rng(7)
+    claimed = [any(each.is_clear for each in world.pairs(world.losses(rng, effect))) for _ in range(NUM_TRIALS)]
+    assert rate(claimed) <= ERROR + slack(ERROR)
+
+
+def test_two_subsets_are_held_against_each_other_by_the_spread_of_their_draws():
+    """t = (x - y) / (s sqrt(2)), or with the two variances added where each has draws of its own; by hand."""
+    draws = np.array([[1.0], [2.0], [4.0], [5.0]]) + np.array([0.0, 0.0])
+    found = compare_subsets(np.array([9.0, 9.0]), np.array([3.0, 3.0]), [draws], np.ones(2), ERROR)
+    variance = np.var([1.0, 2.0, 4.0, 5.0], ddof=1)
+    assert found.difference == pytest.approx(6.0)
+    assert found.standard_error == pytest.approx(math.sqrt(2 * variance))
+    assert found.high - found.difference == pytest.approx(3.182446 * math.sqrt(2 * variance), rel=1e-5)
+    other = compare_subsets(np.array([9.0, 9.0]), np.array([3.0, 3.0]), [draws, 2 * draws], np.ones(2), ERROR)
+    assert other.standard_error == pytest.approx(math.sqrt(5 * variance))
 
 
 def test_the_error_rate_is_used_and_not_only_kept():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.base.settings import DataRequest
-from grace_store.curate.trial import TrialRequest
+from grace_store.curate.trial_plan import TrialRequest
 from grace_store.model.lora.recipe import TrainingRequest, WarmupOptions
 from grace_store.run.plan import plan
 from tests.tiny_models import tiny_text_model

@@ -1,5 +1,6 @@
 """The notes that results carry: which settings, store, plan and signals made them. schemas/ has them for programs."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
@@ -252,6 +253,9 @@ class DuplicatesNote(PointsNote):
 
     words: ClassVar[str] = "a table of duplicates"
     maker: ClassVar[str] = "duplicates"
+    mistaken: ClassVar[Mapping[str, str]] = {
+        "against": "It was made with --against; `grace-store duplicates` without that makes a table of duplicates."
+    }
 
     kind: Literal["duplicates"] = "duplicates"
     spec: GroupSpec
@@ -303,6 +307,10 @@ class AgainstNote(StoreNote):
 
     words: ClassVar[str] = "a table of benchmark items in samples"
     maker: ClassVar[str] = "duplicates"
+    remedy: ClassVar[str] = "Make it again with `grace-store {maker} --against`."
+    mistaken: ClassVar[Mapping[str, str]] = {
+        "duplicates": "It compares samples with each other; `grace-store duplicates --against FILE` with benchmarks."
+    }
 
     kind: Literal["against"] = "against"
     spec: AgainstSpec
@@ -394,3 +402,5 @@ class SubsetNote(Document):
     """The table of weights that its steps were written with, if any."""
     contaminated_rows: tuple[Count, ...] | None = None
     """With exclude_contaminated, the places in the dataset of the samples that it left out, ascending."""
+    sha256: str | None = None
+    """Digest of the subset's file as it was written; None for a folder, and in notes of earlier releases."""

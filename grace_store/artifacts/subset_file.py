@@ -12,6 +12,7 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError
 from grace_store.base.files import sidecar_of
+from grace_store.base.fingerprint import file_sha256
 from grace_store.base.text import counted, first_few
 from grace_store.store.opened import Store
 from grace_store.values.ranking import Ratio, budget
@@ -72,6 +73,16 @@ def _table_of(path: Path, note: SubsetNote) -> ScoreTable:
     if scores.note != note.scores:
         raise DataError(f"{where} was overwritten by other scores since {path} was chosen from it. Select it again.")
     return scores
+
+
+def check_unchanged(path: Path, note: SubsetNote) -> None:
+    """Raise DataError if a subset is no longer the file that ``select`` wrote; older notes do not say."""
+    if note.sha256 is not None and path.is_file() and file_sha256(path) != note.sha256:
+        raise DataError(
+            f"{path} was changed since `grace-store select` wrote it: {sidecar_of(path).name} beside it, which says "
+            "what was chosen, does not fit it any more. Select it again; or give what you want as a list of ids, one "
+            "on a line, in a file of its own."
+        )
 
 
 def samples_named(store: Store, path: str | Path) -> IntArray:

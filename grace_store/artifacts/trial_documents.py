@@ -6,6 +6,7 @@ OUT/trial.json                 Trial, written last
 """
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -17,6 +18,9 @@ from grace_store.values.subset_trial import MIN_DRAWS, SubsetDifference
 
 PLAN, RUNS, FOUND = "plan.json", "runs", "trial.json"
 """Files and folders in OUT."""
+
+OPTIONS = {"num_updates": "updates", "num_random": "random", "num_seeds": "seeds"}
+"""What fields of a TrialSpec are called where people give them, if not as here."""
 
 
 class TrialSpec(Frozen):
@@ -157,12 +161,38 @@ class TriedSubset(Frozen):
     """Of the share of right answers: above 0 the subset trains better models. It decides nothing of when to stop."""
     conclusion: str
     """A sentence for people."""
+    right_conclusion: str | None = None
+    """Another one, on right answers, if they were asked for."""
+
+
+class SubsetPair(Frozen):
+    """Two of the given subsets against each other."""
+
+    first: str
+    second: str
+    num_rounds: Count
+    """Seeds that both were trained with; no others count."""
+    difference: SubsetDifference
+    """Of the held-out loss over these seeds: below 0 the first trains better models."""
+    conclusion: str | None = None
+    """A sentence for people, if the difference is clear."""
+
+
+def conclusions_of(subsets: Sequence[TriedSubset], pairs: Sequence[SubsetPair] | None) -> list[str]:
+    """Return what was found in sentences, each once: of every subset, of right answers, and of clear pairs."""
+    told = [sentence for each in subsets for sentence in (each.conclusion, each.right_conclusion)]
+    told += [each.conclusion for each in pairs or ()]
+    return list(dict.fromkeys(sentence for sentence in told if sentence is not None))
 
 
 class Trial(TrialDocument):
     """What a trial found."""
 
     words: ClassVar[str] = "the result of a trial"
+    mistaken: ClassVar[Mapping[str, str]] = {
+        "trial_plan": f"Give {FOUND} in the same folder, which is there when the trial is over.",
+        "trial_run": f"Give {FOUND} in the folder above {RUNS}, which is there when the trial is over.",
+    }
 
     kind: Literal["trial"] = "trial"
     store: str
@@ -170,8 +200,11 @@ class Trial(TrialDocument):
     """Of the store."""
     spec: TrialSpec
     conclusion: str
-    """What it means, a sentence for each subset."""
+    """What it means: for each subset a sentence, and one on right answers if they were asked for; then one for each
+    pair of subsets whose difference is clear."""
     num_pool: Count
+    num_held_out_samples: Count | None = None
+    """Samples of the pool that no model is trained on, since their question is held out."""
     num_items: Count
     """Held-out items that all models are measured on."""
     num_runs: Count
@@ -179,3 +212,5 @@ class Trial(TrialDocument):
     num_most_runs: Count
     """Trainings that there would have been without an early end."""
     subsets: tuple[TriedSubset, ...]
+    pairs: tuple[SubsetPair, ...] | None = None
+    """Each pair of subsets, if there are several: intervals hold for all pairs together, with 5 % of their own."""

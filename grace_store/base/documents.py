@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, field_validator
@@ -45,6 +46,8 @@ class Document(Frozen):
     """The command that writes it."""
     remedy: ClassVar[str] = "Make it again with `grace-store {maker}`."
     """What to do when it cannot be read."""
+    mistaken: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What to do where another kind, which is easily taken for this one, is found in its place."""
     was_bare: ClassVar[bool] = False
     """Whether documents of this kind were once written without kind, version and made_by."""
 
@@ -161,7 +164,8 @@ def _check_kind(content: Mapping[str, Any], model: type[Document], where: str) -
     if found == wanted:
         return
     told = "has no kind" if found is None else f"is of the kind {str(found)[:40]!r}"
-    raise DataError(f"{where} is not {model.words}: its note {told}. {_remedy(model)}")
+    remedy = model.mistaken.get(str(found)) or _remedy(model)
+    raise DataError(f"{where} is not {model.words}: its note {told}. {remedy}")
 
 
 def _check_version(content: Mapping[str, Any], model: type[Document], where: str) -> None:

@@ -77,15 +77,15 @@ def _os_error(error: OSError) -> str:
 
 
 @contextmanager
-def stoppable() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C or SIGTERM sets; a second Ctrl-C stops at once."""
+def stoppable(after: str = "the units under way") -> Iterator[threading.Event]:
+    """Yield an event that Ctrl-C or SIGTERM sets; a second Ctrl-C stops at once. The job stops after what is named."""
     stop = threading.Event()
 
     def ask(number: int, frame: FrameType | None) -> None:
         if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         stop.set()
-        click.echo("\nStopping after the units under way; Ctrl-C again to stop at once.", err=True)
+        click.echo(f"\nStopping after {after}; Ctrl-C again to stop at once.", err=True)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

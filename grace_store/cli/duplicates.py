@@ -33,13 +33,11 @@ from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHO
 
 BESIDE_FROM = ("source", "out", "threshold", "keep", "scores", "as_json")
 """What --from has a use for."""
-OF_VECTORS = ("threshold", "signal", "descriptor", "dimension", "seed", "partial")
-"""What --against has a use for only if a benchmark is a store."""
 OF_FILES = ("format", "map")
-"""What it has a use for only if one is a file."""
+"""What --against has a use for only if a benchmark is a file."""
 ONLY_AGAINST = ("ngram", "share", *OF_FILES)
-BESIDE_AGAINST = ("store", "out", "against", "data", "threads", "as_json", *OF_VECTORS, *ONLY_AGAINST)
-"""All that --against may have a use for."""
+BESIDE_AGAINST = ("store", "out", "against", "data", "threads", "as_json", *ONLY_AGAINST)
+"""What --against may have a use for, beside settings of vectors."""
 WORST_SHOWN = 3
 KEPT = {"value": "highest value", "shortest": "shortest", "earliest": "earliest"}
 
@@ -158,12 +156,13 @@ def _hold_against(
 
 def _check_used(benchmarks: tuple[str, ...]) -> None:
     """Refuse options that would change nothing of a comparison with these benchmarks."""
+    from grace_store.curate.against import OF_VECTORS
     from grace_store.curate.benchmarks import is_store
 
-    if ignored := given(but=BESIDE_AGAINST):
+    others = {*BESIDE_AGAINST, *OF_VECTORS}
+    if ignored := given(but=others):
         raise SettingError(f"--against has no use for {', '.join(ignored)}")
     kinds = {is_store(each) for each in benchmarks}
-    others = set(BESIDE_AGAINST)
     if True not in kinds and (ignored := given(but=others - {*OF_VECTORS})):
         raise SettingError(
             f"{', '.join(ignored)}: only texts are compared with files. Leave that out, or give --against a store that "
@@ -191,12 +190,15 @@ def _print_against(found: gs.AgainstTable, out: Path) -> None:
     of = f"{note.spec.share:g} of an item's runs of {note.spec.ngram} words"
     click.echo(f"  from {of}" + (f", or a cosine of {note.spec.cosine:g}" if note.signal else ""))
     width = max(len("benchmark"), *(len(each.name) for each in note.benchmarks))
-    click.echo(f"  {'benchmark':<{width}}{'items':>8}{'found':>8}{'samples':>9}{'templates':>11}{'short':>7}")
+    click.echo(f"  {'benchmark':<{width}}{'items':>8}{'found':>8}{'samples':>9}{'other numbers':>15}{'whole only':>12}")
     for each in note.benchmarks:
-        counts = (
-            f"{each.num_items:>8}{each.num_found:>8}{each.num_samples:>9}{each.num_templates:>11}{each.num_short:>7}"
-        )
-        click.echo(f"  {harmless(each.name):<{width}}{counts}")
+        counts = f"{each.num_items:>8}{each.num_found:>8}{each.num_samples:>9}{each.num_templates:>15}"
+        click.echo(f"  {harmless(each.name):<{width}}{counts}{each.num_short:>12}")
+    click.echo(
+        "  found: items that samples have copies of; samples: those that have one. other numbers: samples with an "
+        "item's words and\n  other numbers, which is no copy. whole only: items too short or too common to be found "
+        "inside other text."
+    )
     for each in note.benchmarks:
         for row in found.worst(WORST_SHOWN, each.name):
             _print_match(row)

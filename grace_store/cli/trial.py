@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import grace_store as gs
-from grace_store.artifacts.trial_documents import TrialSpec
+from grace_store.artifacts.trial_documents import FOUND, OPTIONS, SubsetPair, TrialSpec, conclusions_of
 from grace_store.base.settings import ExtractSpec, RunOptions
 from grace_store.base.text import counted
 from grace_store.cli import shared
@@ -20,6 +21,7 @@ from grace_store.cli.options import (
     PATH,
     PLACE,
     As,
+    as_table,
     command,
     config_option,
     flag,
@@ -30,15 +32,14 @@ from grace_store.cli.options import (
 )
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.cli.warmup import speed
+from grace_store.data.formats import FORMATS
 from grace_store.model.lora.recipe import TrainingRequest, TrainingSpec, WarmupOptions
 
 if TYPE_CHECKING:
     from grace_store.curate.trial import TrialEstimate
 
 OWN = {
-    "num_updates": As("--updates"),
-    "num_random": As("--random"),
-    "num_seeds": As("--seeds"),
+    **{name: As(f"--{option}") for name, option in OPTIONS.items()},
     "held_out": As("--held-out"),
     "by": As(default="random subsets have the same size alone"),
 }
@@ -77,6 +78,15 @@ recipe = stacked(
 @option("--store", PLACE, "Store of the subsets, if it has moved, or for lists of ids. [default: where it was]")
 @option("--model", PLACE, "Model to train. [default: the one that the scores' signal was extracted with]")
 @recipe
+@option("--format", click.Choice(list(FORMATS)), "Format of a held-out file's records. [default: recognised]")
+@option(
+    "--map",
+    "PART=FIELD",
+    "Field of a held-out file's records that holds a part: prompt, response, steps, answer, options, id. May be "
+    "repeated. [default: the format's own fields]",
+    many=True,
+    callback=as_table,
+)
 @shared.moved_data
 @shared.images
 @option("--workers", COUNT, "Processes that share the trainings. [default: one for each accelerator, if several]")
@@ -99,7 +109,8 @@ def trial(out: Path, *, dry_run: bool, as_json: bool, **wishes: Any) -> None:
             cost = estimate_trial(out, request, listener=display)
         print_result(_cost(cost), click.echo, str(cost), as_json=as_json)
         return
-    with ProgressDisplay(quiet=as_json or not is_first) as display, stoppable() as stop:
+    shown = ProgressDisplay(quiet=as_json or not is_first)
+    with shown as display, stoppable("the updates of the trainings under way") as stop:
         found = gs.trial(out, request, listener=display, stop=stop)
     if not is_first:
         return
@@ -121,6 +132,8 @@ def _request(wishes: dict[str, Any]) -> tuple[gs.TrialRequest, bool]:
         "weighted",
         "store",
         "model",
+        "format",
+        "map",
         "images",
         *(name for name in TrialSpec.model_fields if name != "training"),
     )
@@ -145,43 +158,50 @@ def _cost(cost: TrialEstimate) -> dict[str, Any]:
 
 
 def _print(found: gs.Trial, out: Path) -> None:
-    from grace_store.artifacts.trial_documents import FOUND
-
-    for each in found.subsets:
-        click.echo(each.conclusion)
+    for sentence in conclusions_of(found.subsets, found.pairs):
+        click.echo(sentence)
     amount = f"{counted(found.num_runs, 'training')} of {found.spec.num_updates} updates"
     early = f", {found.num_most_runs - found.num_runs} not needed" if found.num_runs < found.num_most_runs else ""
     click.echo(f"\n{out}: {amount}{early}; {counted(found.num_items, 'held-out item')}")
+    left_out = f"{found.num_held_out_samples} of the {counted(found.num_pool, 'sample')} of the pool"
+    click.echo(f"  {left_out} ask held-out questions, so no model was trained on them")
     rows = [["subset", "trained on", "seeds", "loss", "random subsets", "difference, 95 %"]]
     for each in found.subsets:
         low, high = min(each.random_losses), max(each.random_losses)
         losses = [f"{each.heldout_loss:.4f}", f"{low:.4f} to {high:.4f}", str(each.difference)]
         rows.append([each.name, str(each.num_trained), str(each.num_rounds), *losses])
     print_rows(rows)
-    if found.spec.generate:
-        _print_answers(found)
     click.echo(
         "  Loss per token of held-out responses, mean over seeds; below 0 the subset trains better models. Intervals "
         "hold for all subsets and looks\n  together, over held-out items, seeds and random draws, the subset itself "
         "counting as one draw of its way of choosing."
     )
+    if found.pairs is not None:
+        _print_pairs(found.pairs)
+    if found.spec.generate:
+        _print_answers(found)
     click.echo(f"  written: {out / FOUND}")
+
+
+def _print_pairs(pairs: Sequence[SubsetPair]) -> None:
+    """Print the subsets against each other."""
+    click.echo("\n  The subsets against each other:")
+    rows = [["subset", "against", "seeds of both", "difference, 95 %"]]
+    print_rows(rows + [[each.first, each.second, str(each.num_rounds), str(each.difference)] for each in pairs])
+    click.echo(
+        "  Below 0 the first trains better models. These comparisons are not part of the error rate that the looks "
+        "above keep; their own\n  intervals hold 95 % for all pairs together, each subset counting as one draw of its "
+        "way of choosing."
+    )
 
 
 def _print_answers(found: gs.Trial) -> None:
     """Print how many of the models' own answers are right, if enough items say what is right."""
-    from grace_store.curate.trial_samples import FEWEST_ITEMS
-
     rows = [["subset", "right", "random subsets", "difference, 95 %"]]
     for each in found.subsets:
         if each.random_shares_right is not None:
             low, high = min(each.random_shares_right), max(each.random_shares_right)
             rows.append([each.name, f"{each.share_right:.3f}", f"{low:.3f} to {high:.3f}", str(each.right_difference)])
-    if len(rows) == 1:
-        click.echo(
-            f"\n  Right answers are not compared: fewer than {FEWEST_ITEMS} held-out traces end with a clear result, "
-            "such as `The answer is 7.`"
-        )
-        return
-    click.echo("\n  Right answers:")
-    print_rows(rows)
+    if len(rows) > 1:
+        click.echo("\n  Right answers:")
+        print_rows(rows)

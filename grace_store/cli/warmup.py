@@ -97,7 +97,7 @@ def warmup(out: Path, *, as_json: bool, **wishes: Any) -> None:
         samples_per_unit=wishes["unit_samples"],
         ranks=ranks,
     )
-    with ProgressDisplay(quiet=not ranks.is_first) as display, stoppable() as stop:
+    with ProgressDisplay(quiet=not ranks.is_first) as display, stoppable("the step under way") as stop:
         done = gs.warmup(job, display, stop)
     if not ranks.is_first:
         return

@@ -14,10 +14,17 @@ import pyarrow as pa
 from grace_store.artifacts.against_table import COPIES, SCHEMA, AgainstTable
 from grace_store.artifacts.notes import AgainstNote, AgainstSpec, BenchmarkNote, NamedSignal
 from grace_store.base.errors import SettingError
-from grace_store.base.events import Listener, Note, SamplesCompared, ignore
+from grace_store.base.events import Listener, Note, SamplesCompared, Warned, ignore
 from grace_store.base.text import counted, duration
 from grace_store.curate.against_vectors import comparable_signal, nearest_items
-from grace_store.curate.benchmarks import BenchmarkLike, ReadBenchmark, read_benchmarks, sets_in_words
+from grace_store.curate.benchmarks import (
+    BenchmarkLike,
+    ReadBenchmark,
+    contents_digest,
+    is_store,
+    read_benchmarks,
+    sets_in_words,
+)
 from grace_store.data.passages import DEFAULT_NGRAM, DEFAULT_SHARE, Threshold
 from grace_store.data.text_matches import TextMatcher, excerpt
 from grace_store.likeness.duplicate_groups import DEFAULT_THRESHOLD
@@ -28,6 +35,8 @@ from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.store.opened import Store, StoreLike
 
 SAMPLES_AT_ONCE = 1024
+OF_VECTORS = ("threshold", "signal", "descriptor", "dimension", "seed", "partial")
+"""Settings that only a benchmark with vectors, a store, has a use for."""
 
 Row = dict[str, Any]
 
@@ -69,8 +78,12 @@ def against(
     """
     request = request or AgainstRequest()
     spec = _checked(request)
+    _check_used(request, benchmarks)
     pool = store if isinstance(store, Store) else Store.open(store)
     found = read_benchmarks(benchmarks, request.format, request.map, listener)
+    for benchmark in found:
+        if benchmark.sha256 in _own_digests(pool):
+            listener(Warned(f"{benchmark.name} is what {pool.location} was planned from: everything matches itself."))
     vectors = [_Vectors.of(pool, each, request, threads) for each in found if each.store is not None]
     matcher = TextMatcher([item for each in found for item in each.items], Threshold(spec.ngram, spec.share))
     listener(Note(f"Comparing {counted(pool.plan.num_samples, 'sample')} with {sets_in_words(found)}."))
@@ -94,11 +107,29 @@ def against(
 
 def _checked(request: AgainstRequest) -> AgainstSpec:
     if not 2 <= request.ngram <= 100:
-        raise SettingError(f"a run of {request.ngram} words is not between 2 and 100 words long")
+        raise SettingError(f"A run of {request.ngram} words is not between 2 and 100 words long")
     for name, value in (("share", request.share), ("threshold", request.threshold)):
         if not 0 < value <= 1:
-            raise SettingError(f"{name} {value:g} is not above 0 and at most 1")
+            raise SettingError(f"--{name} {value:g} is not above 0 and at most 1")
     return AgainstSpec(ngram=request.ngram, share=request.share, cosine=request.threshold)
+
+
+def _check_used(request: AgainstRequest, benchmarks: Sequence[BenchmarkLike]) -> None:
+    """Refuse settings of vectors where there are only files, whose texts alone are compared."""
+    if any(isinstance(each, Store) or is_store(each) for each in benchmarks):
+        return
+    unsaid = AgainstRequest()
+    if ignored := [name for name in OF_VECTORS if getattr(request, name) != getattr(unsaid, name)]:
+        raise SettingError(
+            f"{', '.join(ignored)}: only texts are compared with files. Leave that out, or give a store that was "
+            "extracted with the same model as a benchmark."
+        )
+
+
+def _own_digests(pool: Store) -> set[str]:
+    """Return what a benchmark would be known by that is the pool itself, or one of its files."""
+    contents = [file.sha256 for file in pool.plan.files]
+    return {*contents, contents_digest(contents), pool.plan.digest()}
 
 
 # ---------------------------------------------------------------- texts

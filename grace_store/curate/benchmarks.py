@@ -43,14 +43,14 @@ def read_benchmarks(
 ) -> list[ReadBenchmark]:
     """Read the items of each benchmark; format and mapping are those of the files, for stores know their own."""
     if not given:
-        raise SettingError("there is no benchmark to compare with: give a file or a store")
+        raise SettingError("There is no benchmark to compare with: give a file or a store")
     found = []
     for each in given:
         store = as_store(each)
         found.append(_from_files(str(each), format, mapping) if store is None else _from_store(store, listener))
     names = [each.name for each in found]
     if repeated := [name for name in names if names.count(name) > 1]:
-        raise SettingError(f"the benchmark {repeated[0]} is given twice")
+        raise SettingError(f"The benchmark {repeated[0]} is given twice")
     return found
 
 
@@ -69,7 +69,7 @@ def is_store(given: str | Path) -> bool:
 def _from_files(name: str, format: str | None, mapping: Mapping[str, str] | None) -> ReadBenchmark:
     with Dataset.open([name]) as dataset:
         found = read_items(dataset, format, mapping)
-        digest = _digest([file.sha256 for file in dataset.summary()])
+        digest = contents_digest([file.sha256 for file in dataset.summary()])
     return _benchmark(name, found, digest)
 
 
@@ -89,14 +89,15 @@ def _from_store(store: Store, listener: Listener) -> ReadBenchmark:
         return ReadBenchmark(
             store.location, [], num_items, store.plan.num_records - num_items, store.plan.digest(), store
         )
-    return _benchmark(store.location, found, _digest([file.sha256 for file in store.plan.files]), has_vectors)
+    return _benchmark(store.location, found, contents_digest([file.sha256 for file in store.plan.files]), has_vectors)
 
 
 def _benchmark(name: str, found: Items, sha256: str, store: Store | None = None) -> ReadBenchmark:
     return ReadBenchmark(name, found.items, len(found.items), found.set_aside.total(), sha256, store)
 
 
-def _digest(contents: Sequence[str]) -> str:
+def contents_digest(contents: Sequence[str]) -> str:
+    """Return one digest of files from those of their contents."""
     return contents[0] if len(contents) == 1 else hashlib.sha256("\n".join(contents).encode()).hexdigest()
 
 

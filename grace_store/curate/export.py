@@ -12,6 +12,7 @@ from grace_store.artifacts.weight_table import WeightsLike, WeightTable, read_we
 from grace_store.base.documents import write_document
 from grace_store.base.errors import GraceStoreError, SettingError
 from grace_store.base.files import sidecar_of
+from grace_store.base.fingerprint import file_sha256
 from grace_store.curate.exports import EXPORTS
 from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
 from grace_store.curate.select import Subset
@@ -70,6 +71,7 @@ def export(subset: Subset, out: str | Path, request: ExportRequest | None = None
         rejected_rows=None if subset.rejected_row is None else tuple(subset.rejected_row.tolist()),
         weights=None if weights is None else weights.note,
         contaminated_rows=None if subset.excluded is None else subset.excluded.contaminated_rows,
+        sha256=file_sha256(out) if out.is_file() else None,
     )
     write_document(sidecar_of(out), note)
     exported.files.append(sidecar_of(out))

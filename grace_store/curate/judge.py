@@ -72,9 +72,9 @@ class JudgeRequest:
         asked = {"traces": self.label, "first_wrong": self.first_wrong, "wrong_steps": self.wrong_steps}
         given = {says: name for says, name in asked.items() if name is not None}
         if len(given) > 1:
-            raise SettingError("give one of --label, --first-wrong and --wrong-steps")
+            raise SettingError("Give one of --label, --first-wrong and --wrong-steps.")
         if self.threshold is not None and self.label is None:
-            raise SettingError("--threshold is for the numbers of --label: give both or neither")
+            raise SettingError("--threshold is for the numbers of --label: give both or neither.")
         return next((LabelsNote(field=name, says=says, threshold=self.threshold) for says, name in given.items()), None)
 
 
@@ -85,7 +85,7 @@ def judge(
     request = request or JudgeRequest()
     opened = store if isinstance(store, Store) else Store.open(store)
     if request.draws < 1:
-        raise SettingError(f"draws {request.draws} is not at least 1")
+        raise SettingError(f"--draws {request.draws}: at least 1 is wanted.")
     note = resolve_labels(opened, request.labels(), request.kind, request.question)
     names, skipped = _signals(opened, request.signals)
     reader = BlockReader(opened, tuple(names), gram=False)
@@ -129,7 +129,10 @@ def _chosen(reader: BlockReader, kept: Kept | None, request: JudgeRequest, threa
     done = done_in_all(reader, threads)
     done = done if kept is None else done[kept.is_kept[done]]
     if not len(done):
-        raise SettingError(f"no sample of {reader.store.location} is done in all of {', '.join(reader.names)}")
+        names = ", ".join(reader.names)
+        raise SettingError(
+            f"No sample of {reader.store.location} is done in all of {names}. Judge fewer: --signal NAME."
+        )
     if len(done) <= request.max_samples:
         return done
     # Whole units, one after the other: neighbours stay together, which are often traces of one question.
@@ -301,11 +304,11 @@ def _check_labels(items: LabelledItems, what: str, field: str) -> None:
     num_wrong = len(items.is_right) - num_right
     if not num_right or not num_wrong:
         side = "right" if num_right else "wrong"
-        raise DataError(f"all {len(items.is_right)} {what} are {side} by {field!r}: there is nothing to tell apart.")
+        raise DataError(f"All {len(items.is_right)} {what} are {side} by {field!r}: there is nothing to tell apart.")
     if min(num_right, num_wrong) < FEWEST_LABELS:
         raise DataError(
-            f"{field!r} has {num_right} right and {num_wrong} wrong {what}: of either, at least {FEWEST_LABELS} are "
-            "needed to say anything."
+            f"Field {field!r} has {num_right} right and {num_wrong} wrong {what}: of either, at least "
+            f"{FEWEST_LABELS} are needed to say anything."
         )
 
 

@@ -48,8 +48,8 @@ def resolve_labels(store: Store, asked: LabelsNote | None, kind: str | None, que
     if asked is None and known is None:
         fields = SampleRecords(store).spread(RECORDS_ASKED).field_names()
         raise SettingError(
-            f"say which field of the records has labels: --label FIELD (whether a trace is right), or --first-wrong "
-            f"FIELD (its first wrong step). They have: {first_few(fields, FIELDS_SHOWN)}"
+            f"Say which field of the records has labels: --label FIELD (whether a trace is right), or --first-wrong "
+            f"FIELD (its first wrong step). They have: {first_few(fields, FIELDS_SHOWN)}."
         )
     if asked is None:
         assert known is not None
@@ -70,7 +70,7 @@ def read_labels(store: Store, note: LabelsNote, positions: IntArray, data: Seque
     steps = [reader.read(value, num) for value, num in zip(found[note.field], num_steps, strict=True)]
     kept = [number for number, each in enumerate(steps) if each is not None]
     if not kept:
-        raise DataError(f"no sample has a label in {note.field!r} that can be used: {reader.trouble}")
+        raise DataError(f"No sample has a label in {note.field!r} that can be used: {reader.trouble}.")
     labels = [each for each in steps if each is not None]
     is_right = np.array([RIGHT if each.first_wrong < 0 else WRONG for each in labels])
     kinds = found[note.kind] if note.kind else [None] * len(steps)
@@ -150,8 +150,8 @@ def _right_from(note: LabelsNote, values: Sequence[object]) -> float:
     numbers = sorted({number for value in values if (number := _number(value)) is not None})
     if len(numbers) > 2:
         raise SettingError(
-            f"{note.field!r} has {len(numbers)} different numbers, from {numbers[0]:g} to {numbers[-1]:g}: say from "
-            "which one on a trace is right, with --threshold"
+            f"Field {note.field!r} has {len(numbers)} different numbers, from {numbers[0]:g} to {numbers[-1]:g}: say "
+            "from which one on a trace is right, with --threshold."
         )
     return numbers[-1] if len(numbers) == 2 else 0.5
 

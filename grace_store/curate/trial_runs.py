@@ -20,7 +20,6 @@ from grace_store.base.file_lock import try_lock
 from grace_store.base.states import SetAside
 from grace_store.base.text import counted, duration
 from grace_store.base.watch import Watch
-from grace_store.curate.trial_samples import FEWEST_ITEMS, Arm, TrialSamples
 from grace_store.data.final_answers import is_same_result, result_of
 from grace_store.data.folders import default_image_folder
 from grace_store.data.sample import Sample
@@ -28,8 +27,10 @@ from grace_store.model.lora.recipe import LOSSES, WarmupOptions
 from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.warmup_recipe import order_updates
 from grace_store.store.opened import Store
+from grace_store.values.subset_trial import FEWEST_ITEMS
 
 if TYPE_CHECKING:
+    from grace_store.curate.trial_samples import Arm, TrialSamples
     from grace_store.model.lora.trainer import Training, TrainingSample
 
 UNDER_WAY = "under-way"

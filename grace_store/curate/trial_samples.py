@@ -31,10 +31,10 @@ from grace_store.read.records import SampleRecords
 from grace_store.store.opened import Store
 from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import budget, rank
+from grace_store.values.subset_trial import FEWEST_ITEMS
 
 MOST_ITEMS = 256
 """Held-out items of a share or a file: more would cost more time than they narrow an interval."""
-FEWEST_ITEMS = 8
 FEWEST_SAMPLES = 2
 _ITEM_STREAM, _DRAW_STREAM = 0x7472616974656D, 0x74726169647261
 """Added to the seed, so that draws for different purposes have nothing to do with each other."""

@@ -2,14 +2,21 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
-from grace_store.artifacts.trial_documents import TrialItem, TrialPlan, TrialRun, TriedSubset
+from grace_store.artifacts.trial_documents import SubsetPair, TrialItem, TrialPlan, TrialRun, TriedSubset
 from grace_store.base.arrays import FloatArray
 from grace_store.base.text import counted
-from grace_store.curate.trial_samples import FEWEST_ITEMS, TrialSamples
-from grace_store.values.subset_trial import SubsetDifference, compare_with_draws, error_of_look
+from grace_store.curate.trial_samples import TrialSamples
+from grace_store.values.subset_trial import (
+    FEWEST_ITEMS,
+    SubsetDifference,
+    compare_subsets,
+    compare_with_draws,
+    error_of_look,
+)
 
 Results = Mapping[tuple[int, str], TrialRun]
 """What is over, by round and the arm's key."""
@@ -29,11 +36,16 @@ class Standing:
 
 def standing(plan: TrialPlan, samples: TrialSamples, results: Results, subset: int, num_rounds: int) -> Standing:
     """Return how a subset, numbered from 0, stands after some rounds, by its held-out losses."""
-    losses, weight = _means(samples, results, subset, num_rounds, lambda item: item.loss * item.num_tokens)
+    values, share = _losses(samples, results, subset, num_rounds)
     error = error_of_look(num_rounds, plan.spec.num_seeds, len(plan.subsets))
-    # Sums of losses over the mean number of tokens: their mean over items is the mean over all tokens.
-    values, share = losses / weight.mean(), weight / weight.mean()
     return Standing(num_rounds, values[0], values[1:], compare_with_draws(values[0], values[1:], share, error))
+
+
+def _losses(samples: TrialSamples, results: Results, subset: int, num_rounds: int) -> tuple[FloatArray, FloatArray]:
+    """Return the held-out losses of a subset and then its random ones, for each item, and the items' shares."""
+    losses, weight = _means(samples, results, subset, num_rounds, lambda item: item.loss * item.num_tokens)
+    # Sums of losses over the mean number of tokens: their mean over items is the mean over all tokens.
+    return losses / weight.mean(), weight / weight.mean()
 
 
 def last_standing(plan: TrialPlan, samples: TrialSamples, results: Results, subset: int, num_rounds: int) -> Standing:
@@ -75,18 +87,45 @@ def tried_subset(plan: TrialPlan, samples: TrialSamples, results: Results, subse
 
 def _answers(
     plan: TrialPlan, samples: TrialSamples, results: Results, subset: int, found: Standing
-) -> dict[str, float | tuple[float, ...] | SubsetDifference]:
+) -> dict[str, float | tuple[float, ...] | SubsetDifference | str]:
     right, _ = _means(samples, results, subset, found.num_rounds, lambda item: float(bool(item.is_right)))
     first = next(iter(results.values()))
     right = right[:, [item.is_right is not None for item in first.items]]
     if right.shape[1] < FEWEST_ITEMS:
-        return {}
+        return {"right_conclusion": _too_few_clear(right.shape[1], len(first.items))}
     error = error_of_look(found.num_rounds, plan.spec.num_seeds, len(plan.subsets))
+    difference = compare_with_draws(right[0], right[1:], np.ones(right.shape[1]), error)
     return {
         "share_right": float(right[0].mean()),
         "random_shares_right": tuple(right[1:].mean(axis=1).tolist()),
-        "right_difference": compare_with_draws(right[0], right[1:], np.ones(right.shape[1]), error),
+        "right_difference": difference,
+        "right_conclusion": conclude_answers(plan.subsets[subset].name, right, difference),
     }
+
+
+def compare_pairs(plan: TrialPlan, samples: TrialSamples, results: Results) -> tuple[SubsetPair, ...] | None:
+    """Return each two of the subsets against each other; None for a single subset."""
+    pairs = list(combinations(range(len(plan.subsets)), 2))
+    return tuple(_pair(plan, samples, results, *pair, num_pairs=len(pairs)) for pair in pairs) or None
+
+
+def _pair(
+    plan: TrialPlan, samples: TrialSamples, results: Results, first: int, second: int, *, num_pairs: int
+) -> SubsetPair:
+    """Compare two subsets, numbered from 0, over the seeds that both have."""
+    num_rounds = min(num_rounds_of(results, each) for each in (first, second))
+    (ours, share), (theirs, _) = (_losses(samples, results, each, num_rounds) for each in (first, second))
+    one, other = plan.subsets[first], plan.subsets[second]
+    draws = [ours[1:]] if one.random == other.random else [ours[1:], theirs[1:]]
+    error = error_of_look(num_rounds, plan.spec.num_seeds, num_pairs)
+    difference = compare_subsets(ours[0], theirs[0], draws, share, error)
+    told = conclude_pair(one.name, other.name, difference)
+    return SubsetPair(first=one.name, second=other.name, num_rounds=num_rounds, difference=difference, conclusion=told)
+
+
+def num_rounds_of(results: Results, subset: int) -> int:
+    """Return how many seeds a subset, numbered from 0, was trained with."""
+    return max(round for round, key in results if key == f"subset-{subset + 1}")
 
 
 # ---------------------------------------------------------------- in words
@@ -115,4 +154,36 @@ def conclude_subset(name: str, found: Standing, num_seeds: int) -> str:
     return (
         f"No difference was found between {name} and random subsets: {shown}. A difference of "
         f"{each.shown(each.detectable)} or more would have been found in 4 of 5 such trials."
+    )
+
+
+def conclude_pair(first: str, second: str, difference: SubsetDifference) -> str | None:
+    """Return which of two subsets trains better models; nothing if that is not clear."""
+    if not difference.is_clear:
+        return None
+    better, worse = (first, second) if difference.difference < 0 else (second, first)
+    ends = sorted(abs(each) for each in (difference.low, difference.high))
+    amount, low, high = (difference.shown(each) for each in (abs(difference.difference), *ends))
+    return f"{better} trains better models than {worse}: held-out loss lower by {amount}, {low} to {high}."
+
+
+def conclude_answers(name: str, right: FloatArray, difference: SubsetDifference) -> str:
+    """Return whether a subset's models answer more questions right; right has its share of each item, then draws'."""
+    ours, random = f"{right[0].mean():.3f}", f"{right[1:].mean():.3f}"
+    shown = f"{ours} of them, of random subsets {random} (difference {difference})"
+    if difference.is_clear:
+        more = "more" if difference.difference > 0 else "fewer"
+        return f"Models trained on {name} answer {more} questions right: {shown}."
+    if not right.any():
+        return f"No model answered a question right, so answers say nothing of {name}."
+    return (
+        f"No difference was found in how many questions models trained on {name} answer right: {shown}. A difference "
+        f"of {difference.shown(difference.detectable)} or more would have been found in 4 of 5 such trials."
+    )
+
+
+def _too_few_clear(num_clear: int, num_items: int) -> str:
+    return (
+        f"Right answers are too few to compare: {num_clear} of {num_items} held-out traces end with a clear result, "
+        f"such as `The answer is 7.`, and at least {FEWEST_ITEMS} are wanted."
     )

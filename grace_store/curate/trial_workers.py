@@ -18,7 +18,12 @@ from grace_store.base.events import Listener, Note, StepTaken, Warned
 from grace_store.base.text import counted
 
 if TYPE_CHECKING:
-    from grace_store.curate.trial import TrialRequest
+    from grace_store.curate.trial_plan import TrialRequest
+
+# Another thing than run/engines/processes.py, where a parent hands out units, hears of each over a pipe and replaces
+# dead workers: these processes are started with the whole request and take trainings by themselves, as processes on
+# other machines do, so there is nothing to hand out or to replace. What both need is in base/child_process.py and
+# model/devices.py.
 
 POLL_SECONDS = 0.2
 FAILED = 1
@@ -82,7 +87,8 @@ def _environment(device: str) -> Iterator[None]:
 
 def _work(out: Path, request: TrialRequest, device: str, number: int, parent: int, said: Any, stopping: Any) -> None:
     """Be a worker: do rounds as the parent would, on one device. The first tells how far they all are."""
-    from grace_store.curate.trial import for_device, play, prepare_trial
+    from grace_store.curate.trial import for_device, play
+    from grace_store.curate.trial_plan import prepare_trial
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the parent, which says when to stop
     die_with_parent(parent)

@@ -53,8 +53,18 @@ def _too_few(items: JudgedItems, stored: Sequence[JudgedMeasure]) -> str:
     )
     return (
         f"Too few labels to say whether a stored signal tells wrong {items.of} from right ones: {told} leave intervals "
-        f"of {reach:.2f} to either side. About {wanted} questions like these would narrow them to {NARROW:.2f}."
+        f"of {reach:.2f} to either side.{_seeming(items, stored)} About {wanted} questions like these would narrow "
+        f"them to {NARROW:.2f}."
     )
+
+
+def _seeming(items: JudgedItems, stored: Sequence[JudgedMeasure]) -> str:
+    """Return why an interval of the table that lies above chance is no answer; nothing if none does."""
+    best = max(stored, key=lambda each: headline(items, each).low)
+    if not headline(items, best).low > CHANCE:
+        return ""
+    chance = f"the best of {len(stored)} may do so by chance" if len(stored) > 1 else "that may be chance"
+    return f" That of {best.name} lies above 0.50 in the table, but with so few labels {chance}."
 
 
 def _is_above(measure: JudgedMeasure, items: JudgedItems, stored: Sequence[JudgedMeasure]) -> bool:

@@ -117,10 +117,10 @@ class WeightSummary:
             what = "Weights bring the sum of the steps closer to the answer"
         else:
             what = "Weights take the sum of the steps further from the answer"
-        left = f"{percent(self.residual.mean)} of the answer's direction is out of its reach, not {{}}"
+        left = f"{percent(self.residual.mean)} of the answer's direction uncovered, {{}} with equal weights"
         return (
             f"{what}: mean cosine {self.cosine.mean:.3f}, {self.equal_cosine.mean:.3f} with equal weights{between}; "
-            f"{left.format(percent(self.equal_residual.mean))}."
+            f"the sum leaves {left.format(percent(self.equal_residual.mean))}."
         )
 
     def _zeros(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from grace_store.artifacts.judgement import JudgedItems, Judgement
 from grace_store.artifacts.measures import FidelityDocument, StabilityDocument
 from grace_store.artifacts.notes import WhereNote
-from grace_store.artifacts.trial_documents import Trial, TriedSubset
+from grace_store.artifacts.trial_documents import SubsetPair, Trial, TriedSubset
 from grace_store.base.text import counted, one_line
 from grace_store.curate.verdict import headline, shown_area
 from grace_store.pages.contamination import against_section
@@ -21,6 +21,10 @@ from grace_store.values.roc import CHANCE
 if TYPE_CHECKING:
     from grace_store.pages.report_inputs import ReportInputs
 
+PAIRS = (
+    "Below 0 the first trains better models. These comparisons are not part of the error rate that the looks above "
+    "keep: their intervals hold 95 % for all pairs together, over the seeds that both have."
+)
 INTERVALS = "Dots with the intervals that hold 95 % of the draws."
 WHOLE = "representation"
 """The set of all parameters below the head."""
@@ -224,6 +228,7 @@ def trial_section(found: Trial) -> Section:
         wide=True,
     )
     section.records("Against random subsets", [_trial_row(each) for each in found.subsets])
+    section.records("Subsets against each other", [_pair_row(each) for each in found.pairs or ()], PAIRS)
     return section
 
 
@@ -244,3 +249,12 @@ def _trial_row(each: TriedSubset) -> dict[str, Cell]:
     if each.right_difference is not None:
         row |= {"right answers": each.share_right, "difference": str(each.right_difference)}
     return row
+
+
+def _pair_row(each: SubsetPair) -> dict[str, Cell]:
+    return {
+        "subset": each.first,
+        "against": each.second,
+        "seeds": each.num_rounds,
+        "difference, 95 %": str(each.difference),
+    }

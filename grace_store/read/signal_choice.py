@@ -49,10 +49,10 @@ def _check_pairs(store: Store, pairs: Sequence[tuple[str, float]]) -> None:
         known = ", ".join(store.signal_names) or "none yet: run `grace-store extract`"
         raise UnknownName(f"{store.location} has no signal {', '.join(map(repr, unknown))} (there are: {known}).")
     if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise SettingError(f"signal {', '.join(map(repr, repeated))} is given twice: give each once, with its weight")
+        raise SettingError(f"Signal {', '.join(map(repr, repeated))} is given twice: give each once, with its weight")
     for name, weight in pairs:
         if not (np.isfinite(weight) and weight > 0):
-            raise SettingError(f"signal {name!r} has weight {weight:g}: a weight is a number above 0")
+            raise SettingError(f"Signal {name!r} has weight {weight:g}: a weight is a number above 0")
 
 
 def name_and_weight(store: Store, text: str) -> tuple[str, float | None]:

@@ -1,9 +1,10 @@
 """Open a signal for writing: create it, or make sure that this run would write the same numbers."""
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from grace_store import __version__
@@ -155,8 +156,8 @@ def _refuse_differences(view: SignalView, differences: Sequence[str]) -> None:
         )
 
 
-def describe_differences(frozen: SpecT, now: SpecT) -> list[str]:
-    """Return one line for each setting or part of the model that differs."""
+def describe_differences(frozen: SpecT, now: SpecT, options: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """Return one line for each setting or part of the model that differs; options are names other than the fields'."""
     lines = []
     for name in type(frozen).model_fields:
         then_value, now_value = getattr(frozen, name), getattr(now, name)
@@ -168,7 +169,8 @@ def describe_differences(frozen: SpecT, now: SpecT) -> list[str]:
         elif isinstance(then_value, Frozen) or isinstance(now_value, Frozen):
             continue  # another kind, which is said already
         elif then_value != now_value:
-            lines.append(f"{name.replace('_', '-')}: begun with {short(then_value)}, now {short(now_value)}")
+            shown = options.get(name, name.replace("_", "-"))
+            lines.append(f"{shown}: begun with {short(then_value)}, now {short(now_value)}")
     return lines
 
 

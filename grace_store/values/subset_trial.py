@@ -12,6 +12,10 @@ t with the draws' own spread keeps its error rate, at any number of seeds. What 
 Both reaches are Student's, and their squares add up: so the interval is never narrower than the draws alone make it.
 Looks are taken after each seed. Look r of R may spend (2r - 1) / R^2 of the error rate, later ones more than earlier
 ones; these shares add up to 1, so the error rate holds wherever a trial stops.
+
+Two given subsets are compared in the same way over the seeds that both have, each counting as one draw: 2 s^2, or the
+sum of the two variances where their random draws are others. All pairs together spend 5 % of their own, by the same
+shares of looks: which look is the last that both have depends on what was found.
 """
 
 import functools
@@ -31,6 +35,8 @@ POWER = 0.8
 """How often a difference of the size that is called detectable is found."""
 MIN_DRAWS = 2
 """Without a spread between draws nothing can be told from chance."""
+FEWEST_ITEMS = 8
+"""Held-out items that models are measured on at least."""
 _ANGLES = np.linspace(0.0, math.pi / 2, 4001)
 _MOST_FREEDOM = 1000
 """Beyond this, Student's t is the normal distribution, and angles would lie too far apart."""
@@ -38,7 +44,7 @@ _MOST_FREEDOM = 1000
 
 @dataclass(frozen=True, slots=True)
 class SubsetDifference:
-    """What a subset's models have more than those of random draws, and the interval of it."""
+    """What a subset's models have more than those of random draws or of another subset, and the interval of it."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # where a document holds it
 
@@ -102,18 +108,42 @@ def compare_with_draws(
     The mean over items is what is compared; item_weight, of mean 1, says which share of it an item is expected to have
     (its tokens, where it is a sum of losses over the mean number of tokens).
     """
-    num_draws, num_items = draws.shape
     difference = float(subset.mean() - draws.mean())
-    fold = 1 + 1 / num_draws
-    between = fold * float(draws.mean(axis=1).var(ddof=1))
-    items = max(0.0, _item_variance(subset - draws.mean(axis=0), item_weight, 1) - fold * _of_draws(draws, item_weight))
-    parts = ((between, num_draws - 1), (items / num_items, num_items - 1))
+    spread = ((1 + 1 / len(draws), draws),)
+    return _difference(difference, subset - draws.mean(axis=0), spread, item_weight, error)
+
+
+def compare_subsets(
+    first: FloatArray, second: FloatArray, draws: Sequence[FloatArray], item_weight: FloatArray, error: float
+) -> SubsetDifference:
+    """Compare two subsets' means over the same seeds for each item, shape (I,): below 0 the first has less.
+
+    draws are the random draws, shape (D, I), that are like both, or those like the first and those like the second.
+    """
+    fold = 2 / len(draws)
+    spreads = [(fold, each) for each in draws]
+    return _difference(float(first.mean() - second.mean()), first - second, spreads, item_weight, error)
+
+
+def _difference(
+    difference: float,
+    deviation: FloatArray,
+    spreads: Sequence[tuple[float, FloatArray]],
+    item_weight: FloatArray,
+    error: float,
+) -> SubsetDifference:
+    """Return a difference with its interval, from what it is for each item, and draws with how often they count."""
+    num_items = len(deviation)
+    between = [(fold * float(draws.mean(axis=1).var(ddof=1)), len(draws) - 1) for fold, draws in spreads]
+    of_draws = sum(fold * _of_draws(draws, item_weight) for fold, draws in spreads)
+    items = max(0.0, _item_variance(deviation, item_weight, 1) - of_draws)
+    parts = (*between, (items / num_items, num_items - 1))
     reach = _reach(parts, error)
     return SubsetDifference(
         difference,
         difference - reach,
         difference + reach,
-        standard_error=math.sqrt(between + items / num_items),
+        standard_error=math.sqrt(sum(variance for variance, _ in parts)),
         detectable=reach + _reach(parts, 2 * (1 - POWER)),
     )
 

@@ -32,12 +32,12 @@ class WeightsSpec(Settings):
         from grace_store.values.weightings import WEIGHTINGS
 
         if self.method not in WEIGHTINGS:
-            raise SettingError(f"method {self.method[:40]!r} is none of {', '.join(WEIGHTINGS)}")
+            raise SettingError(f"--method {self.method[:40]} is none of {', '.join(WEIGHTINGS)}")
         used = WEIGHTINGS[self.method].settings
         if "drop_share" not in used and self.drop_share != WeightsSpec.model_fields["drop_share"].default:
             raise SettingError(f"--method {self.method} drops no share of the steps: leave --drop-share out")
         if "scores" not in used and self.scores != ScoreSpec():
             raise SettingError(f"--method {self.method} uses no step scores: leave --alpha, --history, --target out")
         if self.scores.without_answer or self.scores.aggregation != "mean" or self.scores.target == "group":
-            raise SettingError("steps are weighed by scores with the answer, trace or suffix as target, each by itself")
+            raise SettingError("Steps are weighed by scores with the answer, trace or suffix as target, each by itself")
         return self

@@ -10,7 +10,7 @@ import logging
 import sys
 from pathlib import Path
 
-from grace_store.base.errors import GraceStoreError
+from jobs.study.ending import end
 from jobs.study.settings import SETTINGS, read_settings
 
 RESULTS = Path(__file__).parent / "results"
@@ -25,22 +25,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--settings", type=Path, default=SETTINGS, help="the settings (default: settings.toml)")
     parser.add_argument("--workers", type=int, default=2, help="trainings at a time, one thread each (default: 2)")
     chosen = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    log.setLevel(logging.INFO)
+    return end(log, lambda: _study(chosen))
+
+
+def _study(chosen: argparse.Namespace) -> str:
+    """Run the study, write what it found, and return the first table."""
     from jobs.study.study import run_study
     from jobs.study.writing import summary, write_findings
 
-    try:
-        settings = read_settings(chosen.settings)
-        log.info("settings %s", settings.digest())
-        study = run_study(settings, chosen.out, num_workers=chosen.workers, tell=log.info)
-        for path in write_findings(study):
-            log.info("written: %s", path)
-    except GraceStoreError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    sys.stdout.write(summary(study.folders) + "\n")
-    return 0
+    settings = read_settings(chosen.settings)
+    log.info("settings %s", settings.digest())
+    study = run_study(settings, chosen.out, num_workers=chosen.workers, tell=log.info)
+    for path in write_findings(study):
+        log.info("written: %s", path)
+    return summary(study.folders) + "\n"
 
 
 if __name__ == "__main__":

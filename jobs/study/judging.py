@@ -21,7 +21,7 @@ from typing import Any
 
 from grace_store.artifacts.judgement import JudgedItems, Judgement
 from grace_store.base.documents import write_document
-from grace_store.base.errors import DataError, GraceStoreError
+from grace_store.base.errors import DataError
 from grace_store.base.events import Event, Note, Warned
 from grace_store.base.files import whole_file
 from grace_store.base.settings import DataRequest, RunOptions
@@ -31,6 +31,7 @@ from grace_store.example import demo_model
 from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.warmup import WarmupJob, warmup
+from jobs.study.ending import end
 from jobs.study.tables import Table
 from jobs.study.traces import write_records
 
@@ -195,8 +196,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of every draw (default: 0)")
     parser.add_argument("--threads", type=int, help="of the CPU (default: all, up to 8)")
     chosen = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    log.setLevel(logging.INFO)
     plan = Plan(
         data=chosen.data,
         out=chosen.out,
@@ -207,13 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
         seed=chosen.seed,
         threads=chosen.threads,
     )
-    try:
-        text = run(plan)
-    except GraceStoreError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    sys.stdout.write(text)
-    return 0
+    return end(log, lambda: run(plan))
 
 
 if __name__ == "__main__":

@@ -19,9 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_store.artifacts.score_table import ScoreTable, read_scores
-from grace_store.base.errors import GraceStoreError
 from grace_store.base.events import Event, Note, Warned
-from grace_store.base.files import whole_file
+from grace_store.base.files import write_text
 from grace_store.base.settings import DataRequest, RunOptions
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.example import demo_model
@@ -29,6 +28,7 @@ from grace_store.run.extract import ExtractJob, extract
 from grace_store.values.length_bias import rank_correlation
 from grace_store.values.methods.method_spec import HeuristicSpec
 from jobs.study.corruptions import CLEAN, CORRUPTIONS, FEWEST_STEPS, make_traces
+from jobs.study.ending import end
 from jobs.study.estimates import separation, share_above
 from jobs.study.methods import METHODS, label
 from jobs.study.tables import Table
@@ -134,6 +134,16 @@ def tables_of(scored: Sequence[Scored]) -> list[Table]:
     ]
 
 
+def run(chosen: argparse.Namespace) -> str:
+    """Make the traces, score them, and return the tables as they are written."""
+    traces = chosen.out / "traces.jsonl"
+    write_records(traces, make_traces(chosen.data, chosen.problems, chosen.seed))
+    scored = score_traces(chosen.out, chosen.model or demo_model(), traces, chosen.signal, chosen.threads)
+    text = "\n".join(["# Real traces\n", *(table.markdown() for table in tables_of(scored))])
+    write_text(chosen.out / "real-traces.md", text)
+    return text
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Parse, run, and write the tables."""
     parser = argparse.ArgumentParser(prog="python -m jobs.study.real_traces", description=__doc__)
@@ -145,20 +155,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="which problems, and what is spoilt (default: 0)")
     parser.add_argument("--threads", type=int, help="of the CPU (default: all, up to 8)")
     chosen = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    log.setLevel(logging.INFO)
-    traces = chosen.out / "traces.jsonl"
-    try:
-        write_records(traces, make_traces(chosen.data, chosen.problems, chosen.seed))
-        scored = score_traces(chosen.out, chosen.model or demo_model(), traces, chosen.signal, chosen.threads)
-    except GraceStoreError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    text = "\n".join(["# Real traces\n", *(table.markdown() for table in tables_of(scored))])
-    with whole_file(chosen.out / "real-traces.md") as partial:
-        partial.write_text(text, encoding="utf-8")
-    sys.stdout.write(text)
-    return 0
+    return end(log, lambda: run(chosen))
 
 
 if __name__ == "__main__":

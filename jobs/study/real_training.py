@@ -21,14 +21,15 @@ from pathlib import Path
 from pydantic import Field
 
 from grace_store.artifacts.trial_documents import Trial
-from grace_store.base.errors import GraceStoreError
 from grace_store.base.events import Event, Note, Warned
 from grace_store.base.files import whole_file
 from grace_store.base.settings import Frozen
-from grace_store.curate.trial import TrialRequest, trial
+from grace_store.curate.trial import trial
+from grace_store.curate.trial_plan import TrialRequest
 from grace_store.example import demo_model
 from grace_store.model.lora.recipe import TrainingDtype, TrainingRequest, WarmupOptions
 from jobs.study.corruptions import CLEAN, CORRUPTIONS
+from jobs.study.ending import end
 from jobs.study.environment import claim
 from jobs.study.real_pool import CHOICES, PoolSettings, RealCuration, SubsetSettings, WarmupSettings, write_data
 from jobs.study.tables import Table
@@ -196,17 +197,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, help="another model (default: SmolLM2-135M-Instruct)")
     parser.add_argument("--processes", type=int, default=2, help="trainings at a time, one thread each (default: 2)")
     chosen = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    log.setLevel(logging.INFO)
     model = chosen.model or demo_model()
     study = Study(read_settings(chosen.settings), chosen.data, chosen.out, model, chosen.processes)
-    try:
-        text = run(study)
-    except GraceStoreError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    sys.stdout.write(text)
-    return 0
+    return end(log, lambda: run(study))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from grace_store.artifacts.weight_table import WeightTable
 from grace_store.base.arrays import FloatArray
-from grace_store.base.errors import GraceStoreError
+from grace_store.base.files import write_text
 from grace_store.base.settings import DataRequest, Frozen, RunOptions
 from grace_store.curate.weigh_steps import weights
 from grace_store.data.sample import Sample
@@ -39,6 +39,7 @@ from grace_store.run.extract import ExtractJob, extract
 from grace_store.store.opened import Store
 from grace_store.values.weightings import WEIGHTINGS
 from grace_store.values.weights_spec import WeightsSpec
+from jobs.study.ending import end
 from jobs.study.environment import claim
 from jobs.study.runs import append_line, whole_lines
 from jobs.study.tables import Table
@@ -213,15 +214,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args(arguments)
     given.model = given.model or demo_model()
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    try:
-        text = table_of(list(measure(given))).markdown()
-    except GraceStoreError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    (given.out / "step-weights.md").write_text(text)
-    sys.stdout.write(text)
-    return 0
+    return end(log, lambda: _write_table(given))
+
+
+def _write_table(given: argparse.Namespace) -> str:
+    """Measure what is missing, and return the table as it is written."""
+    text = table_of(list(measure(given))).markdown()
+    write_text(given.out / "step-weights.md", text)
+    return text
 
 
 if __name__ == "__main__":

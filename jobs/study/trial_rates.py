@@ -23,15 +23,16 @@ from random import Random
 import torch
 
 from grace_store.artifacts.trial_documents import Trial
-from grace_store.base.errors import GraceStoreError
 from grace_store.base.files import write_text
 from grace_store.base.settings import DataRequest
 from grace_store.base.text import percent_between
-from grace_store.curate.trial import TrialRequest, trial
+from grace_store.curate.trial import trial
+from grace_store.curate.trial_plan import TrialRequest
 from grace_store.model.lora.recipe import TrainingRequest, WarmupOptions
 from grace_store.run.plan import plan
 from grace_store.values.intervals import ERROR, share_interval
 from grace_store.values.subset_trial import POWER
+from jobs.study.ending import end
 from jobs.study.environment import describe_environment
 from jobs.study.learner import Model, new_model, save_model
 from jobs.study.runs import append_line, whole_lines
@@ -209,19 +210,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--work", type=Path, default=Path("trial-rates"), help="folder for the pool and the trials")
     parser.add_argument("--repetitions", type=int, default=110, help="trials of each question (default: 110)")
     chosen = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    log.setLevel(logging.INFO)
-    try:
-        outcomes = run(chosen.out, chosen.work, chosen.repetitions)
-    except GraceStoreError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
+    return end(log, lambda: _measure(chosen.out, chosen.work, chosen.repetitions))
+
+
+def _measure(out: Path, work: Path, repetitions: int) -> str:
+    """Do the trials that are missing, and return the table as it is written."""
+    outcomes = run(out, work, repetitions)
     software = ", ".join(f"{name} {version}" for name, version in describe_environment().items())
     made_by = f"Made by `python -m jobs.study.trial_rates`; every trial is in `{LINES}`. {software}."
     text = "\n".join([rates_table(outcomes).markdown(), made_by, ""])
-    write_text(chosen.out / RESULT, text)
-    sys.stdout.write(text)
-    return 0
+    write_text(out / RESULT, text)
+    return text
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ from grace_store.model.load.weights import LoadedModel
 
 _LOG = logging.getLogger(__name__)
 
+TOO_LONG = "their vectors may mean little. A new --signal with --max-length %d sets them aside"
+"""What it means for a signal that samples are longer than the model is made for."""
 UNIT_IMAGE_BYTES = 2**30
 """What the pixels of a unit may take while it waits; those beyond are made again right before they are needed."""
 
@@ -44,10 +46,19 @@ class SampleReader:
     """Reads samples as one spec says. Safe to use from several threads."""
 
     def __init__(
-        self, loaded: LoadedModel, spec: ExtractSpec, vocab_size: int, images: str | Path | None = None
+        self,
+        loaded: LoadedModel,
+        spec: ExtractSpec,
+        vocab_size: int,
+        images: str | Path | None = None,
+        too_long: str = TOO_LONG,
     ) -> None:
-        """Take images, the folder that image paths are in; by default the current one."""
+        """Take images, the folder that image paths are in; by default the current one.
+
+        too_long says what follows from samples beyond the model's context, and the --max-length that fits it.
+        """
         self._made_of = (loaded, spec, vocab_size, images)
+        self._too_long = too_long
         max_length = loaded.longest(spec.max_length)
         self._context = loaded.context
         self._renderer = Renderer(
@@ -88,7 +99,8 @@ class SampleReader:
     def with_images_as(self, images_as: ImagesAs) -> SampleReader:
         """Return what reads the same but for its images; raises SettingError where that has no meaning."""
         loaded, spec, vocab_size, images = self._made_of
-        return SampleReader(loaded, spec.model_copy(update={"images_as": images_as}), vocab_size, images)
+        changed = spec.model_copy(update={"images_as": images_as})
+        return SampleReader(loaded, changed, vocab_size, images, self._too_long)
 
     def read(self, samples: Sequence[Sample]) -> ReadUnit:
         """Return what became of each sample."""
@@ -113,8 +125,7 @@ class SampleReader:
         if self._context is not None and longest > self._context:
             _LOG.warning(
                 "samples of up to %d tokens are longer than the %d that this model says it is made for "
-                "(max_position_embeddings): their vectors may mean little. A new --signal with --max-length %d sets "
-                "them aside",
+                f"(max_position_embeddings): {self._too_long}",
                 longest,
                 self._context,
                 self._context,

@@ -22,6 +22,7 @@ from grace_store.model.load.weights import LoadedModel
 from grace_store.model.lora.recipe import TrainingSpec
 
 _SAMPLES_AT_ONCE = 64
+_TOO_LONG = "what it learns from them may be of little use. --max-length %d leaves them out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class TrainingEncoder:
     def __init__(self, loaded: LoadedModel, spec: TrainingSpec, images: str | Path | None, num_threads: int) -> None:
         embeddings = loaded.model.get_input_embeddings()  # type: ignore[operator]
         vocab_size = min(loaded.identity.vocab_size, embeddings.weight.shape[0])
-        self._reader = SampleReader(loaded, reading_spec(spec), vocab_size, images)
+        self._reader = SampleReader(loaded, reading_spec(spec), vocab_size, images, _TOO_LONG)
         self._num_threads = num_threads
         self._has_end = spec.train_eos
 

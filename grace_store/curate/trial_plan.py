@@ -1,0 +1,283 @@
+"""What a trial is before it begins: what is asked for, what was begun in its folder, and whether they are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from grace_store.artifacts.made_from import open_made_from
+from grace_store.artifacts.notes import SubsetNote
+from grace_store.artifacts.outputs import check_outputs, sources_of
+from grace_store.artifacts.subset_file import check_unchanged
+from grace_store.artifacts.trial_documents import OPTIONS, PLAN, TrialPlan, TrialSpec
+from grace_store.base.documents import read_document
+from grace_store.base.errors import DataError, GraceStoreError, ResumeMismatch, SettingError
+from grace_store.base.events import Listener
+from grace_store.base.files import sidecar_of
+from grace_store.base.settings import DataRequest, wishes_in
+from grace_store.base.text import counted
+from grace_store.curate.benchmarks import as_store
+from grace_store.curate.trial_runs import RunFolder, TrialRunner
+from grace_store.curate.trial_samples import Arm, SubsetFile, TrialSamples, gather_samples, is_amount
+from grace_store.data.folders import default_image_folder
+from grace_store.model.load.adapter_folder import require_peft
+from grace_store.model.lora.recipe import TrainingRequest, WarmupOptions
+from grace_store.run.open_signal import describe_differences, software
+from grace_store.run.plan import plan
+from grace_store.store.backend import is_url
+from grace_store.store.opened import SignalView, Store
+
+HELD_OUT = "held-out.zarr"
+"""Where a file of held-out traces is planned, in OUT."""
+SEEDS_ARE_FIXED = (
+    "\nThe number of seeds is fixed before the first: the error rate of 5 % is shared out among the looks, one after "
+    "each seed, and seeds that are added once results were seen would break it. For another number, begin a trial of "
+    "its own with a new --out, and with another --seed, so that what is known already does not count."
+)
+OF_HELD_OUT = (
+    "That is about the file of --held-out, which is read as --format and --map say. For other settings, plan it by "
+    "itself with `grace-store plan`, and give the store."
+)
+READING = ("rendering", "system", "max_length", "text_only", "images_as", "min_pixels", "max_pixels")
+"""How samples are read: as the signal read them that the subsets were chosen by, unless said otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRequest:
+    """What is tried, and how. What is not said comes from the trial that was begun, or else from the defaults."""
+
+    subsets: Sequence[str | Path] = ()
+    """Files that ``select`` wrote, or lists of ids."""
+    weighted: Sequence[tuple[str | Path, str | Path]] = ()
+    """Subsets that are trained with step weights, each with the table of them that ``weights`` wrote."""
+    store: str | None = None
+    """Where the store is now, if it moved, or if subsets are lists of ids."""
+    model: str | None = None
+    """None for the one that the scores' signal was extracted with."""
+    training: TrainingRequest = field(default_factory=TrainingRequest)
+    num_updates: int | None = None
+    num_random: int | None = None
+    num_seeds: int | None = None
+    held_out: str | None = None
+    format: str | None = None
+    """Of the records of a held-out file, if it is not recognised."""
+    map: Mapping[str, str] | None = None
+    """The fields of the held-out file's records, by the parts that they hold."""
+    by: str | None = None
+    generate: bool | None = None
+    max_new_tokens: int | None = None
+    data: Sequence[str] | None = None
+    """Where the dataset is now, if it moved."""
+    images: str | None = None
+    """The folder that relative image paths start from."""
+    options: WarmupOptions = field(default_factory=WarmupOptions)
+    devices: Sequence[str] = ()
+    """Devices that get a process each, "cpu" or as the machine names them; none for this process alone."""
+
+    def said(self) -> dict[str, Any]:
+        """Return the settings of a TrialSpec that are said."""
+        names = [name for name in TrialSpec.model_fields if name != "training"]
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class TrialJob:
+    """A trial with all that decides its numbers."""
+
+    folder: RunFolder
+    samples: TrialSamples
+    request: TrialRequest
+    is_begun: bool
+    remarks: tuple[str, ...] = ()
+    """What a user should know of the files that were given."""
+
+    @property
+    def plan(self) -> TrialPlan:
+        return self.folder.plan
+
+    def runner(self, listener: Listener, stop: Event) -> TrialRunner:
+        """Return what trains on this process's device."""
+        origin, request = self.plan.origin, self.request
+        return TrialRunner(
+            self.folder,
+            self.samples,
+            origin["model"],
+            request.options,
+            origin["images"],
+            request.data,
+            listener,
+            stop,
+        )
+
+    def arms(self, subsets: Sequence[int]) -> list[Arm]:
+        """Return the arms that some subsets, numbered from 0, need, each once."""
+        return list({arm.key: arm for subset in subsets for arm in self.samples.arms_of(subset)}.values())
+
+    @property
+    def num_most_runs(self) -> int:
+        return len(self.samples.arms) * self.plan.spec.num_seeds
+
+
+def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
+    """Return a trial as it would run now; raise ResumeMismatch if another one was begun in its folder."""
+    require_peft()
+    begun = read_document(out / PLAN, TrialPlan) if (out / PLAN).is_file() else None
+    files = _files(request, begun)
+    if not files:
+        raise SettingError(f"{out} has no trial yet; give the subsets to try, as `grace-store select` writes them.")
+    notes = _read_notes(files)
+    store, view = _open_store(files[0].path, notes, request, begun)
+    given = [(file.path, "a subset") for file in files]
+    given += [(file.weights, "a table of weights") for file in files if file.weights is not None]
+    check_outputs([out], [*sources_of(store), *given])
+    spec, origin = _resolve(store, view, request, begun)
+    other = _open_held_out(origin.get("held_out"), out, request, is_begun=begun is not None)
+    samples = gather_samples(store, files, spec, other, request.data)
+    found = TrialPlan(
+        spec=spec,
+        plan_sha256=store.plan.digest(),
+        num_pool=samples.num_pool,
+        num_held_out_samples=samples.num_held_out_samples,
+        subsets=samples.subsets,
+        held_out=samples.held_out.refs,
+        held_out_sha256=samples.held_out.store.plan.samples_sha256,
+        origin=origin,
+    )
+    if begun is not None:
+        check_same_trial(begun, found, out)
+        found = begun.model_copy(update={"origin": origin})
+    return TrialJob(RunFolder(out, found), samples, request, begun is not None, tuple(_unused_weights(files, notes)))
+
+
+def _files(request: TrialRequest, begun: TrialPlan | None) -> list[SubsetFile]:
+    """Return the subsets that are asked for, or else those of the trial that was begun."""
+    said = [SubsetFile(Path(path).absolute()) for path in request.subsets]
+    said += [SubsetFile(Path(path).absolute(), Path(weights).absolute()) for path, weights in request.weighted]
+    if said or begun is None:
+        return said
+    return [SubsetFile(Path(each.path), Path(each.weights) if each.weights else None) for each in begun.subsets]
+
+
+def _read_notes(files: Sequence[SubsetFile]) -> dict[Path, SubsetNote]:
+    """Return the notes that lie beside subsets; raise DataError if one is missing, or was changed since."""
+    if missing := [str(file.path) for file in files if not file.path.exists()]:
+        raise DataError(f"There is no {missing[0]}. Give subsets that `grace-store select` wrote, or lists of ids.")
+    paths = dict.fromkeys(file.path for file in files)
+    notes = {path: read_document(sidecar_of(path), SubsetNote) for path in paths if sidecar_of(path).is_file()}
+    for path, note in notes.items():
+        check_unchanged(path, note)
+    return notes
+
+
+def _unused_weights(files: Sequence[SubsetFile], notes: Mapping[Path, SubsetNote]) -> Iterator[str]:
+    """Say of which subsets the step weights that they were written with are not tried."""
+    weighted = {file.path for file in files if file.weights is not None}
+    for path, note in notes.items():
+        if note.weights is not None and path not in weighted:
+            yield (
+                f"{path.name} was written with step weights, and is tried without them. To try them, too, give "
+                f"--weighted {path.name} WEIGHTS, with the table that `grace-store weights` wrote."
+            )
+
+
+def _open_store(
+    path: Path, notes: Mapping[Path, SubsetNote], request: TrialRequest, begun: TrialPlan | None
+) -> tuple[Store, SignalView | None]:
+    """Return the store that subsets were chosen from, and the signal that they were chosen by, if that is known."""
+    moved = request.store or (begun.origin["store"] if begun else None)
+    if not notes:
+        if moved is None:
+            raise SettingError(f"{path} does not say which store it was chosen from; give it with --store.")
+        return Store.open(moved), None
+    noted, note = next(iter(notes.items()))
+    store = open_made_from(note.scores, moved, f"subset {noted}", "--store")
+    name = next(iter(note.scores.signals))
+    return store, store.signal(name) if name in store.signal_names else None
+
+
+def _open_held_out(place: str | None, out: Path, request: TrialRequest, *, is_begun: bool) -> Store | None:
+    """Open a planned store of held-out traces, or plan a file of them in OUT; any number of steps will do."""
+    found = None if place is None else as_store(place)
+    if place is None or found is not None:
+        if request.format is not None or request.map is not None:
+            why = "the pool's own" if found is None else "a store's"
+            raise SettingError(
+                f"--format and --map say how the records of a file are read, and the held-out traces are {why}. Leave "
+                "them out, or give --held-out FILE."
+            )
+        return found
+    wishes = {"format": request.format, "map": None if request.map is None else dict(request.map)}
+    try:
+        # Before a trial began, another try at reading the file replaces the last one.
+        return plan([place], out / HELD_OUT, DataRequest(min_steps=1, **wishes), anew=not is_begun)
+    except GraceStoreError as error:
+        error.add_note(OF_HELD_OUT)
+        raise
+
+
+def _resolve(
+    store: Store, view: SignalView | None, request: TrialRequest, begun: TrialPlan | None
+) -> tuple[TrialSpec, dict[str, str]]:
+    """Return the spec as it would be now, and where things are."""
+    from grace_store.model.lora.trainer import resolve_training
+
+    then = begun.origin if begun else {}
+    model = request.model or then.get("model") or (view.signal.origin["model"] if view else None)
+    if model is None:
+        raise SettingError("Say which --model to train: the subsets do not name one.")
+    read = {name: getattr(view.signal.spec, name) for name in READING} if view else {}
+    unsaid = begun.spec.training.model_dump(include=set(TrainingRequest.model_fields)) if begun else read
+    training = resolve_training(model, TrainingRequest(**{**unsaid, **wishes_in(request.training)}), request.options)
+    said = {**(begun.spec.model_dump(exclude={"training"}) if begun else {}), **request.said()}
+    images = request.images or then.get("images") or (view.signal.origin.get("images") if view else None)
+    files = request.data or [file.path for file in store.plan.files]
+    origin = {**software(), "model": str(Path(model).resolve()), "store": _absolute(store.location)}
+    origin["images"] = images or default_image_folder(files)
+    if (held_out := request.held_out) is not None and not is_amount(held_out):
+        origin["held_out"], said["held_out"] = _absolute(held_out), Path(held_out).name
+    elif held_out is None and "held_out" in then:
+        origin["held_out"] = then["held_out"]
+    return TrialSpec(training=training, **said), origin
+
+
+def _absolute(place: str) -> str:
+    return place if is_url(place) else str(Path(place).resolve())
+
+
+def check_same_trial(begun: TrialPlan, now: TrialPlan, out: Path) -> None:
+    """Raise ResumeMismatch, with what differs, unless a trial would have the same numbers as the one that was begun."""
+    if begun.fingerprint() == now.fingerprint():
+        return
+    lines = describe_differences(begun.spec.training, now.spec.training)
+    settings = describe_differences(begun.spec, now.spec, OPTIONS)
+    lines += [line for line in settings if not line.startswith("training ")]
+    if begun.plan_sha256 != now.plan_sha256:
+        lines.append("store: other data, or planned with other settings")
+    then, theirs = ([each.name for each in plan.subsets] for plan in (begun, now))
+    if then != theirs:
+        lines.append(f"subsets: begun with {', '.join(then)}, now {', '.join(theirs)}")
+    what, remedy = "settings", "Leave those options out to go on as it was begun"
+    if not lines:
+        lines = list(_other_samples(begun, now))
+        what, remedy = "samples", "Put the files back as they were to go on"
+    raise ResumeMismatch(
+        f"The trial in {out} was begun with other {what}:\n  "
+        + "\n  ".join(lines)
+        + f"\n{remedy}, or choose a new --out. Nothing was written."
+        + (SEEDS_ARE_FIXED if begun.spec.num_seeds != now.spec.num_seeds else "")
+    )
+
+
+def _other_samples(begun: TrialPlan, now: TrialPlan) -> Iterator[str]:
+    """Say which of the files that a trial is made from have other samples than then."""
+    if begun.num_pool != now.num_pool:
+        yield f"pool: begun with {counted(begun.num_pool, 'sample')} to choose from, now {now.num_pool}"
+    if begun.held_out_sha256 != now.held_out_sha256 or begun.held_out != now.held_out:
+        yield "held-out traces: others than then"
+    for then, each in zip(begun.subsets, now.subsets, strict=True):
+        if then.samples_sha256 != each.samples_sha256:
+            known = f"{each.path} or {each.weights}" if each.weights else each.path
+            yield f"{known}: other samples{' or weights' if each.weights else ''} than then"
