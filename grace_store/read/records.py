@@ -26,7 +26,7 @@ from grace_store.data.record import Record
 from grace_store.data.sample import Sample
 from grace_store.data.understand import understand
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.sample_rows import Positions, SampleRows, locators_at, rows_at
+from grace_store.store.sample_rows import Positions, SampleRows, locators_at, order_of_records, rows_at
 
 CHANGES_SHOWN = 3
 FIELDS_SHOWN, CLOSE_SHOWN = 12, 3
@@ -146,14 +146,14 @@ class UnitLoader:
 
     def read(self, start: int, stop: int) -> list[Sample]:
         """Return samples start..stop, each checked against the digest and step count that were planned."""
-        # In the order of the dataset: some files can only be read forwards.
-        places = np.argsort(self._store.column("sample_row", start, stop))
-        found = dict(zip(places.tolist(), self.each(start + places), strict=True))
-        return [found[place] for place in range(stop - start)]
+        return self.read_some(np.arange(start, stop))
 
     def read_some(self, positions: Positions) -> list[Sample]:
         """Return the samples at positions in any order, checked likewise."""
-        return list(self.each(positions))
+        positions = np.asarray(positions, dtype=np.int64)
+        order = order_of_records(self._store, positions)  # as some files can only be read forwards
+        found = dict(zip(order.tolist(), self.each(positions[order]), strict=True))
+        return [found[place] for place in range(len(positions))]
 
     def each(self, positions: Positions) -> Iterator[Sample]:
         """Yield the samples at positions in any order, checked likewise; one is in memory at a time."""

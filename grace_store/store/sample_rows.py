@@ -54,6 +54,11 @@ def locators_at(store: Store, positions: Positions) -> Iterator[tuple[int, int, 
         yield from zip(*(column.tolist() for column in columns), strict=True)
 
 
+def order_of_records(store: Store, positions: IntArray) -> IntArray:
+    """Return the order in which the records of samples at some positions stand in the dataset."""
+    return np.argsort(_columns_at(store, ["sample_row"], positions)[0] if store.plan.spec.gather else positions)
+
+
 def _pieces(store: Store, positions: Positions) -> Iterator[IntArray]:
     # Of a plan that gathers, any piece may need every chunk: large pieces read all of it a few times only.
     length = GATHERED_AT_ONCE if store.plan.spec.gather else SAMPLES_PER_CHUNK
@@ -71,5 +76,5 @@ def _columns_at(store: Store, names: Sequence[str], positions: IntArray) -> list
 
 
 def _within_chunk(store: Store, name: str, positions: IntArray) -> Array:
-    first, last = int(positions.min()), int(positions.max())
+    first, last = (int(positions.min()), int(positions.max())) if len(positions) else (0, -1)
     return store.column(name, first, last + 1)[positions - first]
