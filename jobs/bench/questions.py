@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 from grace_store.base.settings import DataRequest
@@ -48,6 +49,7 @@ def make_traces(folder: str, num_samples: int) -> None:
 
 
 def _plan(folder: Path, name: str, *, gather: bool | None = None) -> Store:
+    rmtree(folder / f"{name}.zarr", ignore_errors=True)
     request = DataRequest(format="explicit", min_steps=1, gather=gather)
     return plan([folder / "traces.jsonl"], folder / f"{name}.zarr", request)
 
