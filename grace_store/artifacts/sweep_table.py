@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store.artifacts.arrow_arrays import arrow_floats, arrow_numbers, arrow_texts, numpy_floats
+from grace_store.artifacts.arrow_arrays import arrow_floats, arrow_numbers, arrow_texts, numpy_numbers
 from grace_store.artifacts.notes import SweepNote
 from grace_store.artifacts.parquet_columns import arrow_words, not_made_by, read_columns, read_header
 from grace_store.base.arrays import FloatArray, IntArray
@@ -108,7 +108,11 @@ def write_sweep(folder: Path, note: SweepNote) -> Iterator[SweepWriter]:
             write_statistics=False,
         ) as values,
         pq.ParquetWriter(
-            folder / SAMPLES, SAMPLES_SCHEMA.with_metadata(metadata), compression="zstd", use_dictionary=False
+            folder / SAMPLES,
+            SAMPLES_SCHEMA.with_metadata(metadata),
+            compression="snappy",
+            use_dictionary=False,
+            write_statistics=["row"],
         ) as samples,
     ):
         writer = SweepWriter(values, samples)
@@ -164,9 +168,9 @@ class FolderTables:
         if not groups:
             return np.zeros(0)
         try:
-            with pq.ParquetFile(self._folder / VALUES, metadata=self._metadata) as file:
+            with pq.ParquetFile(self._folder / VALUES, metadata=self._metadata, pre_buffer=False) as file:
                 column = file.read_row_groups(groups, columns=[name], use_threads=False)[name]
-            return numpy_floats(column.cast(pa.float64()))
+            return numpy_numbers(column.cast(pa.float64()))
         except (pa.ArrowException, OSError, KeyError) as error:
             raise DataError(f"{self._folder / VALUES} is damaged ({arrow_words(error)}). Sweep again.") from None
 
