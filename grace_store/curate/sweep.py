@@ -30,7 +30,7 @@ from grace_store.artifacts.sweep_table import (
     summary_table,
     write_sweep,
 )
-from grace_store.base.arrays import BoolArray, ByteArray, FloatArray, Int32Array
+from grace_store.base.arrays import BitArray, BoolArray, FloatArray, Int32Array
 from grace_store.base.documents import document_metadata, read_document, write_document
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, ignore
@@ -254,23 +254,23 @@ def _compare(
     covariates = [_Covariate.of(length.astype(np.float64)) for length in (pool.num_tokens, pool.num_steps)]
     stride = _stride(num_samples)
     by_default = _Values.of(pool.default).best(ratios[0])
+    sample = np.empty((len(settings), len(pool.default[::stride])))
 
-    def look(index: int) -> tuple[dict[str, Any], list[ByteArray], FloatArray]:
+    def look(index: int) -> tuple[dict[str, Any], list[BitArray]]:
         value = _Values.of(tables.values(index))
+        sample[index] = value.every[::stride]
         chosen = [value.best(ratio) for ratio in ratios]
         shared = float(_overlaps([by_default, chosen[0]])[0, 1])
-        described = _describe(settings[index], value, covariates, note) | {WITH_DEFAULT: shared}
-        return described, chosen, value.every[::stride].copy()
+        return _describe(settings[index], value, covariates, note) | {WITH_DEFAULT: shared}, chosen
 
     looked = list(map_ordered(look, range(len(settings)), threads))
-    sample = np.stack([some for _, _, some in looked])
     has_all = np.isfinite(sample).all(axis=0)
     sample = sample if has_all.all() else sample[:, has_all]
-    overlaps = [_overlaps([chosen[number] for _, chosen, _ in looked]) for number in range(len(ratios))]
+    overlaps = [_overlaps([chosen[number] for _, chosen in looked]) for number in range(len(ratios))]
     return Sweep(
         settings=[setting.name for setting in settings],
         labels=short_labels(settings),
-        summary=[row for row, _, _ in looked],
+        summary=[row for row, _ in looked],
         ratios=list(ratios),
         jaccard=np.stack(overlaps),
         rank_correlation=_rank_correlations(sample, threads),
@@ -296,9 +296,10 @@ class _Values:
         finite = every if is_finite.all() else every[is_finite]
         return cls(every, finite, is_finite, OrderStatistics(finite))
 
-    def best(self, ratio: str) -> ByteArray:
+    def best(self, ratio: str) -> BitArray:
         """Return which are the best share of those there are, as bits."""
-        return np.packbits(top_mask(self.every, budget(ratio, len(self.finite)), self.order))
+        bits = np.packbits(top_mask(self.every, budget(ratio, len(self.finite)), self.order))
+        return np.pad(bits, (0, -len(bits) % 8)).view(np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +349,7 @@ def _describe(setting: Setting, values: _Values, lengths: Sequence[_Covariate], 
     }
 
 
-def _overlaps(chosen: Sequence[ByteArray]) -> FloatArray:
+def _overlaps(chosen: Sequence[BitArray]) -> FloatArray:
     """Return the overlap of all pairs of subsets, given as bits."""
     sizes = [int(np.bitwise_count(bits).sum(dtype=np.int64)) for bits in chosen]
     out = np.ones((len(chosen), len(chosen)))
@@ -360,11 +361,13 @@ def _overlaps(chosen: Sequence[ByteArray]) -> FloatArray:
 
 
 def _rank_correlations(values: FloatArray, threads: int | None) -> FloatArray:
+    """Return Spearman's of all pairs of settings, from values (settings, n), which ranks are written over."""
     out = np.full((len(values), len(values)), np.nan)
     if values.shape[1] < 2:
         return out
-    ranks = np.stack(list(map_ordered(mean_ranks, list(values), threads)))
-    ranks -= ranks.mean(axis=1, keepdims=True)
+    ranks = values
+    for index, found in enumerate(map_ordered(mean_ranks, list(values), threads)):
+        np.subtract(found, (values.shape[1] - 1) / 2, out=ranks[index])  # ties share the mean of their ranks
     norms = np.sqrt(np.einsum("ij,ij->i", ranks, ranks))
     np.divide(ranks @ ranks.T, norms[:, None] * norms, out=out, where=(norms[:, None] * norms) > 0)
     return np.asarray(np.clip(out, -1.0, 1.0))

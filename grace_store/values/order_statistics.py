@@ -68,4 +68,6 @@ def _places(values: FloatArray, num_places: int, dtype: str) -> Numbers:
     if not 0 < scale < math.inf:
         return np.zeros(len(values), dtype)
     # Rounding keeps the order of numbers, and cannot reach the next whole number above the last place.
-    return (np.subtract(values, least, dtype=np.float64) * scale).astype(dtype)
+    place = np.subtract(values, least, dtype=np.float64)
+    place *= scale
+    return place.astype(dtype)
