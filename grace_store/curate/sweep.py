@@ -327,7 +327,9 @@ class _Covariate:
 
 def _describe(setting: Setting, values: _Values, lengths: Sequence[_Covariate], note: SweepNote) -> dict[str, Any]:
     value = values.finite
-    deviation = float(value.std()) if len(value) else math.nan
+    mean = float(value.mean()) if len(value) else math.nan
+    centred = value - mean
+    deviation = math.sqrt(centred @ centred / len(value)) if len(value) else math.nan
     q05, median, q95 = map(values.order.quantile, (0.05, 0.5, 0.95))
     return {
         "setting": setting.name,
@@ -338,7 +340,7 @@ def _describe(setting: Setting, values: _Values, lengths: Sequence[_Covariate], 
         "signals": str(setting.weights),
         "num_samples": len(values.every),
         "num_with_value": len(value),
-        "mean": float(value.mean()) if len(value) else math.nan,
+        "mean": mean,
         "standard_deviation": deviation,
         "quantile_05": q05,
         "median": median,
