@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from grace_store.artifacts.arrow_arrays import arrow_floats, arrow_numbers, arrow_texts, numpy_floats
+from grace_store.artifacts.arrow_arrays import arrow_floats, arrow_lists, arrow_numbers, arrow_texts, numpy_numbers
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.int64(), pa.float32(), pa.float64()])
@@ -24,8 +24,22 @@ def test_nan_becomes_null_and_null_nan(values):
     assert made.equals(pa.array(given, pa.float64(), from_pandas=True))
     column = pa.chunked_array([made, made.slice(1), made.slice(0, 2)], pa.float64())
     wanted = np.concatenate([given, given[1:], given[:2]])
-    np.testing.assert_array_equal(numpy_floats(column), wanted)
-    np.testing.assert_array_equal(numpy_floats(pa.chunked_array([made], pa.float64())), given)
+    np.testing.assert_array_equal(numpy_numbers(column), wanted)
+    np.testing.assert_array_equal(numpy_numbers(pa.chunked_array([made], pa.float64())), given)
+
+
+@pytest.mark.parametrize("is_null", [[True, False, True], [False, False, False], [True, True, True]])
+def test_numbers_and_lists_are_null_where_that_is_said(is_null):
+    values, mask = np.array([1, 2, 3]), np.array(is_null)
+    assert arrow_numbers(values, pa.int32(), mask).equals(pa.array(values, pa.int32(), mask=mask))
+    lists = arrow_lists(np.array([0, 2, 2, 3]), arrow_numbers(values, pa.int64()), mask)
+    lists.validate(full=True)
+    assert lists.to_pylist() == [None if null else each for null, each in zip(is_null, [[1, 2], [], [3]], strict=True)]
+
+
+def test_whole_numbers_stay_whole():
+    column = pa.chunked_array([arrow_numbers(np.array([3, 2**60 + 1]), pa.int64())])
+    assert numpy_numbers(column).tolist() == [3, 2**60 + 1]
 
 
 @pytest.mark.parametrize("texts", [["a", "", "bc"], ["é", "日本", "x"], []])
@@ -39,7 +53,7 @@ def test_pandas_is_not_imported_for_it():
     pytest.importorskip("pandas")
     code = (
         "import sys, numpy as np, pyarrow as pa; from grace_store.artifacts.arrow_arrays import *; "
-        "numpy_floats(pa.chunked_array([arrow_floats(np.ones(2), pa.float64())])); arrow_texts(['a']); "
+        "numpy_numbers(pa.chunked_array([arrow_floats(np.ones(2), pa.float64())])); arrow_texts(['a']); "
         "sys.exit('pandas' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -48,6 +48,7 @@ def test_only_the_columns_asked_for_are_read_in_their_order_and_types(table, tmp
         (lambda table: table.drop_columns(["name", "count"]), "has no column name, count"),
         (lambda table: table.set_column(1, "count", pa.array(["one", "two"])), "column count cannot be read"),
         (lambda table: table.set_column(1, "count", pa.array([2**63, 0], pa.uint64())), "column count cannot be read"),
+        (lambda table: table.append_column("count", table["count"]), "column count cannot be read"),
         (lambda table: table.set_column(2, "parts", pa.array([1, 2])), "column parts cannot be read"),
     ],
 )

@@ -17,6 +17,7 @@ from grace_store.store.opened import Store
 from grace_store.values.score_spec import ScoreSpec
 from tests.brute_force import brute_force
 from tests.commands import refuses, run
+from tests.grouped_stores import grouped_store
 from tests.jobs import content
 from tests.scored_stores import known_store
 
@@ -141,6 +142,27 @@ def test_the_core_install_scores_sweeps_selects_compares_and_exports(scored, tmp
     assert done.returncode == 0, done.stderr
     assert "27 settings over 24 samples" in done.stdout
     assert len((tmp_path / "source.jsonl").read_text().splitlines()) == 5
+
+
+def test_scoring_imports_no_pandas(tmp_path):
+    """pyarrow does where numbers go through its own functions, and that takes half a second."""
+    pytest.importorskip("pandas")
+    store = grouped_store(tmp_path).location
+    commands = [
+        ["score", store, "--out", "a.parquet"],
+        ["score", store, "--out", "b.parquet", "--within", "group"],
+        ["sweep", store, "--out", "sweep", "--alpha", "0.3,0.7"],
+        ["weights", store, "--out", "w.parquet"],
+    ]
+    code = (
+        "import json, sys; from grace_store.cli import main\n"
+        "for line in json.loads(sys.argv[1]): main(line, standalone_mode=False)\n"
+        "sys.exit('pandas was imported' if 'pandas' in sys.modules else 0)"
+    )
+    listed = [sys.executable, "-c", code, json.dumps(commands)]
+    done = subprocess.run(listed, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "w.parquet").exists()
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,29 @@ def test_neither_blocks_nor_groups_nor_threads_change_a_value(store, swept, tmp_
     np.testing.assert_array_equal(again.jaccard, swept.jaccard)
 
 
+@pytest.mark.parametrize("missing", [None, 0, 5])
+def test_a_value_that_is_missing_late_is_null_and_what_was_written_before_stays(swept, tmp_path, monkeypatch, missing):
+    monkeypatch.setattr(sweep_table, "GROUP_ROWS", 2)
+    values = np.random.default_rng(0).normal(size=(len(swept.settings), 6))
+    if missing is not None:
+        values[1, missing] = np.nan
+    row = np.arange(6)[::-1]
+    with sweep_table.write_sweep(tmp_path, swept.note) as writer:
+        for start in (0, 2, 4):
+            part = slice(start, start + 2)
+            writer.add(
+                sweep_table.samples_table(["a", "b"], row[part], row[part], row[part]), row[part], values[:, part]
+            )
+    table = pq.read_table(tmp_path / "values.parquet")
+    assert table.column_names == ["row", *swept.settings]
+    assert table["row"].to_pylist() == row.tolist()
+    assert sum(column.null_count for column in table.columns) == (missing is not None)
+    tables = FolderTables(tmp_path)
+    for index in range(len(swept.settings)):
+        np.testing.assert_array_equal(tables.values(index), values[index])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["samples.parquet", "values.parquet"]
+
+
 def test_rank_correlations_of_many_samples_are_taken_over_some(store, tmp_path, monkeypatch):
     monkeypatch.setattr(sweeping, "MAX_RANKED", 5)
     found = sweep(store, SweepSpec(grid=[Grid(signal="late", alpha="0.1,0.9")]), out=tmp_path / "sweep")

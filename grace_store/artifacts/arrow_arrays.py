@@ -9,24 +9,26 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from grace_store.base.arrays import Array, FloatArray
+from grace_store.base.arrays import Array, BoolArray, Numbers
 from grace_store.values.gram import offsets_of
 
 
-def arrow_numbers(values: Array, kind: pa.DataType) -> pa.Array:
-    """Return a number for each value, all of them there; NaN stays NaN."""
+def arrow_numbers(values: Array, kind: pa.DataType, is_null: BoolArray | None = None) -> pa.Array:
+    """Return a number for each value, null where it says so; NaN stays NaN."""
     plain = np.ascontiguousarray(values, dtype=kind.to_pandas_dtype())
-    return pa.Array.from_buffers(kind, len(plain), [None, pa.py_buffer(plain)])
+    there = None if is_null is None or not is_null.any() else _bits(~is_null)
+    return pa.Array.from_buffers(kind, len(plain), [there, pa.py_buffer(plain)])
 
 
 def arrow_floats(values: Array, kind: pa.DataType) -> pa.Array:
     """Return a number for each value, null where it is NaN, which databases sort above all numbers."""
-    is_there = ~np.isnan(values)
-    if is_there.all():
-        return arrow_numbers(values, kind)
-    plain = np.ascontiguousarray(values, dtype=kind.to_pandas_dtype())
-    bits = np.packbits(is_there, bitorder="little")
-    return pa.Array.from_buffers(kind, len(plain), [pa.py_buffer(bits), pa.py_buffer(plain)])
+    return arrow_numbers(values, kind, np.isnan(values))
+
+
+def arrow_lists(offsets: Numbers, values: pa.Array, is_null: BoolArray | None = None) -> pa.Array:
+    """Return lists that lie flat in values, list i from offsets[i] to offsets[i + 1], null where it says so."""
+    mask = None if is_null is None else pa.Array.from_buffers(pa.bool_(), len(is_null), [None, _bits(is_null)])
+    return pa.ListArray.from_arrays(arrow_numbers(offsets, pa.int32()), values, mask=mask)
 
 
 def arrow_texts(texts: Sequence[str]) -> pa.Array:
@@ -39,15 +41,20 @@ def arrow_texts(texts: Sequence[str]) -> pa.Array:
     return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(whole))
 
 
-def numpy_floats(column: pa.ChunkedArray) -> FloatArray:
-    """Return a column of float64, NaN where it is null."""
-    parts = [np.zeros(0)]
+def _bits(flags: BoolArray) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(flags, bitorder="little"))
+
+
+def numpy_numbers(column: pa.ChunkedArray) -> Array:
+    """Return a column of numbers, NaN where it is null."""
+    dtype = np.dtype(column.type.to_pandas_dtype())
+    parts = [np.zeros(0, dtype)]
     for chunk in column.chunks:
         bits, plain = chunk.buffers()
         stop = chunk.offset + len(chunk)
-        part = np.frombuffer(plain, np.float64, stop)[chunk.offset :] if len(chunk) else parts[0]
+        part = np.frombuffer(plain, dtype, stop)[chunk.offset :] if len(chunk) else parts[0]
         if chunk.null_count:
             there = np.unpackbits(np.frombuffer(bits, np.uint8), count=stop, bitorder="little")[chunk.offset :]
             part = np.where(there, part, np.nan)
         parts.append(part)
-    return np.concatenate(parts) if len(parts) != 2 else parts[1]
+    return np.concatenate(parts)

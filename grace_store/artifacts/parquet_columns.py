@@ -25,7 +25,9 @@ def read_columns(path: Path, kinds: Mapping[str, pa.DataType], needed: Collectio
     if missing := [name for name in kinds if name in needed and name not in there]:
         raise not_made_by(path, maker, f"it has no column {', '.join(missing)}")
     try:
-        table = pq.read_table(path, columns=[name for name in kinds if name in there])
+        # Unlike pq.read_table, this takes a file as it is: no columns from its path, and no import of pandas.
+        with pq.ParquetFile(path) as file:
+            table = file.read(columns=[name for name in kinds if name in there])
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
             f"{path} is damaged ({arrow_words(error)}). Make it again with `grace-store {maker}`."
@@ -35,7 +37,7 @@ def read_columns(path: Path, kinds: Mapping[str, pa.DataType], needed: Collectio
         try:
             columns.append(table[name].cast(kind) if name in there else pa.nulls(len(table), kind))
             columns[-1].validate(full=True)
-        except pa.ArrowException as error:
+        except (pa.ArrowException, KeyError) as error:  # KeyError: there are two of the name
             raise not_made_by(path, maker, f"column {name} cannot be read ({arrow_words(error)})") from None
     return pa.table(columns, schema=pa.schema(list(kinds.items()), metadata=table.schema.metadata))
 

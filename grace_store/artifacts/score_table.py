@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from grace_store.artifacts.arrow_arrays import arrow_floats, arrow_lists, arrow_numbers, arrow_texts, numpy_numbers
 from grace_store.artifacts.notes import ScoresNote
 from grace_store.artifacts.parquet_columns import not_made_by, read_columns, read_header
 from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, Int32Array, IntArray
@@ -69,7 +71,7 @@ class ScoreTable:
     @property
     def value(self) -> FloatArray:
         """V of every sample; NaN where there is none."""
-        return np.asarray(self.table["value"].to_numpy(zero_copy_only=False), dtype=np.float64)
+        return np.asarray(numpy_numbers(self.table["value"]), dtype=np.float64)
 
     @property
     def row(self) -> IntArray:
@@ -103,7 +105,7 @@ class ScoreTable:
         """Which capability each sample is counted to, -1 without one; None if the method has no capabilities."""
         if "capability" not in self.table.column_names:
             return None
-        return np.asarray(self.table["capability"].fill_null(-1).to_numpy(), dtype=np.int64)
+        return np.asarray(numpy_numbers(self.table["capability"].fill_null(-1)), dtype=np.int64)
 
     @property
     def group(self) -> IntArray | None:
@@ -133,10 +135,9 @@ class ScoreTable:
     def is_flagged(self, names: Sequence[str]) -> BoolArray:
         """Return which samples have at least one of these flags."""
         lists = self.table["flags"].combine_chunks()
-        hits = np.isin(np.asarray(lists.flatten().to_numpy(zero_copy_only=False), dtype=object), list(names))
-        owner = np.asarray(pc.list_parent_indices(lists).to_numpy())
+        hits = pc.is_in(lists.flatten(), arrow_texts(names))
         found = np.zeros(len(self), dtype=np.bool_)
-        found[owner[hits]] = True
+        found[numpy_numbers(pa.chunked_array([pc.list_parent_indices(lists).filter(hits)]))] = True
         return found
 
     @property
@@ -204,11 +205,10 @@ class ScoreTable:
     def flat(self, name: str) -> Array:
         """Return a column of lists as one array, the steps of sample i at offsets[i]..offsets[i + 1]."""
         chunks = [chunk.flatten() for chunk in self.table[name].chunks]
-        flat = pa.chunked_array(chunks, self.table.schema.field(name).type.value_type)
-        return np.asarray(flat.to_numpy())
+        return numpy_numbers(pa.chunked_array(chunks, self.table.schema.field(name).type.value_type))
 
     def _ints(self, name: str) -> IntArray:
-        return np.asarray(self.table[name].to_numpy(zero_copy_only=False), dtype=np.int64)
+        return np.asarray(numpy_numbers(self.table[name]), dtype=np.int64)
 
     def to_pandas(self, fields: Sequence[str] = (), data: Sequence[str] | None = None) -> Any:
         """Return a pandas DataFrame, with fields of the records as further columns; pandas must be installed.
@@ -253,20 +253,19 @@ class ScoreRows:
 
     def to_table(self, note: ScoresNote) -> pa.Table:
         """Return the rows as a table of the note's method."""
-        offsets = pa.array(offsets_of(self.num_steps), pa.int32())
+        offsets = offsets_of(self.num_steps)
         columns = {
-            "sample_id": pa.array(self.sample_id.tolist(), pa.string()),
-            "row": pa.array(self.row, pa.int64()),
-            "num_steps": pa.array(self.num_steps, pa.int32()),
-            "num_tokens": pa.array(self.num_tokens, pa.int64()),
-            # No value is null, not NaN, which databases sort above all numbers.
-            "value": pa.array(self.value, pa.float64(), from_pandas=True),
+            "sample_id": arrow_texts(self.sample_id.tolist()),
+            "row": arrow_numbers(self.row, pa.int64()),
+            "num_steps": arrow_numbers(self.num_steps, pa.int32()),
+            "num_tokens": arrow_numbers(self.num_tokens, pa.int64()),
+            "value": arrow_floats(self.value, pa.float64()),
             "flags": flag_lists(self.all_flags),
         }
         for name, values in zip(STEP_SCORES, self.steps or (), strict=False):
-            columns[name] = pa.ListArray.from_arrays(offsets, pa.array(values, pa.float64(), from_pandas=True))
+            columns[name] = arrow_lists(offsets, arrow_floats(values, pa.float64()))
         if self.step_tokens is not None:
-            columns["step_num_tokens"] = pa.ListArray.from_arrays(offsets, pa.array(self.step_tokens, pa.int32()))
+            columns["step_num_tokens"] = arrow_lists(offsets, arrow_numbers(self.step_tokens, pa.int32()))
         for name, kind in note.method.columns.items():
             columns[name] = self._method_column(self.more[name], METHOD_TYPES[kind])
         schema = scores_schema(note)
@@ -277,11 +276,11 @@ class ScoreRows:
 
     def _method_column(self, values: Array, kind: pa.DataType) -> pa.Array:
         if pa.types.is_list(kind):
-            starts = pa.array(np.arange(len(values) + 1, dtype=np.int32) * values.shape[1])
-            return pa.ListArray.from_arrays(starts, pa.array(values.ravel(), kind.value_type, from_pandas=True))
+            offsets = np.arange(len(values) + 1) * values.shape[1]
+            return arrow_lists(offsets, arrow_floats(values.ravel(), kind.value_type))
         if pa.types.is_floating(kind):
-            return pa.array(values, kind, from_pandas=True)
-        return pa.array(values, kind, mask=np.isnan(self.value))
+            return arrow_floats(values, kind)
+        return arrow_numbers(values, kind, np.isnan(self.value))
 
 
 def scores_schema(note: ScoresNote) -> pa.Schema:
@@ -297,10 +296,11 @@ def _columns_of(note: ScoresNote) -> dict[str, pa.DataType]:
 def flag_lists(flags: Array) -> pa.Array:
     """Return the column of flags for samples that have these bits of Flag."""
     if not flags.any():
-        offsets = pa.array(np.zeros(len(flags) + 1, np.int32))
-        return pa.ListArray.from_arrays(offsets, pa.array([], pa.string()))
+        return arrow_lists(np.zeros(len(flags) + 1, dtype=np.int32), arrow_texts([]))
     found, place = np.unique(flags, return_inverse=True)
-    return pa.array([flag_names(each) for each in found.tolist()], COLUMNS["flags"]).take(pa.array(place))
+    names = [flag_names(each) for each in found.tolist()]
+    offsets = offsets_of(np.array([len(each) for each in names], dtype=np.int64))
+    return arrow_lists(offsets, arrow_texts(list(chain.from_iterable(names)))).take(arrow_numbers(place, pa.int64()))
 
 
 @contextmanager
@@ -329,7 +329,7 @@ def read_scores(path: str | Path, *, steps: bool = True, ids: bool = True) -> Sc
     table = read_columns(path, wanted, (*NEVER_NULL, "value"), note.maker)
     _check_rows(table, path)
     _check_lists(table, note, path)
-    flags = table["flags"].fill_null(pa.scalar([], COLUMNS["flags"]))
+    flags = table["flags"].fill_null(flag_lists(np.zeros(1, np.uint32))[0])
     table = table.set_column(table.column_names.index("flags"), "flags", flags)
     return ScoreTable(table, note, path)
 

@@ -1,7 +1,7 @@
 """The values of a sweep as Parquet: a row for each sample and a column for each setting, and a table of the samples."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace_store.artifacts.arrow_arrays import arrow_floats, arrow_numbers, arrow_texts, numpy_floats
+from grace_store.artifacts.arrow_arrays import arrow_floats, arrow_numbers, arrow_texts, numpy_numbers
 from grace_store.artifacts.notes import SweepNote
 from grace_store.artifacts.parquet_columns import arrow_words, not_made_by, read_columns, read_header
 from grace_store.base.arrays import FloatArray, IntArray
@@ -31,7 +31,7 @@ SUMMARY_SCHEMA = pa.schema(
         ("overlap_with_default", pa.float64()),
     ]
 )
-GROUP_ROWS = 1 << 16
+GROUP_ROWS = 1 << 17
 
 VALUES = "values.parquet"
 SAMPLES = "samples.parquet"
@@ -40,15 +40,54 @@ OVERLAP = "overlap.parquet"
 SWEEP_NOTE = "sweep.json"
 
 
-def values_schema(settings: Sequence[str]) -> pa.Schema:
-    """Return the columns of the table of values."""
-    return pa.schema([("row", pa.int64()), *((name, pa.float64()) for name in settings)])
+class ValuesWriter:
+    """Writes the table of values, a row group at a time.
+
+    Columns that are never null take half the time to write, so they are of that kind until the first value is missing:
+    then what is there is written again, into columns that may have nulls.
+    """
+
+    def __init__(self, path: Path, note: SweepNote) -> None:
+        self._path = path
+        self._note = note
+        self._writer = self._opened(nullable=False)
+
+    def write(self, blocks: Sequence[tuple[IntArray, FloatArray]]) -> None:
+        """Write rows (n,) and values (settings, n) of some blocks as one group."""
+        columns = [
+            [arrow_numbers(row, pa.int64()), *(arrow_floats(each, pa.float64()) for each in values)]
+            for row, values in blocks
+        ]
+        if any(each.null_count for block in columns for each in block) and not self._writer.schema[-1].nullable:
+            self._begin_again()
+        table = pa.concat_tables(pa.Table.from_arrays(block, schema=self._writer.schema) for block in columns)
+        self._writer.write_table(table, row_group_size=len(table))
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _opened(self, *, nullable: bool) -> pq.ParquetWriter:
+        kinds = {"row": pa.int64(), **dict.fromkeys(self._note.settings, pa.float64())}
+        columns = [pa.field(name, kind, nullable and name != "row") for name, kind in kinds.items()]
+        schema = pa.schema(columns, metadata=document_metadata(self._note))
+        # Hardly two values are equal.
+        return pq.ParquetWriter(self._path, schema, compression="none", use_dictionary=False, write_statistics=False)
+
+    def _begin_again(self) -> None:
+        self._writer.close()
+        before = self._path.rename(self._path.with_suffix(".before"))
+        self._writer = self._opened(nullable=True)
+        with pq.ParquetFile(before) as file:
+            for number in range(file.num_row_groups):
+                group = file.read_row_group(number)
+                self._writer.write_table(group.cast(self._writer.schema), row_group_size=len(group))
+        before.unlink()
 
 
 class SweepWriter:
     """Writes blocks of values; runs of samples are gathered until they fill a row group."""
 
-    def __init__(self, values: pq.ParquetWriter, samples: pq.ParquetWriter) -> None:
+    def __init__(self, values: ValuesWriter, samples: pq.ParquetWriter) -> None:
         self._values = values
         self._samples = samples
         self._waiting: list[tuple[IntArray, FloatArray]] = []
@@ -64,16 +103,8 @@ class SweepWriter:
 
     def flush(self) -> None:
         """Write what is waiting."""
-        if not self._num_waiting:
-            return
-        schema = self._values.schema
-        blocks = [
-            pa.Table.from_arrays(
-                [arrow_numbers(row, pa.int64()), *(arrow_floats(each, pa.float64()) for each in values)], schema=schema
-            )
-            for row, values in self._waiting
-        ]
-        self._values.write_table(pa.concat_tables(blocks), row_group_size=self._num_waiting)
+        if self._num_waiting:
+            self._values.write(self._waiting)
         self._waiting.clear()
         self._num_waiting = 0
 
@@ -98,17 +129,14 @@ def summary_table(summary: Sequence[Mapping[str, Any]]) -> pa.Table:
 @contextmanager
 def write_sweep(folder: Path, note: SweepNote) -> Iterator[SweepWriter]:
     """Open a sweep's two tables for writing in a folder."""
-    metadata = document_metadata(note)
     with (
+        closing(ValuesWriter(folder / VALUES, note)) as values,
         pq.ParquetWriter(
-            folder / VALUES,
-            values_schema(note.settings).with_metadata(metadata),
-            compression="none",  # hardly two values are equal
+            folder / SAMPLES,
+            SAMPLES_SCHEMA.with_metadata(document_metadata(note)),
+            compression="snappy",
             use_dictionary=False,
-            write_statistics=False,
-        ) as values,
-        pq.ParquetWriter(
-            folder / SAMPLES, SAMPLES_SCHEMA.with_metadata(metadata), compression="zstd", use_dictionary=False
+            write_statistics=["row"],
         ) as samples,
     ):
         writer = SweepWriter(values, samples)
@@ -164,9 +192,9 @@ class FolderTables:
         if not groups:
             return np.zeros(0)
         try:
-            with pq.ParquetFile(self._folder / VALUES, metadata=self._metadata) as file:
+            with pq.ParquetFile(self._folder / VALUES, metadata=self._metadata, pre_buffer=False) as file:
                 column = file.read_row_groups(groups, columns=[name], use_threads=False)[name]
-            return numpy_floats(column.cast(pa.float64()))
+            return numpy_numbers(column.cast(pa.float64()))
         except (pa.ArrowException, OSError, KeyError) as error:
             raise DataError(f"{self._folder / VALUES} is damaged ({arrow_words(error)}). Sweep again.") from None
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from grace_store.artifacts.arrow_arrays import arrow_floats, arrow_lists, arrow_numbers, arrow_texts
 from grace_store.artifacts.notes import WeightsNote
 from grace_store.artifacts.parquet_columns import not_made_by, read_columns, read_header
 from grace_store.artifacts.score_table import flag_lists
@@ -83,19 +84,18 @@ class WeightTable:
 
 def weight_rows(block: SampleBlock, sample_id: Array, found: RaggedWeights) -> pa.Table:
     """Return the rows of a block's samples."""
-    offsets = pa.array(found.offsets, pa.int32())
     has_none = np.isnan(found.cosine)
     is_step = np.ones(len(block.segment_tokens), dtype=np.bool_)
     is_step[np.cumsum(block.num_steps + 1) - 1] = False
     columns = {
-        "sample_id": pa.array(sample_id.tolist(), pa.string()),
-        "row": pa.array(block.row, pa.int64()),
-        "num_steps": pa.array(block.num_steps, pa.int32()),
-        "num_tokens": pa.array(block.num_tokens, pa.int64()),
-        "weight": pa.ListArray.from_arrays(offsets, pa.array(found.weight), mask=pa.array(has_none)),
-        "step_num_tokens": pa.ListArray.from_arrays(offsets, pa.array(block.segment_tokens[is_step], pa.int32())),
-        "equal_cosine": pa.array(found.equal_cosine, pa.float64(), from_pandas=True),
-        "cosine": pa.array(found.cosine, pa.float64(), from_pandas=True),
+        "sample_id": arrow_texts(sample_id.tolist()),
+        "row": arrow_numbers(block.row, pa.int64()),
+        "num_steps": arrow_numbers(block.num_steps, pa.int32()),
+        "num_tokens": arrow_numbers(block.num_tokens, pa.int64()),
+        "weight": arrow_lists(found.offsets, arrow_numbers(found.weight, pa.float64()), has_none),
+        "step_num_tokens": arrow_lists(found.offsets, arrow_numbers(block.segment_tokens[is_step], pa.int32())),
+        "equal_cosine": arrow_floats(found.equal_cosine, pa.float64()),
+        "cosine": arrow_floats(found.cosine, pa.float64()),
         "flags": flag_lists(found.flags.astype(np.uint32)),
     }
     return pa.table(columns, schema=pa.schema(list(COLUMNS.items())))

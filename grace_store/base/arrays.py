@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+BitArray = npt.NDArray[np.uint64]
+"""64 yes or no to a number."""
 BoolArray = npt.NDArray[np.bool_]
 ByteArray = npt.NDArray[np.uint8]
 FlagArray = npt.NDArray[np.uint8]

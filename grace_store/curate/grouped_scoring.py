@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from grace_store.artifacts.arrow_arrays import arrow_floats, arrow_numbers, numpy_numbers
 from grace_store.artifacts.notes import GroupsNote, ScoresNote
 from grace_store.artifacts.outputs import Source
 from grace_store.artifacts.score_table import GROUP_COLUMNS, flag_lists
@@ -107,10 +108,10 @@ class GroupedScoring:
 
     def _compared(self, table: pa.Table, flags: Array, rows: slice) -> tuple[pa.Table, Array]:
         plain = table["value"]
-        changed = {"value": pa.array(self.value[rows], pa.float64(), from_pandas=True), "flags": flag_lists(flags)}
+        changed = {"value": arrow_floats(self.value[rows], pa.float64()), "flags": flag_lists(flags)}
         for name, column in changed.items():
             table = table.set_column(table.column_names.index(name), name, column)
-        for name, column in zip(GROUP_COLUMNS, (pa.array(self.group[rows]), plain), strict=True):
+        for name, column in zip(GROUP_COLUMNS, (arrow_numbers(self.group[rows], pa.int64()), plain), strict=True):
             table = table.append_column(name, column)
         return table, flags
 
@@ -138,7 +139,7 @@ def groups_in_words(note: ScoresNote) -> str:
 def _values(scoring: Scoring, threads: Threads) -> tuple[IntArray, FloatArray, Array]:
     """Return the row, value and flags of every sample."""
     found = [
-        (table["row"].to_numpy(), table["value"].to_numpy(), flags.astype(np.uint32))
+        (numpy_numbers(table["row"]), numpy_numbers(table["value"]), flags.astype(np.uint32))
         for table, flags in scoring.tables(threads)
     ]
     if not found:

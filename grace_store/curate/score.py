@@ -12,6 +12,7 @@ from typing import cast, overload
 import numpy as np
 import pyarrow as pa
 
+from grace_store.artifacts.arrow_arrays import numpy_numbers
 from grace_store.artifacts.filtered_scores import where_note
 from grace_store.artifacts.made_from import (
     check_made_from,
@@ -146,7 +147,7 @@ def _write(scoring: Scoring, out: Path, threads: Threads) -> ScoreRun:
         for table, flags in scoring.tables(threads):
             writer.write_table(table)
             num_samples += table.num_rows
-            num_with_value += int(np.isfinite(table["value"].to_numpy()).sum())
+            num_with_value += int(np.isfinite(numpy_numbers(table["value"])).sum())
             counts.update(flag_counts(flags))
     flagged = {name: counts[name] for name in ABOUT if counts[name]}
     return ScoreRun(out, num_samples, num_with_value, flagged, scoring.note)

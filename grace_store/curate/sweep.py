@@ -30,7 +30,7 @@ from grace_store.artifacts.sweep_table import (
     summary_table,
     write_sweep,
 )
-from grace_store.base.arrays import BoolArray, ByteArray, FloatArray, Int32Array, IntArray
+from grace_store.base.arrays import BitArray, BoolArray, FloatArray, Int32Array, IntArray
 from grace_store.base.documents import document_metadata, read_document, write_document
 from grace_store.base.errors import DataError
 from grace_store.base.events import Listener, ignore
@@ -257,23 +257,23 @@ def _compare(
     stride = _stride(num_samples)
     row = None if ascend(pool.row) else pool.row
     by_default = _Values.of(pool.default).best(ratios[0], row)
+    sample = np.empty((len(settings), len(pool.default[::stride])))
 
-    def look(index: int) -> tuple[dict[str, Any], list[ByteArray], FloatArray]:
+    def look(index: int) -> tuple[dict[str, Any], list[BitArray]]:
         value = _Values.of(tables.values(index))
+        sample[index] = value.every[::stride]
         chosen = [value.best(ratio, row) for ratio in ratios]
         shared = float(_overlaps([by_default, chosen[0]])[0, 1])
-        described = _describe(settings[index], value, covariates, note) | {WITH_DEFAULT: shared}
-        return described, chosen, value.every[::stride].copy()
+        return _describe(settings[index], value, covariates, note) | {WITH_DEFAULT: shared}, chosen
 
     looked = list(map_ordered(look, range(len(settings)), threads))
-    sample = np.stack([some for _, _, some in looked])
     has_all = np.isfinite(sample).all(axis=0)
     sample = sample if has_all.all() else sample[:, has_all]
-    overlaps = [_overlaps([chosen[number] for _, chosen, _ in looked]) for number in range(len(ratios))]
+    overlaps = [_overlaps([chosen[number] for _, chosen in looked]) for number in range(len(ratios))]
     return Sweep(
         settings=[setting.name for setting in settings],
         labels=short_labels(settings),
-        summary=[row for row, _, _ in looked],
+        summary=[row for row, _ in looked],
         ratios=list(ratios),
         jaccard=np.stack(overlaps),
         rank_correlation=_rank_correlations(sample, threads),
@@ -299,9 +299,10 @@ class _Values:
         finite = every if is_finite.all() else every[is_finite]
         return cls(every, finite, is_finite, OrderStatistics(finite))
 
-    def best(self, ratio: str, row: IntArray | None) -> ByteArray:
+    def best(self, ratio: str, row: IntArray | None) -> BitArray:
         """Return which are the best share of those there are, as bits; ties by row (by place, without rows)."""
-        return np.packbits(top_mask(self.every, budget(ratio, len(self.finite)), self.order, row))
+        bits = np.packbits(top_mask(self.every, budget(ratio, len(self.finite)), self.order, row))
+        return np.pad(bits, (0, -len(bits) % 8)).view(np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +330,9 @@ class _Covariate:
 
 def _describe(setting: Setting, values: _Values, lengths: Sequence[_Covariate], note: SweepNote) -> dict[str, Any]:
     value = values.finite
-    deviation = float(value.std()) if len(value) else math.nan
+    mean = float(value.mean()) if len(value) else math.nan
+    centred = value - mean
+    deviation = math.sqrt(centred @ centred / len(value)) if len(value) else math.nan
     q05, median, q95 = map(values.order.quantile, (0.05, 0.5, 0.95))
     return {
         "setting": setting.name,
@@ -340,7 +343,7 @@ def _describe(setting: Setting, values: _Values, lengths: Sequence[_Covariate], 
         "signals": str(setting.weights),
         "num_samples": len(values.every),
         "num_with_value": len(value),
-        "mean": float(value.mean()) if len(value) else math.nan,
+        "mean": mean,
         "standard_deviation": deviation,
         "quantile_05": q05,
         "median": median,
@@ -351,7 +354,7 @@ def _describe(setting: Setting, values: _Values, lengths: Sequence[_Covariate], 
     }
 
 
-def _overlaps(chosen: Sequence[ByteArray]) -> FloatArray:
+def _overlaps(chosen: Sequence[BitArray]) -> FloatArray:
     """Return the overlap of all pairs of subsets, given as bits."""
     sizes = [int(np.bitwise_count(bits).sum(dtype=np.int64)) for bits in chosen]
     out = np.ones((len(chosen), len(chosen)))
@@ -363,11 +366,13 @@ def _overlaps(chosen: Sequence[ByteArray]) -> FloatArray:
 
 
 def _rank_correlations(values: FloatArray, threads: int | None) -> FloatArray:
+    """Return Spearman's of all pairs of settings, from values (settings, n), which ranks are written over."""
     out = np.full((len(values), len(values)), np.nan)
     if values.shape[1] < 2:
         return out
-    ranks = np.stack(list(map_ordered(mean_ranks, list(values), threads)))
-    ranks -= ranks.mean(axis=1, keepdims=True)
+    ranks = values
+    for index, found in enumerate(map_ordered(mean_ranks, list(values), threads)):
+        np.subtract(found, (values.shape[1] - 1) / 2, out=ranks[index])  # ties share the mean of their ranks
     norms = np.sqrt(np.einsum("ij,ij->i", ranks, ranks))
     np.divide(ranks @ ranks.T, norms[:, None] * norms, out=out, where=(norms[:, None] * norms) > 0)
     return np.asarray(np.clip(out, -1.0, 1.0))

@@ -5,10 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+
 from grace_store.base.settings import default_threads
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
+
+_LARGEST_KEPT = 31 << 20
+"""In bytes. glibc adapts to blocks of at most 32 MiB (mallopt(3), M_MMAP_THRESHOLD)."""
 
 
 @runtime_checkable
@@ -31,6 +36,7 @@ def map_ordered(work: Callable[[ItemT], ResultT], items: Sequence[ItemT], thread
     if isinstance(threads, Mapper):
         yield from threads.map(work, items)
         return
+    _keep_freed_memory()
     num_threads = min(threads or default_threads(), max(1, len(items)))
     if num_threads == 1:
         yield from map(work, items)
@@ -47,3 +53,12 @@ def map_ordered(work: Callable[[ItemT], ResultT], items: Sequence[ItemT], thread
         finally:
             for future in pending:
                 future.cancel()
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep what one item frees for the next, up to twice this size; other C libraries are as they were.
+
+    Until a block so large is freed, it gives arrays of some hundred kB back to the system, which clears every page of
+    the next ones again: a fifth of the time of scoring. It does not look at the pages, so this takes no memory.
+    """
+    np.empty(_LARGEST_KEPT, dtype=np.uint8)

@@ -26,13 +26,15 @@ _LEFT_OUT = 2**64 - 1
 
 
 def decode_chunk(raw: bytes, spec: ArraySpec) -> Array:
-    """Return the values of a chunk, padding included, from all its bytes."""
+    """Return the values of a chunk, padding included, from all its bytes; texts as Python has them."""
     if spec.dtype == "string":
         return _texts(raw, spec)
-    out = np.zeros(spec.chunks, dtype=np.dtype(spec.dtype).newbyteorder("<"))
+    dtype = np.dtype(spec.dtype).newbyteorder("<")
     if not spec.inner:
+        out = np.empty(spec.chunks, dtype)
         _unpack(raw, out)
         return out
+    out = np.zeros(spec.chunks, dtype)
     num_inner = spec.chunks[0] // spec.inner[0]
     index = np.frombuffer(_checked(raw[-16 * num_inner - _CRC_BYTES :]), dtype="<u8").reshape(num_inner, 2)
     for rows, (offset, length) in zip(np.split(out, num_inner), index.tolist(), strict=True):
@@ -49,7 +51,7 @@ def _texts(raw: bytes, spec: ArraySpec) -> Array:
     # The decoder makes room for as many texts as the first bytes claim, before it looks for them.
     if (claimed := int.from_bytes(unpacked[:_COUNT_BYTES], "little")) != spec.chunks[0]:
         raise ValueError(f"it holds {claimed} texts instead of {spec.chunks[0]}")
-    return np.asarray(VLenUTF8().decode(unpacked).astype(np.dtypes.StringDType()))
+    return np.asarray(VLenUTF8().decode(unpacked))
 
 
 def _unpack(raw: bytes, out: Array) -> None:

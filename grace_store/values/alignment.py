@@ -8,6 +8,7 @@ cancel, below ROUGH of it, most digits of r.r are lost, and the sample is flagge
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -141,21 +142,25 @@ def _empty_reference(gram: GramColumns) -> _Reference:
 
 def _decaying_references(gram: GramColumns, decay: float) -> _Reference:
     """Return r_k = decay r_(k-1) + g_(k-1), which needs each Gram entry no more than once."""
-    reference = _empty_reference(gram)
-    dot, square, length, weight = reference.dot, reference.square, reference.length, reference.weight
+    square, length = gram.step_length.square[:-1].copy(), gram.step_length.norm[:-1].copy()
+    dot = np.zeros_like(square)
     for step in range(1, len(gram.active)):
         now, before, here = step - 1, step - 2, slice(0, gram.active[step])
-        square[now, here] = gram.step_length.square[step - 1, here]
-        length[now, here] = gram.step_length.norm[step - 1, here]
         if before >= 0:
             square[now, here] += decay * (decay * square[before, here] + 2 * dot[before, here])
             length[now, here] += decay * length[before, here]
-            weight[now] += decay * weight[before]
         products = gram.before(step)
         if decay != 1.0:
             products = products * _powers(decay, step)
         np.add.reduce(products, axis=0, out=dot[now, here])
-    return reference
+    return _Reference(dot, square, length, _decayed_weights(decay, len(square)))
+
+
+@lru_cache(maxsize=1024)
+def _decayed_weights(decay: float, num: int) -> FloatArray:
+    """Return the sum of the weights of each step's history, (num, 1)."""
+    weights = accumulate(range(1, num), lambda weight, _: 1.0 + decay * weight, initial=1.0)
+    return np.fromiter(weights, np.float64)[:num, None]
 
 
 @lru_cache(maxsize=1024)

@@ -91,9 +91,9 @@ class Chunk:
 
 
 class Block:
-    """Consecutive samples, their packed Grams and token counts concatenated."""
+    """Consecutive samples, their packed Grams and token counts concatenated; without tokens, columns have NaN there."""
 
-    def __init__(self, num_steps: Numbers, packed: Numbers, num_tokens: Numbers) -> None:
+    def __init__(self, num_steps: Numbers, packed: Numbers, num_tokens: Numbers, *, tokens: bool = True) -> None:
         self.num_steps = steps = num_steps.astype(np.int64)
         self.gram_offset = offsets_of((steps + 1) * (steps + 2) // 2)
         self.token_offset = offsets_of(steps + 1)
@@ -110,7 +110,7 @@ class Block:
         if not finite.all():
             self.not_finite = ~np.logical_and.reduceat(finite, self.gram_offset[:-1])
             packed = np.where(np.repeat(self.not_finite, np.diff(self.gram_offset)), 0, packed)
-        self._packed, self._num_tokens = packed, num_tokens
+        self._packed, self._num_tokens, self._has_tokens = packed, num_tokens, tokens
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield every sample once, those with most steps first."""
@@ -129,13 +129,15 @@ class Block:
         gram_start, token_start = self.gram_offset[sample], self.token_offset[sample]
         answer_start = gram_start + steps * (steps + 1) // 2
         shape = (most, len(sample))
-        entry, answer, tokens = np.zeros((num_entries(most), len(sample))), np.zeros(shape), np.zeros(shape)
+        entry, answer = np.zeros((num_entries(most), len(sample))), np.zeros(shape)
+        tokens = np.zeros(shape) if self._has_tokens else np.broadcast_to(np.nan, shape)
         for run, stop in _runs(active):
             first, last = num_entries(run), num_entries(stop)
             num = active[run]
             entry[first:last, :num] = _turned(self._packed, gram_start[:num] + first, last - first)
             answer[run:stop, :num] = _turned(self._packed, answer_start[:num] + run, stop - run)
-            tokens[run:stop, :num] = _turned(self._num_tokens, token_start[:num] + run, stop - run)
+            if self._has_tokens:
+                tokens[run:stop, :num] = _turned(self._num_tokens, token_start[:num] + run, stop - run)
         step = np.arange(most)
         return GramColumns(
             num_steps=steps,
@@ -145,7 +147,7 @@ class Block:
             step_length=Lengths.of(entry[step * (step + 3) // 2]),
             answer_length=Lengths.of(self._packed[answer_start + steps].astype(np.float64)),
             step_tokens=tokens,
-            answer_tokens=self._num_tokens[token_start + steps].astype(np.float64),
+            answer_tokens=self._num_tokens[token_start + steps].astype(np.float64) if self._has_tokens else tokens[0],
         )
 
 

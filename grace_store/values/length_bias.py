@@ -12,6 +12,7 @@ import numpy as np
 
 from grace_store.base.arrays import BoolArray, FloatArray, Numbers
 from grace_store.values.intervals import Interval, explained_interval, z_for
+from grace_store.values.order_statistics import stable_order
 
 Length = Literal["step_length", "response_length", "num_steps"]
 LENGTHS: tuple[Length, ...] = ("step_length", "response_length", "num_steps")
@@ -233,7 +234,7 @@ def mean_ranks(values: FloatArray) -> FloatArray:
     >>> mean_ranks(np.array([3.0, 1.0, 3.0]))
     array([1.5, 0. , 1.5])
     """
-    order = np.argsort(values)
+    order = stable_order(values)
     ordered, ranks = values[order], np.empty(len(order))
     is_new = ordered[1:] != ordered[:-1]
     if is_new.all():
@@ -265,7 +266,7 @@ def _log(length: FloatArray) -> FloatArray:
 
 def _largest(values: FloatArray, ratio: float) -> BoolArray:
     kept = np.zeros(len(values), dtype=np.bool_)
-    kept[np.argsort(-values, kind="stable")[: int(np.ceil(ratio * len(values) - 1e-9))]] = True
+    kept[stable_order(-values)[: int(np.ceil(ratio * len(values) - 1e-9))]] = True
     return kept
 
 

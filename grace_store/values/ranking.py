@@ -12,7 +12,7 @@ from grace_store.base.arrays import BoolArray, FloatArray, IntArray, Numbers
 from grace_store.base.errors import SettingError
 from grace_store.base.row_places import ascend
 from grace_store.values.gram import offsets_of
-from grace_store.values.order_statistics import OrderStatistics
+from grace_store.values.order_statistics import OrderStatistics, stable_order
 
 Ratio = str | Decimal | float
 Balance = Literal["equal", "sqrt", "proportional"]
@@ -47,7 +47,7 @@ def rank(values: FloatArray, row: Numbers | None = None) -> IntArray:
     finite = np.flatnonzero(np.isfinite(values))
     # Rows that ascend, as most tables' do, leave ties where they are.
     if row is None or ascend(row):
-        return finite[np.argsort(-values[finite], kind="stable")]
+        return finite[stable_order(-values[finite])]
     return finite[np.lexsort((row[finite], -values[finite]))]
 
 
@@ -72,18 +72,20 @@ def top_mask(
     >>> top_mask(np.array([0.5, np.nan, 0.9, 0.5]), 2)
     array([ True, False,  True, False])
     """
-    finite = np.isfinite(values)
-    usable = values if finite.all() else np.where(finite, values, -np.inf)
-    if not 0 <= count <= np.count_nonzero(finite):
-        raise SettingError(f"count {count} is not between 0 and {finite.sum()}, the samples that have a value")
+    usable = values
+    if order is None or len(order) < len(values):
+        finite = np.isfinite(values)
+        usable = values if finite.all() else np.where(finite, values, -np.inf)
+        order = OrderStatistics(values[finite]) if order is None else order
+    if not 0 <= count <= len(order):
+        raise SettingError(f"count {count} is not between 0 and {len(order)}, the samples that have a value")
     if count == 0:
         return np.zeros(len(values), dtype=np.bool_)
-    order = OrderStatistics(usable if usable is values else values[finite]) if order is None else order
-    least = order.kth(int(np.count_nonzero(finite)) - count)
-    mask: BoolArray = usable > least
-    ties = np.flatnonzero(usable == least)
-    ties = ties if row is None else ties[np.argsort(row[ties])]
-    mask[ties[: count - int(np.count_nonzero(mask))]] = True
+    least = order.kth(len(order) - count)
+    mask: BoolArray = usable >= least
+    if num_more := int(np.count_nonzero(mask)) - count:
+        ties = np.flatnonzero(usable == least)
+        mask[(ties if row is None else ties[np.argsort(row[ties])])[-num_more:]] = False
     return mask
 
 

@@ -31,6 +31,8 @@ PAPER = SweepSpec(grid=(Grid(alpha=ALPHAS, history=HISTORIES),))
 HIDDEN_SIZE = 2048
 GOAL = Goal(">=", 500.0)
 FLAT = Goal("<=", 1.5)
+LOOP = "loop, extrapolated"
+TURNS = 3
 WEIGHTS_GOAL = Goal("<=", 3.0)
 
 
@@ -83,12 +85,7 @@ def step_weights(location: str, threads: int) -> None:
 def measure(*, quick: bool, threads: int, work: str) -> dict[str, Any]:
     """Measure the whole sweep against the loop, and how reading and scoring grow."""
     location, num_samples = million(Path(work), quick=quick)
-    loop = loop_over_vectors(20 if quick else 300) * num_samples
-    tasks = {"values": values, "sweep": whole_sweep, "table": table, "weights": step_weights}
-    costs = {name: measured_apart(task, location=location, threads=threads) for name, task in tasks.items()}
-    for cost in costs.values():
-        del cost["result"]
-    costs["loop, extrapolated"] = {"cpu_seconds": loop, "wall_seconds": loop}
+    costs = _in_turns(location, num_samples, quick=quick, threads=threads)
     ratios = [
         _against_loop("values of 27 settings, read from the store", "values", costs, num_samples),
         _against_loop("sweep of 27 settings, with files and comparisons", "sweep", costs, num_samples),
@@ -96,6 +93,19 @@ def measure(*, quick: bool, threads: int, work: str) -> dict[str, Any]:
     curves, flat = _growth(Path(work), costs, num_samples, quick=quick, threads=threads)
     small = measured_apart(step_weights, location=kept_store(Path(work), num_samples // 64), threads=threads)
     return Findings([*ratios, flat, *_of_weights(costs, small, num_samples)], curves).to_json()
+
+
+def _in_turns(location: str, num_samples: int, *, quick: bool, threads: int) -> dict[str, dict[str, Any]]:
+    """Return what each task and the loop took when it took least, all of them in turns."""
+    tasks = {"values": values, "sweep": whole_sweep, "table": table, "weights": step_weights}
+    taken: dict[str, list[dict[str, Any]]] = {name: [] for name in (*tasks, LOOP)}
+    for _ in range(1 if quick else TURNS):
+        seconds = loop_over_vectors(20 if quick else 300) * num_samples
+        taken[LOOP].append({"cpu_seconds": seconds, "wall_seconds": seconds})
+        for name, task in tasks.items():
+            taken[name].append(measured_apart(task, location=location, threads=threads))
+            del taken[name][-1]["result"]
+    return {name: min(costs, key=lambda cost: cost["cpu_seconds"]) for name, costs in taken.items()}
 
 
 def _of_weights(costs: dict[str, Any], small: dict[str, Any], num_samples: int) -> list[Ratio]:
@@ -121,13 +131,13 @@ def _of_weights(costs: dict[str, Any], small: dict[str, Any], num_samples: int) 
 
 
 def _against_loop(what: str, task: str, costs: dict[str, Any], num_samples: int) -> Ratio:
-    both = {name: costs[name] for name in (task, "loop, extrapolated")}
+    both = {name: costs[name] for name in (task, LOOP)}
     note = (
         f"{num_samples:,} samples, K = {NUM_STEPS}: {costs[task]['cpu_seconds']:.1f} s CPU, "
         f"{costs[task]['wall_seconds']:.1f} s, {costs[task]['peak_bytes'] / 1e6:.0f} MB; "
-        f"the loop {costs['loop, extrapolated']['cpu_seconds']:.0f} s"
+        f"the loop {costs[LOOP]['cpu_seconds']:.0f} s"
     )
-    value = costs["loop, extrapolated"]["cpu_seconds"] / costs[task]["cpu_seconds"]
+    value = costs[LOOP]["cpu_seconds"] / costs[task]["cpu_seconds"]
     return Ratio(what, "a loop over the vectors, CPU time", value, GOAL, both, note)
 
 

@@ -85,7 +85,7 @@ def alignment_means(
 
     num_steps is (n,); the packed Grams and token counts of consecutive samples are concatenated, answers last.
     """
-    block = Block(num_steps, packed, num_tokens)
+    block = Block(num_steps, packed, num_tokens, tokens=target != "answer")
     means = AlignmentMeans.empty(len(num_steps), len(histories))
     for chunk in block.chunks():
         answer = target_cosines(chunk.gram, target)
