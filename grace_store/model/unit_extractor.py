@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from grace_store.base.errors import GraceStoreError, ModelError, OutOfMemory, ResumeMismatch
@@ -32,7 +33,7 @@ from grace_store.model.inputs.packing import packed_positions
 from grace_store.model.inputs.prompt_groups import find_groups, prompt_lengths
 from grace_store.model.inputs.reading import ImageQueue, ReadUnit, SampleReader
 from grace_store.model.inputs.tokens import TokenizedSample
-from grace_store.model.inputs.vision import ImageInputs, SampleImages
+from grace_store.model.inputs.vision import ImageInputs, SampleImages, join_images
 from grace_store.model.load.length_probe import find_length_rule
 from grace_store.model.load.weights import LoadedModel
 from grace_store.model.shared_pass import places_after, shared_states
@@ -306,6 +307,14 @@ class UnitExtractor(ABC, Generic[ResultT, OutcomeT]):
             return response_states(self.model, inputs, devices.to_device(batch.predecessor, self._device))
         first_places = places_after(self.model, {**batch.inputs, **image_inputs}, batch.shared.lengths)
         return shared_states(self.model, inputs, batch.shared, first_places, self._device)
+
+    def states_by_member(self, batch: Batch, unit: PreparedUnit | ReadUnit) -> dict[int, Tensor]:
+        """Return the same for each member of a batch, for trials."""
+        images = join_images([unit.images[member].inputs() for member in batch.shown if member in unit.images])
+        with torch.inference_mode():
+            hidden = self.hidden_states(batch, images)
+        sizes = [int(unit.tokens[member].tokens_per_segment().sum()) for member in batch.members]
+        return dict(zip(batch.members, torch.split_with_sizes(hidden, sizes), strict=True))
 
     def image_inputs(self, prepared: PreparedUnit, batch: Batch) -> ImageInputs:
         """Return what a model that sees images is given for those of a batch."""

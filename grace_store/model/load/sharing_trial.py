@@ -26,7 +26,6 @@ from grace_store.model.inputs.tokens import NO_SEGMENT, TokenizedSample
 from grace_store.model.inputs.vision import images_apart
 from grace_store.model.load.length_probe import numbers_named
 from grace_store.model.load.probes import Picture, probe
-from grace_store.model.load.trials import states_by_member
 from grace_store.model.proxy import ProxyExtractor
 
 _LOG = logging.getLogger(__name__)
@@ -117,12 +116,12 @@ def _try_tower(extractor: ProxyExtractor, unit: ReadUnit, device: torch.device, 
         tower = VisionTower(extractor.model, device, apart=apart)
         parts = [images_apart(each.inputs(), len(each.told_by(apart=apart))) for each in images.values()]
         with tower.given([tower.run(part) for several in parts for part in several]):
-            found = states_by_member(extractor, unit, batch)
+            found = extractor.states_by_member(batch, unit)
     except Exception as error:
         if is_lost(error):
             raise
         return Tried(fault=in_words(error))
-    worst = max(_distance(found[i], each) for i, each in states_by_member(extractor, unit, batch).items())
+    worst = max(_distance(found[i], each) for i, each in extractor.states_by_member(batch, unit).items())
     return _judged(extractor, worst, "made apart, hidden states")
 
 
@@ -175,8 +174,8 @@ def _apart(extractor: ProxyExtractor, unit: ReadUnit) -> float:
     """Return the largest relative difference between hidden states with shared prompts and without."""
     formed = form_passes(extractor.groups_in(unit), prompt_lengths(unit.tokens), _MOST_TOKENS)
     worst = 0.0
-    for position, found in states_by_member(extractor, unit, collate_shared(formed, unit.tokens)).items():
-        expected = states_by_member(extractor, unit, collate([position], [unit.tokens[position]]))
+    for position, found in extractor.states_by_member(collate_shared(formed, unit.tokens), unit).items():
+        expected = extractor.states_by_member(collate([position], [unit.tokens[position]]), unit)
         worst = max(worst, _distance(found, expected[position]))
     return worst
 

@@ -7,12 +7,8 @@ from grace_store.base.errors import ModelError, SettingError
 from grace_store.base.states import Reason
 from grace_store.data.sample import Sample
 from grace_store.model.devices import in_words, telling
-from grace_store.model.inputs.collate import Batch
-from grace_store.model.inputs.reading import ReadUnit
-from grace_store.model.inputs.vision import join_images
 from grace_store.model.load.probes import probe
 from grace_store.model.proxy import ProxyExtractor
-from grace_store.model.unit_extractor import PreparedUnit
 
 
 @telling("This model cannot be run on a trial with images; --text-only leaves them out")
@@ -61,14 +57,5 @@ def _hidden(extractor: ProxyExtractor, probes: list[Sample]) -> Tensor:
     prepared = extractor.prepare(probes)
     found: dict[int, Tensor] = {}
     for batch in prepared.batches:
-        found.update(states_by_member(extractor, prepared, batch))
+        found.update(extractor.states_by_member(batch, prepared))
     return torch.cat([found[member] for member in sorted(found)])
-
-
-def states_by_member(extractor: ProxyExtractor, unit: PreparedUnit | ReadUnit, batch: Batch) -> dict[int, Tensor]:
-    """Return the hidden states that predict the response of each member of a batch."""
-    images = join_images([unit.images[member].inputs() for member in batch.shown if member in unit.images])
-    with torch.inference_mode():
-        hidden = extractor.hidden_states(batch, images)
-    sizes = [int(unit.tokens[member].tokens_per_segment().sum()) for member in batch.members]
-    return dict(zip(batch.members, torch.split_with_sizes(hidden, sizes), strict=True))
