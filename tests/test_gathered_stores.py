@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,6 +66,7 @@ def assert_alike(found: Any, expected: Any) -> None:
         assert found == expected
 
 
+TWO_ALPHAS = gs.Grid(alpha="0.1,0.9")
 LONGEST = HeuristicSpec(method="longest")  # which has many ties
 SCORES = {
     "default": gs.ScoreRequest(),
@@ -140,14 +142,16 @@ MADE: dict[str, Callable[[Store, Path], Any]] = {
     "duplicates that are kept by value": lambda store, _: (
         gs.duplicates(store, gs.DuplicatesRequest(scores=gs.score(store), threshold=0.6, floor=0.5)).dropped
     ),
-    "sweep": lambda store, folder: gs.sweep(
-        store, gs.SweepSpec(ratio=("0.2", "0.5"), grid=(gs.Grid(alpha="0.1,0.9"),)), out=folder / "sweep"
-    ).jaccard.tolist(),
-    "stability": lambda store, _: gs.stability(store, gs.StabilityRequest(draws=3)).signals,
+    "sweep": lambda store, folder: [
+        each.tolist()
+        for swept in [gs.sweep(store, gs.SweepSpec(ratio=("0.2", "0.5"), grid=(TWO_ALPHAS,)), out=folder / "sweep")]
+        for each in (swept.jaccard, swept.rank_correlation)
+    ],
+    "stability": lambda store, _: asdict(gs.stability(store, gs.StabilityRequest(draws=20))),
     "neighbours": lambda store, _: [
         each.sample_id for each in gs.neighbours(store, "q3-1", gs.NeighboursRequest(count=5)).neighbours
     ],
-    "audit": lambda store, _: gs.audit(gs.score(store)).conclusion,
+    "audit": lambda store, _: asdict(gs.audit(gs.score(store, LONGEST), ratio="0.4", by="half")),
     "diversity": lambda store, _: [
         (each.mean_value, each.vendi, each.nearest_distance, each.share_alike)  # clusters begin with some sample
         for each in gs.diversity(store, gs.DiversityRequest(scores=gs.score(store), ratio=["0.3"])).subsets
@@ -156,14 +160,16 @@ MADE: dict[str, Callable[[Store, Path], Any]] = {
     "fields by row": lambda store, _: columns_of_rows(store, np.array([7, 0, 30, 2]), ["id"]),
     "field": lambda store, _: dict(zip(store.column("sample_row").tolist(), read_field(store, "id"), strict=True)),
     "warm-up": lambda store, _: choose_samples(store, "0.3", 0, 4).document.model_dump(),
-    "against": lambda store, folder: gs.against(store, [benchmark(folder)]).table.to_pylist(),
+    "against": lambda store, folder: gs.against(
+        store, [benchmark(folder.parent)], gs.AgainstRequest(ngram=2, share=0.5)
+    ).table.to_pylist(),
     "inspect": lambda store, _: {**gs.inspect(store, "#11"), "sample": 0, "unit": 0},
 }
 
 
 def benchmark(folder: Path) -> Path:
     path = folder / "items.jsonl"
-    asked = [f"What is question {number}? It is a question of some more words than a run has" for number in (3, 7)]
+    asked = [f"What is question {number}?" for number in (3, 7)]
     path.write_text("".join(json.dumps({"prompt": each, "response": "None."}) + "\n" for each in asked))
     return path
 
@@ -174,6 +180,7 @@ def test_all_else(both: Both, tmp_path: Path, name: str) -> None:
     for store, place in zip(both, ("plain", "gathered"), strict=True):
         (tmp_path / place).mkdir()
         found.append(MADE[name](store, tmp_path / place))
+    assert found[0]
     assert_alike(found[1], found[0])
 
 

@@ -18,12 +18,14 @@ from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.extract import extract
 from grace_store.run.gathering import gathered_order
 from grace_store.run.plan import plan
+from grace_store.run.preview import preview
+from grace_store.run.preview_lines import preview_lines
 from grace_store.run.repair import repair
 from grace_store.run.verify import verify
 from grace_store.store.opened import Store
 from grace_store.store.sample_rows import locators_at, rows_at
 from grace_store.store.unit_writer import withdraw_units
-from tests.grouped_stores import TRACES, grouped_job, grouped_records
+from tests.grouped_stores import NUM_QUESTIONS, TRACES, grouped_job, grouped_records
 from tests.jobs import content
 
 EXPLICIT = {"format": "explicit", "min_steps": 1}
@@ -102,6 +104,16 @@ def test_a_field_that_no_record_has_is_refused_and_nothing_is_left(tmp_path: Pat
     assert not (tmp_path / "s.zarr" / "zarr.json").exists()
 
 
+def test_a_dry_run_counts_questions_and_checks_the_field(tmp_path: Path) -> None:
+    data = write(tmp_path / "traces.jsonl", grouped_records())
+    found = preview([data], DataRequest(**EXPLICIT, gather=True))
+    assert found.num_questions == NUM_QUESTIONS
+    assert "Samples of 9 questions would be gathered." in list(preview_lines(found))
+    assert preview([data], DataRequest(**EXPLICIT)).num_questions is None
+    with pytest.raises(SettingError, match="has a field 'qid'"):
+        preview([data], DataRequest(**EXPLICIT, gather=True, group_by="qid"))
+
+
 def test_a_field_without_gathering_is_refused(tmp_path: Path) -> None:
     data = write(tmp_path / "traces.jsonl", grouped_records())
     with pytest.raises(SettingError, match="--group-by says what --gather brings together; give that too"):
@@ -116,8 +128,10 @@ def test_a_plan_keeps_its_order_unless_it_is_made_anew(tmp_path: Path) -> None:
     with pytest.raises(ResumeMismatch, match="gather: planned True, now False"):
         plan([data], place, DataRequest(gather=False))
     assert rows_of(plan([data], place, DataRequest(min_steps=2), anew=True)) == first
+    with pytest.raises(ResumeMismatch, match="group-by: planned 'half', now none"):
+        plan([data], place, DataRequest(gather=True))
     by_prompt = plan([data], place, DataRequest(gather=True), anew=True)
-    assert rows_of(by_prompt) == first  # the same as before: what is planned already is a plan that gathers
+    assert rows_of(by_prompt) == gathered([record["prompt"] for record in grouped_records()])
     plain = plan([data], place, DataRequest(gather=False), anew=True)
     assert rows_of(plain) == sorted(first)
     assert plain.plan.spec.group_by is None

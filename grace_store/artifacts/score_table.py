@@ -23,7 +23,7 @@ from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import SettingError
 from grace_store.base.files import whole_file
 from grace_store.base.flags import ABOUT, HYGIENE_FLAGS, flag_names
-from grace_store.base.row_places import find_rows
+from grace_store.base.row_places import ascend, find_rows
 from grace_store.base.text import counted
 from grace_store.store.opened import Store
 from grace_store.values.gram import offsets_of, sum_by_sample
@@ -177,6 +177,10 @@ class ScoreTable:
             return self
         whole = read_scores(self.path)
         return whole if len(whole) == len(self) else whole.among(self.row)
+
+    def by_row(self) -> ScoreTable:
+        """Return the table in the order of the dataset, which that of a store that gathers questions is not."""
+        return self if ascend(self.row) else replace(self, table=self.table.take(np.argsort(self.row)))
 
     def among(self, rows: IntArray) -> ScoreTable:
         """Return the samples that are among some rows of the dataset."""

@@ -51,6 +51,7 @@ def audit(
     """
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores)
     table, _ = filter_scores(table, where, store, data)
+    table = table.by_row()  # ties go to the earlier record
     budget(ratio, 0)  # says so if it is no ratio
     steps = None
     if table.has_step_scores:

@@ -40,7 +40,7 @@ from grace_store.values.methods.method_spec import InfluenceSpec
 
 @dataclass(frozen=True, slots=True)
 class InfluenceBlock:
-    """Influences of the samples of one block that at least one checkpoint has, in the order of their records."""
+    """Influences of the samples of one block that at least one checkpoint has, in the order of the plan."""
 
     sample: IntArray
     """Positions in the plan."""

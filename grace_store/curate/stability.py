@@ -116,7 +116,7 @@ def stability(store: StoreLike, request: StabilityRequest | None = None, *, thre
 
     def scored(name: str) -> ScoreTable:
         wanted = ScoreRequest(spec=request.spec, signals=name, partial=request.partial)
-        found = score(opened, wanted, threads=threads)
+        found = score(opened, wanted, threads=threads).by_row()
         return found if rows is None else found.among(rows)
 
     kept = keep_samples(opened, request.where, None, request.data)

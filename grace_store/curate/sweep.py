@@ -257,11 +257,12 @@ def _compare(
     stride = _stride(num_samples)
     row = None if ascend(pool.row) else pool.row
     by_default = _Values.of(pool.default).best(ratios[0], row)
-    sample = np.empty((len(settings), len(pool.default[::stride])))
+    ranked = slice(None, None, stride) if row is None else np.argsort(row)[::stride]
+    sample = np.empty((len(settings), len(pool.default[ranked])))
 
     def look(index: int) -> tuple[dict[str, Any], list[BitArray]]:
         value = _Values.of(tables.values(index))
-        sample[index] = value.every[::stride]
+        sample[index] = value.every[ranked]
         chosen = [value.best(ratio, row) for ratio in ratios]
         shared = float(_overlaps([by_default, chosen[0]])[0, 1])
         return _describe(settings[index], value, covariates, note) | {WITH_DEFAULT: shared}, chosen

@@ -40,7 +40,7 @@ class SampleGrams:
 
 @dataclass(frozen=True, slots=True)
 class SampleBlock:
-    """Samples of one block that are done in at least one of the signals, in the order of their records."""
+    """Samples of one block that are done in at least one of the signals, in the order of the plan."""
 
     sample: IntArray
     """Positions in the plan."""

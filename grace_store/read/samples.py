@@ -31,7 +31,7 @@ def open_store(location: str | Path) -> Store:
 def iter_samples(
     store: Store | str | Path, signal: str | None = None, *, partial: bool = False, data: Sequence[str] | None = None
 ) -> Iterator[StoredSample]:
-    """Yield a signal's done samples in the order of the records; for texts, data says where the dataset is now."""
+    """Yield a signal's done samples in the order of the plan; for texts, data says where the dataset is now."""
     opened = store if isinstance(store, Store) else Store.open(store)
     committed = CommittedSignals(opened, (opened.signal(signal).name,))
     committed.check_complete(partial=partial)

@@ -40,15 +40,17 @@ class PlannedOrder(Protocol):
 @contextmanager
 def planned_order(spec: DataSpec, writer: PlanWriter | None) -> Iterator[PlannedOrder]:
     """Yield what orders samples; when it ends, the writer, if there is one, has all of them."""
-    if writer is None or not spec.gather:
+    if not spec.gather:
         yield _AsTheyCome(writer)
         return
     with tempfile.TemporaryFile(prefix="grace-store-plan-") as stream:
         waiting = _WaitingSamples(stream.fileno())
         yield waiting
         waiting.check(spec)
-        for sample in waiting.in_order():
-            writer.add(sample)
+        order = waiting.find_order()
+        if writer is not None:
+            for place in order.tolist():
+                writer.add(waiting.sample(place))
 
 
 @dataclass(slots=True)
@@ -93,16 +95,19 @@ class _WaitingSamples:
                 "out to go by prompts and images."
             )
 
-    def in_order(self) -> Iterator[PlannedSample]:
-        """Yield the samples, those of a question after its first one."""
+    def find_order(self) -> IntArray:
+        """Return the order in which the samples of a question come after its first one, and count the questions."""
         self._flush()
-        group, end = np.frombuffer(self._group, dtype=np.uint64), self._end
+        group = np.frombuffer(self._group, dtype=np.uint64)
         order = gathered_order(group)
         self.num_questions = int(np.count_nonzero(group[order[1:]] != group[order[:-1]])) + bool(len(order))
-        for place in map(int, order):
-            packed = os.pread(self._file, end[place + 1] - end[place], end[place])
-            numbers = _NUMBERS.unpack_from(packed)
-            yield PlannedSample(packed[_NUMBERS.size :].decode(), *numbers)
+        return order
+
+    def sample(self, place: int) -> PlannedSample:
+        """Return a sample by its place among all."""
+        start, stop = self._end[place : place + 2]
+        packed = os.pread(self._file, stop - start, start)
+        return PlannedSample(packed[_NUMBERS.size :].decode(), *_NUMBERS.unpack_from(packed))
 
     def _flush(self) -> None:
         view = memoryview(self._block)

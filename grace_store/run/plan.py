@@ -230,10 +230,12 @@ def check_store_path(store: str | Path) -> None:
 
 def check_request(store: Store, request: DataRequest, samples_per_unit: int | None = None) -> None:
     """Raise ResumeMismatch if a wish differs from what was frozen."""
-    plan = store.plan
+    plan, said = store.plan, wishes_in(request)
+    if request.gather:
+        said.setdefault("group_by", None)  # which means prompts and images
     wrong = [
         f"{name.replace('_', '-')}: planned {_quoted(frozen)}, now {_quoted(wish)}"
-        for name, wish in wishes_in(request).items()
+        for name, wish in said.items()
         if (frozen := getattr(plan.spec, name)) != wish and not (name == "format" and wish == "auto")
     ]
     if samples_per_unit not in (None, plan.samples_per_unit):
@@ -248,7 +250,9 @@ def check_request(store: Store, request: DataRequest, samples_per_unit: int | No
 
 
 def _quoted(setting: object) -> str:
-    return (setting_text(setting) or "none") if isinstance(setting, dict) else repr(setting)
+    if setting is None or isinstance(setting, dict):
+        return setting_text(setting or {}) or "none"
+    return repr(setting)
 
 
 def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:

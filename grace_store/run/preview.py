@@ -67,6 +67,8 @@ class Preview(Frozen):
     num_set_aside: int
     set_aside: dict[str, int]
     num_images_missing: int
+    num_questions: int | None
+    """Those whose traces would be gathered; None if none would."""
     flagged: dict[str, int]
     """How many samples that would be planned have each flag of the text."""
     num_steps: dict[int, int]
@@ -113,6 +115,7 @@ def _preview(tally: RecordTally, understanding: Understanding) -> Preview:
         num_set_aside=tally.num_set_aside,
         set_aside=dict(sorted(tally.set_aside.items())),
         num_images_missing=tally.num_images_missing,
+        num_questions=tally.num_questions,
         flagged=tally.flagged,
         num_steps=dict(sorted(tally.num_steps.items())),
         kept_by=tuple(_kept_by(tally, understanding.spec)),

@@ -20,6 +20,8 @@ def preview_lines(found: Preview) -> Iterator[str]:
     settings = ", ".join(f"{name.replace('_', '-')} {text}" for name, text in found.settings.in_words().items())
     yield f"{found.num_planned} of {counted(found.num_records, 'record')} would be planned; nothing is written."
     yield f"Settings: {settings}."
+    if found.num_questions is not None:
+        yield f"Samples of {counted(found.num_questions, 'question')} would be gathered."
     if found.num_images_missing:
         yield f"{counted(found.num_images_missing, 'image')} named by records could not be found."
     for lines in (_histogram(found), _kept(found), _reasons(found.examples), _flags(found), _traces(found.traces)):
