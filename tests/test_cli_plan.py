@@ -22,15 +22,20 @@ def test_plan_says_what_it_found(tmp_path: Path, data: str) -> None:
 
 def test_questions_are_gathered_from_rounds_of_sampling(tmp_path: Path) -> None:
     for number in range(3):
-        traces = [{"prompt": f"{q} + 1?", "steps": ["One."], "answer": str(q + 1 + number)} for q in range(4)]
+        traces = [
+            {"id": f"{q}-{number}", "prompt": f"{q} + 1?", "steps": ["One."], "answer": str(q + 1 + number)}
+            for q in range(4)
+        ]
         (tmp_path / f"round-{number}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in traces))
     words = ["plan", *sorted(tmp_path.glob("round-*")), "--store", tmp_path / "s.zarr", "--min-steps", 1]
     assert "Gathered 12 samples of 4 questions." in run(*words, "--gather").stderr
     planned = Store.open(tmp_path / "s.zarr")
     assert planned.column("sample_row").tolist() == [row + 4 * number for row in range(4) for number in range(3)]
     assert "gather True" in run("info", planned.location).stdout
+    assert "group-by not said became id" in run(*words, "--group-by", "id", "--unit-samples", 8).stderr
+    assert "gather True became not said" in (again := run(*words, "--no-gather", "--unit-samples", 4).stderr)
+    assert "unit-samples 8 became 4" in again
     assert "--group-by says what --gather brings together" in run(*words, "--group-by", "id", code=1).stderr
-    assert "gather True became none" in run(*words, "--no-gather").stderr
 
 
 # ---------------------------------------------------------------- a stranger's file

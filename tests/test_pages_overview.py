@@ -12,6 +12,7 @@ from grace_store.pages.overview import overview_section
 from grace_store.run.status import status
 from grace_store.store.opened import Store
 from tests.gradient_stores import DIMENSION, add_gradients, gradient_spec
+from tests.grouped_stores import grouped_store
 from tests.scored_stores import known_store
 
 
@@ -34,3 +35,12 @@ def test_signals_that_differ_in_how_gradients_are_made_do_not_look_alike(tmp_pat
     assert shown["adam"] == ["gradient", "sample", "adam", "sparse"]
     scores = next(block for block in section.blocks if block.get("title") == "The scores")
     assert ["subset.jsonl", "a subset of 3 samples"] in scores["rows"]
+
+
+def test_values_within_questions_are_said_to_be_such(tmp_path: Path) -> None:
+    store = grouped_store(tmp_path)
+    for by, question in ((None, "same prompt and images"), ("problem.name", "same problem.name")):
+        table = score(store, ScoreRequest(within="centred", group_by=by))
+        section = overview_section(store, status(store), table, [])
+        scores = next(block for block in section.blocks if block.get("title") == "The scores")
+        assert ["values", f"centred within their question ({question}): 0 is its mean"] in scores["rows"]

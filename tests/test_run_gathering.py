@@ -132,6 +132,7 @@ def test_a_plan_keeps_its_order_unless_it_is_made_anew(tmp_path: Path) -> None:
         plan([data], place, DataRequest(gather=True))
     by_prompt = plan([data], place, DataRequest(gather=True), anew=True)
     assert rows_of(by_prompt) == gathered([record["prompt"] for record in grouped_records()])
+    assert rows_of(plan([data], place, DataRequest(group_by="half"), anew=True)) == first
     plain = plan([data], place, DataRequest(gather=False), anew=True)
     assert rows_of(plain) == sorted(first)
     assert plain.plan.spec.group_by is None
@@ -144,7 +145,7 @@ def test_files_that_are_read_forwards_are_warned_of_and_read_all_the_same(tmp_pa
     store = plan([data], tmp_path / "s.zarr", DataRequest(**EXPLICIT, gather=True), listener=heard.append)
     said = [event.text for event in heard if isinstance(event, Warned)]
     assert len(said) == 1
-    assert said[0].startswith("traces.jsonl.gz: can only be read from the beginning on")
+    assert said[0].startswith("traces.jsonl.gz: such files can only be read from the beginning on")
     with open_dataset(store) as dataset:
         loader = UnitLoader(store, dataset)
         found = [sample.sample_id for unit in store.plan.units for sample in loader.load(unit).samples]

@@ -176,7 +176,8 @@ def test_while_nothing_is_extracted_other_settings_replace_the_plan(tmp_path: Pa
     request = DataRequest(min_steps=4)
     again = plan([tmp_path / "traces.jsonl"], tmp_path / "store.zarr", request, anew=True, listener=events.append)
     told = next(event.text for event in events if isinstance(event, Note))
-    assert told == "Planned anew, as nothing was extracted yet: min-steps 2 became 4; 12 samples instead of 24."
+    changes = "min-steps 2 became 4; unit-samples 4 became 16; 12 samples instead of 24"
+    assert told == f"Planned anew, as nothing was extracted yet: {changes}."
     assert again.plan.num_samples == 12
     anew(tmp_path, max_steps=4)  # what is not said stays as it was planned
     assert content(tmp_path / "store.zarr") == fresh(tmp_path, "fresh.zarr", min_steps=4, max_steps=4)

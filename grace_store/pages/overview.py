@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from grace_store.artifacts.notes import WhereNote
+from grace_store.artifacts.notes import ScoresNote, WhereNote
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.settings import short
 from grace_store.base.text import one_line, size
@@ -47,6 +47,7 @@ def overview_section(
         "The scores",
         [
             *((name, str(value)) for name, value in settings.items() if value not in (None, False, "")),
+            *_within(note),
             ("signals", ", ".join(f"{name} × {each.weight:g}" for name, each in note.signals.items())),
             ("table", str(table.path) if table.path else "made for this page"),
             *((name, f"a subset of {count:,} samples") for name, count in subsets),
@@ -62,6 +63,14 @@ def overview_section(
         columns = ["row", "sample", "reason", "detail"]
         section.table("Records set aside", columns, rows[:MAX_LISTED], more)
     return section
+
+
+def _within(note: ScoresNote) -> list[tuple[str, Cell]]:
+    """Return how values were compared within their questions, if they were."""
+    if note.groups is None or note.groups.within is None:
+        return []
+    question = "same prompt and images" if note.groups.by is None else f"same {note.groups.by}"
+    return [("values", f"{note.groups.within} within their question ({question}): 0 is its mean")]
 
 
 def _made_from(section: Section, store: Store) -> None:

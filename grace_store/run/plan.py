@@ -42,10 +42,10 @@ RECORDS_TO_DETECT_FORMAT = 64
 PLAN_WAIT_SECONDS = 24 * 3600.0
 """How long the other ranks of a job wait while one of them plans."""
 _READING = ("format", "map")
-_ORDER = ("gather", "group_by")
 _READ_AGAIN = (
-    "can only be read from the beginning on, and gathered questions have their records all over it, so whatever reads "
-    "records starts it again and again. If it is large, decompress it, or write it as JSON lines or Arrow; plan that."
+    "such files can only be read from the beginning on, and gathered questions have their records all over them, so "
+    "whatever reads records starts them again and again. If they are large, plan them decompressed, Parquet as JSON "
+    "lines or Arrow."
 )
 
 
@@ -174,16 +174,17 @@ def scan(dataset: Dataset, listener: Listener) -> Iterator[Record]:
 def merged_request(previous: Plan | None, dataset: Dataset, request: DataRequest) -> DataRequest:
     """Return a request with what it leaves unsaid taken from a plan of the same files, changed or not.
 
-    Format and mapping say together how a record is read, and two settings how questions are gathered: one of them that
-    is said leaves nothing of the other.
+    Format and mapping say together how a record is read: one that is said leaves nothing of the other. Gathering, if it
+    is said, is by prompts unless a field is said with it.
     """
     if previous is None or [Path(file.path) for file in previous.files] != [file.path for file in dataset.files]:
         return request
     wishes = wishes_in(request)
     frozen = {name: value for name, value in previous.spec.model_dump().items() if name in DataRequest.model_fields}
-    for together in (_READING, _ORDER):
-        if not wishes.keys().isdisjoint(together):
-            frozen = {name: value for name, value in frozen.items() if name not in together}
+    if not wishes.keys().isdisjoint(_READING):
+        frozen = {name: value for name, value in frozen.items() if name not in _READING}
+    if "gather" in wishes:
+        frozen.pop("group_by", None)
     return DataRequest(**(frozen | wishes))
 
 
@@ -192,9 +193,11 @@ def _changes(before: Plan, after: Plan) -> Iterator[str]:
     was, now = before.spec.in_words(), after.spec.in_words()
     for name in {**was, **now}:
         if was.get(name) != now.get(name):
-            yield f"{name.replace('_', '-')} {was.get(name, 'none')} became {now.get(name, 'none')}"
+            yield f"{name.replace('_', '-')} {was.get(name, 'not said')} became {now.get(name, 'not said')}"
     if [file.sha256 for file in before.files] != [file.sha256 for file in after.files]:
         yield "the data is another"
+    if before.samples_per_unit != after.samples_per_unit:
+        yield f"unit-samples {before.samples_per_unit} became {after.samples_per_unit}"
     yield f"{counted(after.num_samples, 'sample')} instead of {before.num_samples}"
 
 
