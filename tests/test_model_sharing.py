@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import grace_store.model.head.own_forward as own_forward
 import grace_store.model.image_features as image_features
 import grace_store.model.shared_pass as shared_pass
 import grace_store.model.unit_extractor as unit_extractor
-from grace_store.base.errors import SettingError
+from grace_store.base.errors import DeviceLost, OutOfMemory, SettingError
 from grace_store.base.settings import ExtractRequest, ExtractSpec
 from grace_store.data.sample import Sample
 from grace_store.model.door import open_extractor, resolve_spec
@@ -290,6 +291,34 @@ def test_hidden_states_that_depend_on_what_shares_the_pass_are_noticed(model, mo
 
     monkeypatch.setattr(own_forward, "run_backbone", counts_tokens)
     assert "come out otherwise" in try_prompts(extractor, 512, with_images=False).fault
+
+
+def failing(error: Exception) -> Callable[..., None]:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    return fail
+
+
+def test_a_trial_without_enough_memory_says_nothing_about_the_model(model, monkeypatch):
+    extractor = make(model)
+    for error in (torch.OutOfMemoryError("CUDA out of memory"), OutOfMemory("One sample alone"), DeviceLost("Is lost")):
+        monkeypatch.setattr(shared_pass, "_shifted", failing(error))
+        with pytest.raises(type(error), match=str(error)):
+            try_prompts(extractor, 512, with_images=False)
+
+
+def test_users_are_told_what_helps_where_the_trial_does_not_fit_into_memory(model, monkeypatch):
+    monkeypatch.setattr(shared_pass, "_shifted", failing(torch.OutOfMemoryError("CUDA out of memory")))
+    with pytest.raises(OutOfMemory, match=r"larger or less busy device, .* --no-share-prompts.*CUDA out of memory"):
+        make(model)
+
+
+def test_nor_does_one_of_images(tmp_path, monkeypatch):
+    extractor = make(str(tiny_vision_model("qwen2_5_vl", tmp_path / "model")))
+    monkeypatch.setattr(image_features.VisionTower, "run", failing(torch.OutOfMemoryError("CUDA out of memory")))
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+        try_images(extractor, torch.device("cpu"))
 
 
 def test_prompts_that_do_not_end_together_are_noticed(model, monkeypatch):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import grace_store.model.door as model_door
+import grace_store.store.unit_writer as unit_writer
 from grace_store.base.errors import Corrupt, ResumeMismatch, StoreError
 from grace_store.base.metadata import Sharing
 from grace_store.base.settings import ExtractRequest, RunOptions
@@ -22,7 +23,7 @@ from grace_store.run.sharing import begin_sharing, follow_sharing
 from grace_store.run.verify import ExtractAgainJob, verify, verify_against_model
 from grace_store.store.keys import sharing_key
 from grace_store.store.opened import SignalView, Store
-from grace_store.store.unit_writer import withdraw_units
+from grace_store.store.unit_writer import keep_sharing, withdraw_units
 from tests.autograd import relative
 from tests.commands import run
 from tests.fake_model import FakeExtractor
@@ -163,22 +164,21 @@ class Loaded(FakeExtractor):
         self.sharing = sharing
 
 
-def finished(folder: Path, version: str = "") -> SignalView:
-    """Return a signal of the fake model, in a new store or in one of an older version."""
-    if not version:
-        return extract(make_job(folder, request=ExtractRequest(share_prompts=True)))
-    shutil.unpack_archive(GOLDEN / version / "store.zip", folder)
-    return Store.open(folder / "store.zarr").signal("int8")
+def begun(folder: Path, signal: str = "base") -> SignalView:
+    """Return a signal of the fake model that has no unit yet."""
+    view = extract(make_job(folder, signal=signal, request=ExtractRequest(share_prompts=True)))
+    withdraw_units(view, view.committed_units())
+    return view
 
 
 @pytest.mark.parametrize("images", ["image", "sample", None])
 def test_images_too_are_shared_as_they_were_first(tmp_path, images):
-    view = finished(tmp_path)
-    begun = FOUND.model_copy(update={"images": images})
-    begin_sharing(view, Loaded(begun))
+    view = begun(tmp_path)
+    first = FOUND.model_copy(update={"images": images})
+    begin_sharing(view, Loaded(first))
     later = Loaded(FOUND)
     begin_sharing(view, later)
-    assert view.sharing() == begun
+    assert view.sharing() == first
     assert later.sharing.images == images
     cannot = Loaded(FOUND.model_copy(update={"images": None, "images_fault": "it forgets them"}))
     with pytest.raises(ResumeMismatch, match="it forgets them") if images else nullcontext():
@@ -186,7 +186,8 @@ def test_images_too_are_shared_as_they_were_first(tmp_path, images):
 
 
 def test_a_store_that_has_no_place_for_it_keeps_the_images_of_a_sample_together(tmp_path):
-    view = finished(tmp_path, "1.3")
+    shutil.unpack_archive(GOLDEN / "1.3" / "store.zip", tmp_path)
+    view = Store.open(tmp_path / "store.zarr").signal("int8")
     before = content(view.store.location)
     for found, images in ((FOUND, "sample"), (FOUND.model_copy(update={"images": None}), None)):
         extractor = Loaded(found)
@@ -219,18 +220,76 @@ def test_what_is_kept_comes_back_when_it_is_damaged_or_lost(tmp_path, model):
         assert content(view.store.location) == before
 
 
-def test_a_run_does_not_go_on_from_a_damaged_one(tmp_path):
-    view = finished(tmp_path)
-    begin_sharing(view, Loaded(FOUND))
+def test_once_it_is_lost_no_unit_is_added_and_repair_leaves_none_of_the_other_kind(tmp_path, model, monkeypatch):
+    view = extract(job(tmp_path, model))
+    (Path(view.store.location) / sharing_key(view.name)).unlink()
+    withdraw_units(view, [1])
+    before = content(view.store.location)
+    find(FAULT, monkeypatch)
+    with pytest.raises(Corrupt, match=r"sharing/base.json is missing.*`grace-store repair` does them all again"):
+        extract(job(tmp_path, model))
+    assert content(view.store.location) == before
+    repair(replace(job(tmp_path, model), samples_per_unit=None))
+    assert view.sharing() == FAULT
+    alone = extract(job(tmp_path, model, store="alone.zarr", request=OFF))
+    assert [view.commit(unit).chunks for unit in range(3)] == [alone.commit(unit).chunks for unit in range(3)]
+    assert list(verify(view.store, deep=True)) == []
+
+
+def test_one_that_is_damaged_is_not_followed_and_spoils_no_info(tmp_path):
+    view = extract(make_job(tmp_path, request=ExtractRequest(share_prompts=True)))
+    keep_sharing(view, FOUND)
     path = Path(view.store.location) / sharing_key(view.name)
     path.write_text(path.read_text().replace("true", "false"))
-    with pytest.raises(Corrupt, match="does not match its own digest"):
+    with pytest.raises(Corrupt, match=r"does not match its own digest.*`grace-store repair` does all of them again"):
         begin_sharing(view, Loaded(FOUND))
+    found = info(view.store)
+    assert found.sharing == {}
+    assert "does not match its own digest" in found.damaged_sharing["base"]
+    shown = run("info", view.store.location)
+    assert shown.exit_code == 0
+    assert "damaged: ledger/sharing/base.json does not match" in shown.stdout
+    assert "`grace-store repair`" in shown.stdout
+
+
+def half_written(view: SignalView) -> tuple[Path, bytes]:
+    """Leave half of what another run keeps, as is seen where there are no hard links; return where, and all of it."""
+    keep_sharing(view, FOUND)
+    path = Path(view.store.location) / sharing_key(view.name)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    return path, whole
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_another_run_is_just_writing_is_waited_for(tmp_path, monkeypatch, fails):
+    view = begun(tmp_path)
+    path, whole = half_written(view)
+    monkeypatch.setattr(unit_writer.time, "sleep", lambda _: path.unlink() if fails else path.write_bytes(whole))
+    mine = FOUND.model_copy(update={"images": None})
+    extractor = Loaded(mine if fails else FOUND)
+    begin_sharing(view, extractor)
+    assert view.sharing() == extractor.sharing == (mine if fails else FOUND)
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_what_stays_half_written_is_waited_for_no_longer_than_a_few_seconds(tmp_path, monkeypatch, is_folder):
+    view = begun(tmp_path)
+    path, _ = half_written(view)
+    if is_folder:
+        path.unlink()
+        path.mkdir()
+    slept: list[float] = []
+    monkeypatch.setattr(unit_writer.time, "sleep", slept.append)
+    monkeypatch.setattr(unit_writer.time, "monotonic", lambda: sum(slept))
+    told = "neither be read nor written. Delete" if is_folder else "not valid JSON.*`grace-store repair`"
+    with pytest.raises(Corrupt, match=told):
+        begin_sharing(view, Loaded(FOUND))
+    assert 1 <= sum(slept) <= 2 * unit_writer.WHOLE_SECONDS
 
 
 def test_what_another_signal_kept_is_not_taken_for_its_own(tmp_path):
-    view = finished(tmp_path)
-    other = extract(make_job(tmp_path, signal="other", request=ExtractRequest(share_prompts=True)))
+    view, other = begun(tmp_path), begun(tmp_path, "other")
     begin_sharing(other, Loaded(FOUND))
     root = Path(view.store.location)
     shutil.copy(root / sharing_key("other"), root / sharing_key(view.name))

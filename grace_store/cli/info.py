@@ -42,3 +42,5 @@ def _print(store: str, found: gs.StoreInfo) -> None:
         click.echo("    " + ", ".join(f"{key} {short(value)}" for key, value in settings.items()))
         if (sharing := found.sharing.get(name)) is not None:
             click.echo(f"    {sharing.in_words()}")
+        if (damage := found.damaged_sharing.get(name)) is not None:
+            click.echo(f"    damaged: {damage}")

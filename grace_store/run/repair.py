@@ -17,6 +17,7 @@ from grace_store.run.verify import verify
 from grace_store.store.backend import Backend, open_backend
 from grace_store.store.check import Problem, check_plan, check_strays
 from grace_store.store.copies import has_plan_copy, restore_documents
+from grace_store.store.keys import sharing_key
 from grace_store.store.lock import hold, refuse_busy
 from grace_store.store.opened import Store
 from grace_store.store.plan_writer import plan_documents
@@ -34,7 +35,7 @@ def repair(job: ExtractJob, listener: Listener = ignore, stop: threading.Event |
     _delete_strays(store)
     for name in sorted({problem.signal for problem in [*mended, *found] if problem.signal}):
         mine = [problem for problem in found if problem.signal == name]
-        units = sorted({problem.unit for problem in mine if problem.unit is not None})
+        units = _units_to_redo(store, name, mine)
         listener(Note(f"{name}: {counted(len(mine), 'problem')}; units to redo: {ranges(units) or 'none'}."))
         _repair_signal(store, name, job, units)
         extract(replace(job, signal=name), listener, stop)
@@ -77,6 +78,14 @@ def _delete_strays(store: Store) -> None:
     for problem in check_strays(Store.open(store.backend)):
         if problem.signal is None:
             store.backend.delete(problem.where)
+
+
+def _units_to_redo(store: Store, name: str, problems: Sequence[Problem]) -> list[int]:
+    """Return the units that are wrong, or all that are done if nothing says any more how these shared prompts."""
+    units = {problem.unit for problem in problems if problem.unit is not None}
+    if any(problem.where == sharing_key(name) for problem in problems):
+        units.update(store.signal(name).committed_units())
+    return sorted(units)
 
 
 def _repair_signal(store: Store, name: str, job: ExtractJob, units: Sequence[int]) -> None:

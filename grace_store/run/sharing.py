@@ -4,9 +4,10 @@ Whether a model can is found by a trial when it is loaded, and another machine o
 run keeps what it found, and all others do the same or none of it.
 """
 
-from grace_store.base.errors import ResumeMismatch
+from grace_store.base.errors import Corrupt, ResumeMismatch
 from grace_store.base.metadata import SharedImages, Sharing
 from grace_store.run.model_door import Extractor
+from grace_store.store.keys import sharing_key
 from grace_store.store.opened import SignalView
 from grace_store.store.unit_writer import keep_sharing
 
@@ -15,9 +16,17 @@ _LEVELS: tuple[SharedImages | None, ...] = (None, "sample", "image")
 
 
 def begin_sharing(view: SignalView, extractor: Extractor) -> None:
-    """Keep what a trial found, if no run did before, and follow what is kept."""
+    """Keep what a trial found, if no run did before, and follow what is kept; raise Corrupt where that is lost."""
     if extractor.sharing is not None and view.keeps_sharing:
-        keep_sharing(view, extractor.sharing)
+        # In this order: what a run keeps is there before its first commit, so it is lost if it is not there after one.
+        if not view.committed_units():
+            keep_sharing(view, extractor.sharing)
+        elif view.sharing() is None:
+            raise Corrupt(
+                f"{view.store.location}: {sharing_key(view.name)} is missing, so nothing says whether the units of "
+                f"{view.name!r} that are done shared prompts and images. `grace-store repair` does them all again. "
+                "Nothing was written."
+            )
     follow_sharing(view, extractor)
 
 

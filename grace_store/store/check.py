@@ -274,14 +274,15 @@ def _check_constants(view: SignalView) -> Iterator[Problem]:
 
 
 def _check_sharing(view: SignalView, *, is_begun: bool) -> Iterator[Problem]:
-    text = "what a trial of shared prompts found is missing"
+    text = (
+        "what a trial of shared prompts found is missing: all units are to be done again, whatever the next one finds"
+    )
     try:
         if view.sharing() is not None or not (view.keeps_sharing and is_begun):
             return
     except Corrupt as error:
         text = str(error)
-    # Whoever computes a unit, here the first one, makes the trial again.
-    yield Problem(view.name, 0, keys.sharing_key(view.name), text, "repair")
+    yield Problem(view.name, None, keys.sharing_key(view.name), text, "repair")
 
 
 def _check_completion(view: SignalView, sums: Totals) -> Iterator[Problem]:

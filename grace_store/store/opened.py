@@ -40,6 +40,7 @@ from grace_store.store.storages import VectorStorage, storage_of
 
 CHUNKS_BELIEVED = 64
 """Of a plan with more chunks of samples than this it is checked that they are there."""
+_REDO_ALL = "Nothing else says how the signal's units share: `grace-store repair` does all of them again."
 
 
 class Store:
@@ -252,9 +253,12 @@ class SignalView:
         key = keys.sharing_key(self.name)
         if (raw := self.store.backend.read(key)) is None:
             return None
-        document = unseal(from_bytes(raw, key), SharingDocument, key)
+        try:
+            document = unseal(from_bytes(raw, key), SharingDocument, key)
+        except Corrupt as error:
+            raise Corrupt(f"{error} {_REDO_ALL}") from error
         if document.signal_sha256 != self.identity:
-            raise Corrupt(f"{key} belongs to another signal. `grace-store repair` puts the right one there.")
+            raise Corrupt(f"{key} belongs to another signal. {_REDO_ALL}")
         return document.sharing
 
     @cached_property

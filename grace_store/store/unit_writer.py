@@ -1,6 +1,7 @@
 """Write signals: create one, fill its units, complete it. A commit is written last and says what was written."""
 
 import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import fields
 
@@ -37,6 +38,10 @@ from grace_store.store.totals import Totals
 
 Regions = dict[str, tuple[int, Array]]
 """For each array where along its first dimension values are written, and the values."""
+
+WHOLE_SECONDS = 10.0
+"""How long another run may take to write a small document where files cannot appear whole."""
+_POLL_SECONDS = 0.1
 
 
 def create_signal(store: Store, signal: Signal) -> SignalView:
@@ -90,14 +95,32 @@ def as_store_has_it(store: Store, spec: ExtractSpec) -> ExtractSpec:
 
 
 def keep_sharing(view: SignalView, found: Sharing) -> None:
-    """Keep how samples of a signal share prompts and images, unless another run was first."""
-    document = SharingDocument(signal_sha256=view.identity, sharing=found)
-    view.store.backend.write_new(keys.sharing_key(view.name), to_bytes(seal(document)))
+    """Keep how samples of a signal share prompts and images, unless another run was first and what it keeps is whole.
+
+    Where there are no hard links, a document is seen while it is being written, and gone if that fails.
+    """
+    document = to_bytes(seal(SharingDocument(signal_sha256=view.identity, sharing=found)))
+    deadline = time.monotonic() + WHOLE_SECONDS
+    while not view.store.backend.write_new(keys.sharing_key(view.name), document):
+        try:
+            _require_sharing(view)
+        except Corrupt:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
     view.store.backend.flush()
 
 
+def _require_sharing(view: SignalView) -> None:
+    if view.sharing() is None:
+        where = f"{view.store.location}/{keys.sharing_key(view.name)}"
+        raise Corrupt(f"{where} can neither be read nor written. Delete what lies there and run again.")
+
+
 def drop_damaged_sharing(view: SignalView) -> None:
-    """Delete what is kept of sharing if it cannot be read: the next run keeps what its trial finds."""
+    """Delete what is kept of sharing if it cannot be read. With all units withdrawn, the next run keeps its own."""
     try:
         view.sharing()
     except Corrupt:

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace_store.base.errors import ModelError
+from grace_store.base.errors import DeviceLost, ModelError
 from grace_store.base.metadata import SharedImages, Sharing
-from grace_store.model.devices import in_words, is_lost
+from grace_store.model.devices import in_words, is_lost, is_out_of_memory, telling
 from grace_store.model.head.own_forward import trial_ids
 from grace_store.model.image_features import VisionTower
 from grace_store.model.inputs.batches import form_passes
@@ -51,6 +51,10 @@ class Tried(NamedTuple):
     """Why it does not hold; None if it does."""
 
 
+@telling(
+    "Whether samples can share prompts cannot be tried here (use a larger or less busy device, or begin a new --signal "
+    "with --no-share-prompts)"
+)
 def try_sharing(extractor: ProxyExtractor, max_length: int, device: torch.device, *, with_images: bool) -> Sharing:
     """Return whether samples of a model as loaded can share prompts and images."""
     prompts = try_prompts(extractor, max_length, with_images=with_images)
@@ -80,11 +84,11 @@ def try_prompts(extractor: ProxyExtractor, max_length: int, *, with_images: bool
             worst = max(worst, _apart(extractor, unit))
             if not worst <= _tolerance(extractor):
                 break
-    except ModelError as error:
-        return Tried(fault=str(error))
     except Exception as error:
-        if is_lost(error):
+        if _is_of_the_device(error):
             raise
+        if isinstance(error, ModelError):
+            return Tried(fault=str(error))
         return Tried(fault=f"it does not run on responses after the keys and values of a prompt ({in_words(error)})")
     return _judged(extractor, worst, "hidden states of responses")
 
@@ -118,11 +122,16 @@ def _try_tower(extractor: ProxyExtractor, unit: ReadUnit, device: torch.device, 
         with tower.given([tower.run(part) for several in parts for part in several]):
             found = extractor.states_by_member(batch, unit)
     except Exception as error:
-        if is_lost(error):
+        if _is_of_the_device(error):
             raise
         return Tried(fault=in_words(error))
     worst = max(_distance(found[i], each) for i, each in extractor.states_by_member(batch, unit).items())
     return _judged(extractor, worst, "made apart, hidden states")
+
+
+def _is_of_the_device(error: Exception) -> bool:
+    """Tell whether an error says nothing about the model: the device is lost, or its memory full for now."""
+    return isinstance(error, DeviceLost) or is_lost(error) or is_out_of_memory(error)
 
 
 def _judged(extractor: ProxyExtractor, worst: float, what: str) -> Tried:
