@@ -7,7 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from grace_store.artifacts.arrow_arrays import arrow_floats, arrow_lists, arrow_numbers, arrow_texts, numpy_numbers
+from grace_store.artifacts.arrow_arrays import (
+    arrow_flags,
+    arrow_floats,
+    arrow_lists,
+    arrow_numbers,
+    arrow_texts,
+    numpy_numbers,
+)
+from grace_store.base.errors import DataError
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.int64(), pa.float32(), pa.float64()])
@@ -35,6 +43,26 @@ def test_numbers_and_lists_are_null_where_that_is_said(is_null):
     lists = arrow_lists(np.array([0, 2, 2, 3]), arrow_numbers(values, pa.int64()), mask)
     lists.validate(full=True)
     assert lists.to_pylist() == [None if null else each for null, each in zip(is_null, [[1, 2], [], [3]], strict=True)]
+
+
+@pytest.mark.parametrize("flags", [[True, False, True], [False] * 9, []])
+def test_flags_are_those_that_pyarrow_makes(flags):
+    assert arrow_flags(np.array(flags, dtype=np.bool_)).equals(pa.array(flags, pa.bool_()))
+
+
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1])
+def test_numbers_that_do_not_fit_are_refused_as_pyarrow_does(number):
+    with pytest.raises(pa.ArrowInvalid, match="not in range"):
+        pa.array(np.array([0, number]), pa.int32())
+    with pytest.raises(DataError, match=rf"{number}.* go from -2147483648 to 2147483647\. Divide the data"):
+        arrow_numbers(np.array([0, number]), pa.int32())
+    assert arrow_numbers(np.array([2**31 - 1, -(2**31)]), pa.int32()).to_pylist() == [2**31 - 1, -(2**31)]
+
+
+def test_lists_that_end_beyond_what_arrow_counts_are_refused():
+    values = arrow_numbers(np.array([1.0]), pa.float64())
+    with pytest.raises(DataError, match="offsets from 0 to 2147483653"):
+        arrow_lists(np.array([0, 2**31 + 5]), values)
 
 
 def test_whole_numbers_stay_whole():

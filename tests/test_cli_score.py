@@ -153,6 +153,8 @@ def test_scoring_imports_no_pandas(tmp_path):
         ["score", store, "--out", "b.parquet", "--within", "group"],
         ["sweep", store, "--out", "sweep", "--alpha", "0.3,0.7"],
         ["weights", store, "--out", "w.parquet"],
+        ["audit", "a.parquet", "--json"],
+        ["select", "a.parquet", "--where", "value > -2", "--ratio", "0.5", "--out", "s.txt", "--as", "ids"],
     ]
     code = (
         "import json, sys; from grace_store.cli import main\n"

@@ -87,6 +87,11 @@ def test_settings_of_vectors_are_refused_where_only_texts_are_compared(pool, fil
         against(pool, [file], AgainstRequest(threshold=0.9, seed=3))
 
 
+def test_how_records_are_read_is_refused_where_all_benchmarks_are_stores(pool, benchmark):
+    with pytest.raises(SettingError, match=r"^format: a store knows how its own records are read"):
+        against(pool, [benchmark], AgainstRequest(format="gsm8k"))
+
+
 def test_a_store_is_compared_by_vectors_too(pool, benchmark):
     table = against(pool, [benchmark], AgainstRequest(threshold=0.999))
     vectors = [each for each in found_in(table) if each[2] == "vector"]

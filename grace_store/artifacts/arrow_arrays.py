@@ -5,17 +5,19 @@ takes half a second of every command.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from grace_store.base.arrays import Array, BoolArray, Numbers
+from grace_store.base.errors import DataError
 from grace_store.values.gram import offsets_of
 
 
 def arrow_numbers(values: Array, kind: pa.DataType, is_null: BoolArray | None = None) -> pa.Array:
-    """Return a number for each value, null where it says so; NaN stays NaN."""
-    plain = np.ascontiguousarray(values, dtype=kind.to_pandas_dtype())
+    """Return a number for each value, null where it says so; NaN stays NaN. Raise DataError if one does not fit."""
+    plain = _fitting(values, np.dtype(kind.to_pandas_dtype()))
     there = None if is_null is None or not is_null.any() else _bits(~is_null)
     return pa.Array.from_buffers(kind, len(plain), [there, pa.py_buffer(plain)])
 
@@ -27,8 +29,13 @@ def arrow_floats(values: Array, kind: pa.DataType) -> pa.Array:
 
 def arrow_lists(offsets: Numbers, values: pa.Array, is_null: BoolArray | None = None) -> pa.Array:
     """Return lists that lie flat in values, list i from offsets[i] to offsets[i + 1], null where it says so."""
-    mask = None if is_null is None else pa.Array.from_buffers(pa.bool_(), len(is_null), [None, _bits(is_null)])
+    mask = None if is_null is None else arrow_flags(is_null)
     return pa.ListArray.from_arrays(arrow_numbers(offsets, pa.int32()), values, mask=mask)
+
+
+def arrow_flags(flags: BoolArray) -> pa.Array:
+    """Return true or false for each flag."""
+    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, _bits(flags)])
 
 
 def arrow_texts(texts: Sequence[str]) -> pa.Array:
@@ -37,8 +44,21 @@ def arrow_texts(texts: Sequence[str]) -> pa.Array:
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     if lengths.sum() != len(whole):  # some letters take more than one byte
         lengths = np.fromiter((len(text.encode()) for text in texts), np.int64, len(texts))
-    offsets = offsets_of(lengths).astype(np.int32)
+    offsets = _fitting(offsets_of(lengths), np.dtype(np.int32))
     return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(whole))
+
+
+def _fitting(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Return values, side by side, as a type of numbers; whole ones that are too large for it would wrap silently."""
+    is_whole = dtype.kind in "iu" and values.dtype.kind in "iu"
+    if is_whole and values.size and not np.can_cast(values.dtype, dtype):
+        limits, low, high = np.iinfo(dtype), values.min(), values.max()
+        if low < limits.min or high > limits.max:
+            raise DataError(
+                f"A column has numbers or offsets from {low} to {high}, and those of {dtype} go from {limits.min} to "
+                f"{limits.max}. Divide the data, and make a table of each part."
+            )
+    return np.ascontiguousarray(values, dtype=dtype)
 
 
 def _bits(flags: BoolArray) -> pa.Buffer:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
+from grace_store.artifacts.arrow_arrays import arrow_flags
 from grace_store.artifacts.made_from import open_store_of
 from grace_store.artifacts.notes import WhereNote
 from grace_store.artifacts.score_table import ScoreTable
@@ -30,7 +30,7 @@ def filter_scores(
     if where is None:
         return table, None
     kept = keep(where, scored_columns(table), len(table), lambda: records_of(table, store, data))
-    return replace(table, table=table.table.filter(pa.array(kept.is_kept))), where_note(kept)
+    return replace(table, table=table.table.filter(arrow_flags(kept.is_kept))), where_note(kept)
 
 
 def keep_samples(

@@ -15,7 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from grace_store.artifacts.arrow_arrays import arrow_floats, arrow_lists, arrow_numbers, arrow_texts, numpy_numbers
+from grace_store.artifacts.arrow_arrays import (
+    arrow_flags,
+    arrow_floats,
+    arrow_lists,
+    arrow_numbers,
+    arrow_texts,
+    numpy_numbers,
+)
 from grace_store.artifacts.notes import ScoresNote
 from grace_store.artifacts.parquet_columns import not_made_by, read_columns, read_header
 from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, Int32Array, IntArray
@@ -184,7 +191,7 @@ class ScoreTable:
 
     def among(self, rows: IntArray) -> ScoreTable:
         """Return the samples that are among some rows of the dataset."""
-        return replace(self, table=self.table.filter(pa.array(np.isin(self.row, rows))))
+        return replace(self, table=self.table.filter(arrow_flags(np.isin(self.row, rows))))
 
     def ranked(self, value: FloatArray | None = None) -> IntArray:
         """Return the rows that have a value, the best first; with capabilities in turns, the best of each first."""

@@ -33,9 +33,7 @@ from grace_store.likeness.duplicate_groups import DEFAULT_FLOOR, DEFAULT_THRESHO
 
 BESIDE_FROM = ("source", "out", "threshold", "keep", "scores", "as_json")
 """What --from has a use for."""
-OF_FILES = ("format", "map")
-"""What --against has a use for only if a benchmark is a file."""
-ONLY_AGAINST = ("ngram", "share", *OF_FILES)
+ONLY_AGAINST = ("ngram", "share", "format", "map")
 BESIDE_AGAINST = ("store", "out", "against", "data", "threads", "as_json", *ONLY_AGAINST)
 """What --against may have a use for, beside settings of vectors."""
 WORST_SHOWN = 3
@@ -156,20 +154,12 @@ def _hold_against(
 
 def _check_used(benchmarks: tuple[str, ...]) -> None:
     """Refuse options that would change nothing of a comparison with these benchmarks."""
-    from grace_store.curate.against import OF_VECTORS
-    from grace_store.curate.benchmarks import is_store
+    from grace_store.curate.against import OF_FILES, OF_VECTORS, check_used
 
     others = {*BESIDE_AGAINST, *OF_VECTORS}
     if ignored := given(but=others):
         raise SettingError(f"--against has no use for {', '.join(ignored)}")
-    kinds = {is_store(each) for each in benchmarks}
-    if True not in kinds and (ignored := given(but=others - {*OF_VECTORS})):
-        raise SettingError(
-            f"{', '.join(ignored)}: only texts are compared with files. Leave that out, or give --against a store that "
-            "was extracted with the same model."
-        )
-    if False not in kinds and (ignored := given(but=others - {*OF_FILES})):
-        raise SettingError(f"{', '.join(ignored)}: a store knows how its own records are read. Leave that out.")
+    check_used(benchmarks, given(but=others - {*OF_VECTORS}), given(but=others - {*OF_FILES}))
 
 
 def _against_result(found: gs.AgainstTable, out: Path) -> dict[str, Any]:

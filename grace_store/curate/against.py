@@ -37,6 +37,8 @@ from grace_store.store.opened import Store, StoreLike
 SAMPLES_AT_ONCE = 1024
 OF_VECTORS = ("threshold", "signal", "descriptor", "dimension", "seed", "partial")
 """Settings that only a benchmark with vectors, a store, has a use for."""
+OF_FILES = ("format", "map")
+"""Settings that only a benchmark that is a file has a use for."""
 
 Row = dict[str, Any]
 
@@ -78,7 +80,7 @@ def against(
     """
     request = request or AgainstRequest()
     spec = _checked(request)
-    _check_used(request, benchmarks)
+    check_used(benchmarks, _changed(request, OF_VECTORS), _changed(request, OF_FILES))
     pool = store if isinstance(store, Store) else Store.open(store)
     found = read_benchmarks(benchmarks, request.format, request.map, listener)
     for benchmark in found:
@@ -114,16 +116,21 @@ def _checked(request: AgainstRequest) -> AgainstSpec:
     return AgainstSpec(ngram=request.ngram, share=request.share, cosine=request.threshold)
 
 
-def _check_used(request: AgainstRequest, benchmarks: Sequence[BenchmarkLike]) -> None:
-    """Refuse settings of vectors where there are only files, whose texts alone are compared."""
-    if any(isinstance(each, Store) or is_store(each) for each in benchmarks):
-        return
+def _changed(request: AgainstRequest, names: Sequence[str]) -> list[str]:
     unsaid = AgainstRequest()
-    if ignored := [name for name in OF_VECTORS if getattr(request, name) != getattr(unsaid, name)]:
+    return [name for name in names if getattr(request, name) != getattr(unsaid, name)]
+
+
+def check_used(benchmarks: Sequence[BenchmarkLike], of_vectors: Sequence[str], of_files: Sequence[str]) -> None:
+    """Refuse settings, by the names they were given with, that would change nothing of a comparison with benchmarks."""
+    kinds = {isinstance(each, Store) or is_store(each) for each in benchmarks}
+    if of_vectors and True not in kinds:
         raise SettingError(
-            f"{', '.join(ignored)}: only texts are compared with files. Leave that out, or give a store that was "
+            f"{', '.join(of_vectors)}: only texts are compared with files. Leave that out, or give a store that was "
             "extracted with the same model as a benchmark."
         )
+    if of_files and False not in kinds:
+        raise SettingError(f"{', '.join(of_files)}: a store knows how its own records are read. Leave that out.")
 
 
 def _own_digests(pool: Store) -> set[str]:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from grace_store.artifacts.against_table import AgainstLike
+from grace_store.artifacts.arrow_arrays import arrow_numbers
 from grace_store.artifacts.filtered_scores import filter_scores, groups_of
 from grace_store.artifacts.notes import ChosenDiversity, SubsetSpec, WhereNote
 from grace_store.artifacts.score_table import ScoresLike, ScoreTable, read_scores
@@ -74,7 +76,8 @@ class Subset:
     @property
     def sample_id(self) -> list[str]:
         """The chosen samples' ids, in the order of the records."""
-        ids: list[str] = self.scores.table["sample_id"].take(self.chosen).to_pylist()
+        chosen = arrow_numbers(self.chosen, pa.int64())
+        ids: list[str] = self.scores.table["sample_id"].take(chosen).to_pylist()
         return ids
 
     def to_pandas(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,14 +15,16 @@ from grace_store.artifacts.outputs import check_outputs, sources_of
 from grace_store.artifacts.subset_file import check_unchanged
 from grace_store.artifacts.trial_documents import OPTIONS, PLAN, TrialPlan, TrialSpec
 from grace_store.base.documents import read_document
-from grace_store.base.errors import DataError, GraceStoreError, ResumeMismatch, SettingError
+from grace_store.base.errors import DataError, DatasetChanged, GraceStoreError, ResumeMismatch, SettingError
 from grace_store.base.events import Listener
 from grace_store.base.files import sidecar_of
-from grace_store.base.settings import DataRequest, wishes_in
+from grace_store.base.fingerprint import file_sha256
+from grace_store.base.settings import DataRequest, canonical_json, wishes_in
 from grace_store.base.text import counted
 from grace_store.curate.benchmarks import as_store
 from grace_store.curate.trial_runs import RunFolder, TrialRunner
 from grace_store.curate.trial_samples import Arm, SubsetFile, TrialSamples, gather_samples, is_amount
+from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
 from grace_store.model.load.adapter_folder import require_peft
 from grace_store.model.lora.recipe import TrainingRequest, WarmupOptions
@@ -31,7 +34,9 @@ from grace_store.store.backend import is_url
 from grace_store.store.opened import SignalView, Store
 
 HELD_OUT = "held-out.zarr"
-"""Where a file of held-out traces is planned, in OUT."""
+"""Where trials that do not say it planned their file of held-out traces, in OUT."""
+PLANNED_IN = "held_out_store"
+"""What a trial's origin calls the store in OUT that its file of held-out traces is planned in."""
 SEEDS_ARE_FIXED = (
     "\nThe number of seeds is fixed before the first: the error rate of 5 % is shared out among the looks, one after "
     "each seed, and seeds that are added once results were seen would break it. For another number, begin a trial of "
@@ -134,7 +139,9 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
     given += [(file.weights, "a table of weights") for file in files if file.weights is not None]
     check_outputs([out], [*sources_of(store), *given])
     spec, origin = _resolve(store, view, request, begun)
-    other = _open_held_out(origin.get("held_out"), out, request, is_begun=begun is not None)
+    other = _open_held_out(origin.get("held_out"), request)
+    if other is None and (file := origin.get("held_out")) is not None:
+        origin[PLANNED_IN], other = _plan_held_out(file, out, request, begun)
     samples = gather_samples(store, files, spec, other, request.data)
     found = TrialPlan(
         spec=spec,
@@ -198,24 +205,50 @@ def _open_store(
     return store, store.signal(name) if name in store.signal_names else None
 
 
-def _open_held_out(place: str | None, out: Path, request: TrialRequest, *, is_begun: bool) -> Store | None:
-    """Open a planned store of held-out traces, or plan a file of them in OUT; any number of steps will do."""
+def _open_held_out(place: str | None, request: TrialRequest) -> Store | None:
+    """Open a planned store of held-out traces; None if they are the pool's own, or in a file."""
     found = None if place is None else as_store(place)
-    if place is None or found is not None:
-        if request.format is not None or request.map is not None:
-            why = "the pool's own" if found is None else "a store's"
-            raise SettingError(
-                f"--format and --map say how the records of a file are read, and the held-out traces are {why}. Leave "
-                "them out, or give --held-out FILE."
-            )
-        return found
+    is_planned = place is None or found is not None
+    if is_planned and (request.format is not None or request.map is not None):
+        why = "the pool's own" if found is None else "a store's"
+        raise SettingError(
+            f"--format and --map say how the records of a file are read, and the held-out traces are {why}. Leave "
+            "them out, or give --held-out FILE."
+        )
+    return found
+
+
+def _plan_held_out(file: str, out: Path, request: TrialRequest, begun: TrialPlan | None) -> tuple[str, Store]:
+    """Plan a file of held-out traces in OUT, and return the store with its name; any number of steps will do."""
     wishes = {"format": request.format, "map": None if request.map is None else dict(request.map)}
+    then = begun.origin if begun else {}
     try:
-        # Before a trial began, another try at reading the file replaces the last one.
-        return plan([place], out / HELD_OUT, DataRequest(min_steps=1, **wishes), anew=not is_begun)
+        name = then.get(PLANNED_IN, HELD_OUT) if "held_out" in then else _name_held_out(file, wishes)
+        return name, plan([file], out / name, DataRequest(min_steps=1, **wishes))
     except GraceStoreError as error:
+        if begun is not None and isinstance(error, DatasetChanged | ResumeMismatch):
+            raise _other_held_out(file, out, error) from error
         error.add_note(OF_HELD_OUT)
         raise
+
+
+def _other_held_out(file: str, out: Path, error: DatasetChanged | ResumeMismatch) -> ResumeMismatch:
+    """Return what a user should know when the held-out file of a trial that was begun is not planned as it was."""
+    what, remedy = "was read with another --format or --map", "Leave those options out"
+    if isinstance(error, DatasetChanged):
+        what, remedy = "had other records", "Put the file back as it was"
+    return ResumeMismatch(
+        f"The trial in {out} was begun with other held-out traces: {file} {what} then.\n{remedy} to go on, or choose a "
+        "new --out. Nothing was written."
+    )
+
+
+def _name_held_out(file: str, wishes: Mapping[str, Any]) -> str:
+    """Return a name that other content, or another way to read it, never has: trials that begin at once may differ."""
+    with Dataset.open([file]) as dataset:
+        contents = [file_sha256(each.path) for each in dataset.files]
+    digest = hashlib.sha256(canonical_json({**wishes, "contents": contents})).hexdigest()
+    return f"held-out-{digest[:12]}.zarr"
 
 
 def _resolve(

@@ -151,10 +151,7 @@ def conclude_subset(name: str, found: Standing, num_seeds: int) -> str:
         return f"Random subsets train better models than {name}: {shown}{after}."
     if each.is_clear:
         return f"{name} trains better models than random subsets: {shown}{after}."
-    return (
-        f"No difference was found between {name} and random subsets: {shown}. A difference of "
-        f"{each.shown(each.detectable)} or more would have been found in 4 of 5 such trials."
-    )
+    return f"No difference was found between {name} and random subsets: {shown}.{_would_be_found(each)}"
 
 
 def conclude_pair(first: str, second: str, difference: SubsetDifference) -> str | None:
@@ -176,10 +173,14 @@ def conclude_answers(name: str, right: FloatArray, difference: SubsetDifference)
         return f"Models trained on {name} answer {more} questions right: {shown}."
     if not right.any():
         return f"No model answered a question right, so answers say nothing of {name}."
-    return (
-        f"No difference was found in how many questions models trained on {name} answer right: {shown}. A difference "
-        f"of {difference.shown(difference.detectable)} or more would have been found in 4 of 5 such trials."
-    )
+    none = f"No difference was found in how many questions models trained on {name} answer right"
+    return f"{none}: {shown}.{_would_be_found(difference)}"
+
+
+def _would_be_found(difference: SubsetDifference) -> str:
+    """Say which difference a trial finds; nothing where it rounds to 0, as all models do the same then."""
+    amount = difference.shown(difference.detectable)
+    return f" A difference of {amount} or more would have been found in 4 of 5 such trials." if float(amount) else ""
 
 
 def _too_few_clear(num_clear: int, num_items: int) -> str:
