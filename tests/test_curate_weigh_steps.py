@@ -208,7 +208,7 @@ def test_the_conclusion_says_what_weights_do(cosine, equal, weight, told):
     [
         ("weight", [[1.0]] * 12, "without exactly one entry for each step"),
         ("weight", "negative", "no numbers from 0 on"),
-        ("row", [0] * 12, "not in the order of the dataset"),
+        ("row", [0] * 12, "a row of the dataset stands there twice"),
     ],
 )
 def test_a_table_that_was_changed_is_refused(known, tmp_path, name, values, told):
