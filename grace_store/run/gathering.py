@@ -49,8 +49,8 @@ def planned_order(spec: DataSpec, writer: PlanWriter | None) -> Iterator[Planned
         waiting.check(spec)
         order = waiting.find_order()
         if writer is not None:
-            for place in order.tolist():
-                writer.add(waiting.sample(place))
+            for place in order:  # not as a list, whose numbers would take more memory than all else here
+                writer.add(waiting.sample(int(place)))
 
 
 @dataclass(slots=True)

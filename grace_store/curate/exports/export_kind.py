@@ -167,10 +167,5 @@ class ChosenRecords:
                 raise DataError(f"Row {row} cannot be read as it was when it was planned: {why}.") from why
             yield raw, sample
 
-    def table_rows(self) -> list[int]:
-        """Return the chosen rows of the table in the order of the dataset's rows."""
-        rows: list[int] = self.subset.chosen.tolist()
-        return rows
-
     def _locators(self, rows: IntArray) -> Iterator[tuple[int, int, int]]:
         return locators_at(self.store, self.store.positions_of(rows))

@@ -18,7 +18,7 @@ def _with_scores(chosen: ChosenRecords) -> Iterator[bytes]:
         raise DataError(f"Scores by {scores.note.spec.method} have no step scores to join to records.")
     flat = {name: scores.flat(name) for name in (*STEP_SCORES, "step_num_tokens")}
     offsets, value = scores.offsets, scores.value
-    for index, (raw, sample) in zip(chosen.table_rows(), chosen.samples(), strict=True):
+    for index, (raw, sample) in zip(chosen.subset.chosen.tolist(), chosen.samples(), strict=True):
         if b'"grace_store"' in raw and "grace_store" in json.loads(raw):
             raise DataError(f"Sample {sample.sample_id!r} already has a field grace_store; export from the original.")
         mine = slice(offsets[index], offsets[index + 1])
