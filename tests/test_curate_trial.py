@@ -18,10 +18,12 @@ import grace_store.curate.trial as trial_module
 import grace_store.curate.trial_plan as trial_plan
 import grace_store.curate.trial_runs as trial_runs
 import grace_store.curate.trial_workers as trial_workers
+from grace_store.artifacts.notes import SubsetNote
 from grace_store.artifacts.trial_documents import FOUND, PLAN, RUNS, Trial, TrialPlan, TrialRun
 from grace_store.base.documents import claim_document, read_document, write_document
 from grace_store.base.errors import DataError, Interrupted, ResumeMismatch, SettingError, WorkerDied
 from grace_store.base.events import Note, StepTaken, Warned, ignore
+from grace_store.base.files import sidecar_of
 from grace_store.base.settings import DataRequest, RunOptions
 from grace_store.curate.against import against
 from grace_store.curate.export import ExportRequest, export
@@ -59,6 +61,13 @@ def finished(home) -> Path:
     """A trial that nothing interrupted."""
     trial(home / "finished", make_request(home, home / "clean.txt"))
     return home / "finished"
+
+
+def score_at_random(store: Path, model: Path, out: Path) -> Path:
+    """Write a table of random scores of a store, which gets a signal unless it has one."""
+    extract(ExtractJob(store=str(store), model=str(model), options=RunOptions(device="cpu")))
+    score(str(store), HeuristicSpec(method="random", seed=3), out=out)
+    return out
 
 
 def content(out: Path) -> dict[str, str]:
@@ -194,8 +203,7 @@ def test_what_a_subset_could_not_hold_is_in_no_random_subset(home, tmp_path):
     for name, some in [("traces.jsonl", records), ("bench.jsonl", records[:8])]:
         (tmp_path / name).write_text("".join(json.dumps(each) + "\n" for each in some))
     store = plan([tmp_path / "traces.jsonl"], tmp_path / "pool.zarr", DataRequest(min_steps=2))
-    extract(ExtractJob(store=store.location, model=str(home / "model"), options=RunOptions(device="cpu")))
-    score(store.location, HeuristicSpec(method="random", seed=3), out=tmp_path / "scores.parquet")
+    score_at_random(tmp_path / "pool.zarr", home / "model", tmp_path / "scores.parquet")
     found = against(store, [tmp_path / "bench.jsonl"])
     assert found.contaminated.tolist() == list(range(8))
     request = RankRequest(exclude_flagged=["repeated_steps"], exclude_contaminated=found)
@@ -485,12 +493,10 @@ def test_a_subset_is_tried_with_its_step_weights_and_without(home, tmp_path):
 
 
 def test_a_subset_that_was_written_with_weights_or_changed_since_is_told_of(home, tmp_path):
-    extract(ExtractJob(store=str(home / "pool.zarr"), model=str(home / "model"), options=RunOptions(device="cpu")))
+    scores = score_at_random(home / "pool.zarr", home / "model", tmp_path / "scores.parquet")
     table, subset = tmp_path / "weights.parquet", tmp_path / "subset.jsonl"
     weights(home / "pool.zarr", WeightsSpec(method="fit"), out=table)
-    score(str(home / "pool.zarr"), HeuristicSpec(method="random", seed=3), out=tmp_path / "scores.parquet")
-    written = ExportRequest(as_format="ms-swift", weights=table)
-    export(select(tmp_path / "scores.parquet", ratio="0.4"), subset, written)
+    export(select(scores, ratio="0.4"), subset, ExportRequest(as_format="ms-swift", weights=table))
     request = make_request(home, subset)
     (remark,) = prepare_trial(tmp_path / "out", request).remarks
     assert remark.startswith("subset.jsonl was written with step weights, and is tried without them.")
@@ -650,6 +656,18 @@ def test_a_subset_that_is_not_there_is_said(home, tmp_path):
         prepare_trial(tmp_path / "out", make_request(home, tmp_path / "none.txt"))
 
 
+def test_a_table_or_pairs_given_for_a_subset_are_said(home, tmp_path):
+    table = score_at_random(home / "pool.zarr", home / "model", tmp_path / "scores.parquet")
+    with pytest.raises(DataError, match=r"scores\.parquet is a table, not a subset\. Choose one from it with"):
+        prepare_trial(tmp_path / "out", make_request(home, table))
+    pairs = tmp_path / "pairs.jsonl"
+    export(select(table, ratio="0.4"), pairs)
+    note = read_document(sidecar_of(pairs), SubsetNote)
+    write_document(sidecar_of(pairs), note.model_copy(update={"rejected_rows": note.rows}))
+    with pytest.raises(DataError, match=r"pairs\.jsonl holds pairs of traces"):
+        prepare_trial(tmp_path / "out", make_request(home, pairs))
+
+
 @pytest.mark.parametrize("held_out", ["inf", "nan", "-3"])
 def test_what_is_no_amount_is_a_file_that_is_not_there(home, tmp_path, held_out):
     with pytest.raises(DataError, match=f"No such file or folder: .*{held_out}"):
@@ -744,6 +762,18 @@ def test_it_goes_on_from_another_folder_than_it_was_begun_in(home, tmp_path, mon
     write_document(tmp_path / "out" / PLAN, job.plan)
     monkeypatch.chdir(tmp_path)
     assert prepare_trial(Path("out"), TrialRequest(options=OPTIONS)).plan.fingerprint() == job.plan.fingerprint()
+
+
+def test_it_goes_on_where_its_pool_is_planned_in_another_place(home, finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(Training, "train", lambda *_, **__: pytest.fail("trained again"))
+    shutil.copy(home / "traces.jsonl", tmp_path)
+    plan([tmp_path / "traces.jsonl"], tmp_path / "moved.zarr", DataRequest(min_steps=2))
+    shutil.copytree(finished, tmp_path / "out")
+    (tmp_path / "out" / FOUND).unlink()
+    found = trial(tmp_path / "out", TrialRequest(store=str(tmp_path / "moved.zarr"), options=OPTIONS))
+    assert found.plan_sha256 == Store.open(tmp_path / "moved.zarr").plan.digest()
+    before = read_document(finished / FOUND, Trial)
+    assert (found.subsets, found.conclusion) == (before.subsets, before.conclusion)
 
 
 def test_a_subset_that_is_held_out_is_said(home, tmp_path):

@@ -78,7 +78,7 @@ class TrialPlan(TrialDocument):
     kind: Literal["trial_plan"] = "trial_plan"
     spec: TrialSpec
     plan_sha256: str
-    """Of the store that subsets are chosen from."""
+    """Of the samples of the store that subsets are chosen from and how they were made, wherever it and its data lie."""
     num_pool: Count
     """Samples that random subsets are drawn from, those of held-out questions included."""
     num_held_out_samples: Count

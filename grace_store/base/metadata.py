@@ -60,6 +60,11 @@ class Plan(Frozen):
     """How many samples have each flag of the text; None where flags were not looked for, as in older stores."""
     created_by: str
 
+    def content_digest(self) -> str:
+        """Return a digest of the planned samples and how they were made, wherever files and store lie."""
+        content = {"samples": self.samples_sha256, "spec": self.spec.model_dump(mode="json")}
+        return hashlib.sha256(canonical_json(content)).hexdigest()
+
     @property
     def units(self) -> range:
         """The numbers of all units."""

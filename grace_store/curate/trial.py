@@ -151,8 +151,8 @@ def _conclude(job: TrialJob, results: dict[tuple[int, str], TrialRun]) -> Trial:
         tried.append(tried_subset(plan, samples, results, subset, found))
     pairs = compare_pairs(plan, samples, results)
     return Trial(
-        store=job.samples.store.location,
-        plan_sha256=plan.plan_sha256,
+        store=samples.store.location,
+        plan_sha256=samples.store.plan.digest(),
         spec=plan.spec,
         conclusion=" ".join(conclusions_of(tried, pairs)),
         num_pool=plan.num_pool,

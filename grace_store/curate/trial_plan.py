@@ -145,7 +145,7 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
     samples = gather_samples(store, files, spec, other, request.data)
     found = TrialPlan(
         spec=spec,
-        plan_sha256=store.plan.digest(),
+        plan_sha256=store.plan.content_digest(),
         num_pool=samples.num_pool,
         num_held_out_samples=samples.num_held_out_samples,
         subsets=samples.subsets,
@@ -174,8 +174,16 @@ def _read_notes(files: Sequence[SubsetFile]) -> dict[Path, SubsetNote]:
         raise DataError(f"There is no {missing[0]}. Give subsets that `grace-store select` wrote, or lists of ids.")
     paths = dict.fromkeys(file.path for file in files)
     notes = {path: read_document(sidecar_of(path), SubsetNote) for path in paths if sidecar_of(path).is_file()}
+    for path in paths:
+        if path.suffix == ".parquet" and path not in notes:
+            raise DataError(f"{path} is a table, not a subset. Choose one from it with `grace-store select`.")
     for path, note in notes.items():
         check_unchanged(path, note)
+        if note.rejected_rows is not None:
+            raise DataError(
+                f"{path} holds pairs of traces, of which a trial would train on the better ones alone. Select the "
+                "traces without pairs, as records or as a trainer reads them, and try those."
+            )
     return notes
 
 

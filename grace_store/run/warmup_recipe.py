@@ -1,6 +1,5 @@
 """The recipe of a warm-up beside its checkpoints: frozen once, compared on resuming, and written to be replayed."""
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +12,6 @@ from grace_store.base.arrays import IntArray
 from grace_store.base.documents import parse_document
 from grace_store.base.errors import ResumeMismatch
 from grace_store.base.files import write_text
-from grace_store.base.metadata import Plan
-from grace_store.base.settings import canonical_json
 from grace_store.model.lora.recipe import RECIPE, REPLAY, Recipe, SampleRef, WarmupSpec, WarmupSubset
 from grace_store.run.open_signal import describe_differences, software
 from grace_store.store.backend import is_url
@@ -43,13 +40,7 @@ def make_recipe(spec: WarmupSpec, store: Store, subset: WarmupSubset, model: str
     """Return the recipe of a warm-up as it would run now."""
     place = store.location if is_url(store.location) else str(Path(store.location).resolve())
     origin = {**software(), "model": str(Path(model).resolve()), "store": place, "images": images}
-    return Recipe(spec=spec, plan_sha256=plan_digest(store.plan), subset_sha256=subset.fingerprint(), origin=origin)
-
-
-def plan_digest(plan: Plan) -> str:
-    """Return a digest of the planned samples and how they were made, wherever files and store lie."""
-    content = {"samples": plan.samples_sha256, "spec": plan.spec.model_dump(mode="json")}
-    return hashlib.sha256(canonical_json(content)).hexdigest()
+    return Recipe(spec=spec, plan_sha256=store.plan.content_digest(), subset_sha256=subset.fingerprint(), origin=origin)
 
 
 def check_recipe(frozen: Recipe, now: Recipe, out: Path) -> None:

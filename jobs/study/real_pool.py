@@ -10,7 +10,7 @@ from random import Random
 
 from pydantic import Field
 
-from grace_store.artifacts.weight_table import weights_schema, write_weights
+from grace_store.artifacts.weight_table import WeightTable, read_weights, weights_schema, write_weights
 from grace_store.base.events import Listener
 from grace_store.base.settings import DataRequest, ExtractRequest, Frozen, GradientRequest, RunOptions
 from grace_store.curate.score import ScoreRequest, score
@@ -21,6 +21,7 @@ from grace_store.model.lora.recipe import WarmupOptions, WarmupRequest
 from grace_store.run.extract import ExtractJob, extract
 from grace_store.run.plan import plan
 from grace_store.run.warmup import WarmupJob, warmup
+from grace_store.store.opened import Store
 from grace_store.values.methods.method_spec import HeuristicSpec, InfluenceSpec, MethodSpec
 from grace_store.values.ranking import budget
 from grace_store.values.score_spec import ScoreSpec
@@ -183,12 +184,14 @@ class RealCuration:
 
     def weigh(self, out: Path) -> None:
         """Write the step weights of the pool."""
-        table = weights(self.pool_store, WeightsRequest(signals=PROXY))
         # Without the folder, so that it is the same wherever it is made.
-        note = table.note.model_copy(update={"store": self.pool_store.name})
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with write_weights(out, note) as writer:
-            writer.write_table(table.table.cast(weights_schema(note)))
+        _write(weights(self.pool_store, WeightsRequest(signals=PROXY)), out, store=self.pool_store.name)
+
+    def adopt(self, kept: Path) -> Path:
+        """Return a table of weights that was kept, as one of the pool where it is planned now."""
+        plan_sha256, out = Store.open(self.pool_store).plan.digest(), self.work / kept.name
+        _write(read_weights(kept), out, store=str(self.pool_store), plan_sha256=plan_sha256)
+        return out
 
     def choose(self, method: str) -> list[str]:
         """Return the ids of a method's subset, in the order of the records."""
@@ -197,3 +200,10 @@ class RealCuration:
         scores = score(self.pool_store, ScoreRequest(spec=choice.spec, signals=choice.signal, targets=targets))
         # Of the whole pool, so that all subsets are of one size, whatever is left out before.
         return select(scores, choice.request, count=budget(self.subsets.ratio, len(scores))).sample_id
+
+
+def _write(table: WeightTable, out: Path, **changes: str) -> None:
+    note = table.note.model_copy(update=changes)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with write_weights(out, note) as writer:
+        writer.write_table(table.table.cast(weights_schema(note)))

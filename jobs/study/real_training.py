@@ -28,6 +28,7 @@ from grace_store.curate.trial import trial
 from grace_store.curate.trial_plan import TrialRequest
 from grace_store.example import demo_model
 from grace_store.model.lora.recipe import TrainingDtype, TrainingRequest, WarmupOptions
+from grace_store.values.subset_trial import SubsetDifference
 from jobs.study.corruptions import CLEAN, CORRUPTIONS
 from jobs.study.ending import end
 from jobs.study.environment import claim
@@ -101,7 +102,7 @@ def run(study: Study) -> str:
     write_data(study.data, study.work, study.settings.data, study.settings.seed)
     choose(study)
     found = train(study)
-    tables = (results_table(found), composition_table(study))
+    tables = (results_table(found), pairs_table(found), composition_table(study))
     text = "\n".join(["# Do subsets of real traces train better models?\n", *(table.markdown() for table in tables)])
     with whole_file(study.out / "tables.md") as partial:
         partial.write_text(text, encoding="utf-8")
@@ -125,10 +126,12 @@ def train(study: Study) -> Trial:
     """Do the trainings that are missing, and return what they come to."""
     chosen = study.settings.trial
     methods = study.settings.subsets.methods
+    curation = study.curation()
+    weights = curation.adopt(study.weights)
     request = TrialRequest(
         subsets=[study.subset(method) for method in methods if not CHOICES[method].has_weights],
-        weighted=[(study.subset(method), study.weights) for method in methods if CHOICES[method].has_weights],
-        store=str(study.curation().pool_store),
+        weighted=[(study.subset(method), weights) for method in methods if CHOICES[method].has_weights],
+        store=str(curation.pool_store),
         model=str(study.model),
         held_out=str(study.work / "heldout.jsonl"),
         num_updates=chosen.num_updates,
@@ -151,11 +154,9 @@ def results_table(found: Trial) -> Table:
     rows = []
     for each in found.subsets:
         random = sum(each.random_losses) / len(each.random_losses)
-        against = each.difference
         cells = (f"{each.heldout_loss:.4f}", f"{random:.4f}")
-        interval = f"{against.difference:+.4f} ({against.low:+.4f} to {against.high:+.4f})"
-        method = each.name.partition(".")[0]
-        rows.append((CHOICES[method].label, *cells, interval, str(each.num_rounds)))
+        interval = _interval(each.difference)
+        rows.append((_label(each.name), *cells, interval, str(each.num_rounds)))
     spec = found.spec
     return Table(
         "Subsets against random ones",
@@ -165,6 +166,32 @@ def results_table(found: Trial) -> Table:
         f"{spec.num_updates} updates of {spec.training.batch_size} traces; {spec.num_random} random subsets of the "
         f"same size; {found.num_runs} trainings.",
     )
+
+
+def pairs_table(found: Trial) -> Table:
+    """Return what the models of each other subset reach against those of GRACE's."""
+    grace = found.subsets[0].name
+    rows = [
+        (_label(each.second), _interval(each.difference), str(each.num_rounds))
+        for each in found.pairs or ()
+        if each.first == grace
+    ]
+    note = (
+        "GRACE's held-out loss less that of the other: below 0, GRACE trains better models. Over the seeds that both "
+        "have; intervals hold 95 % for all pairs of subsets together."
+    )
+    return Table(
+        "GRACE against the other subsets", ("Against", "difference (95 %)", "seeds of both"), tuple(rows), note
+    )
+
+
+def _label(name: str) -> str:
+    """Return what a subset's way of choosing is called, by the name that the trial gives the subset."""
+    return CHOICES[name.partition(".")[0]].label
+
+
+def _interval(found: SubsetDifference) -> str:
+    return f"{found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
 
 
 def composition_table(study: Study) -> Table:
