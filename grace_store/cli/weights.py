@@ -77,3 +77,5 @@ def _print(run: WeightsRun) -> None:
     if run.note.partial:
         units = ", ".join(f"{name} has {each.num_units}" for name, each in run.note.signals.items())
         click.echo(f"  partial: {units} of {counted(run.note.num_units, 'unit')}")
+    if found.num_weighed:
+        click.echo(f"  Do they train better models? grace-store trial SUBSET --weighted SUBSET {run.out} --out trial")
