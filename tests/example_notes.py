@@ -404,11 +404,14 @@ TRIED = TriedSubset(
     name="a.jsonl",
     num_samples=4,
     num_trained=3,
+    num_questions=1,
+    random_num_questions=(3, 2),
     num_rounds=1,
     heldout_loss=1.512,
     random_losses=(1.5, 1.5),
     difference=DIFFERENCE,
     conclusion="Random subsets train better models than a.jsonl: held-out loss +0.012, 0.006 to 0.018.",
+    questions_conclusion="a.jsonl has traces of 1 question, random subsets of 2 to 3.",
 )
 TRIAL = Trial(
     store="s.zarr",

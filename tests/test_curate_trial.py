@@ -32,7 +32,7 @@ from grace_store.curate.select import RankRequest, select
 from grace_store.curate.trial import estimate_trial, play, trial
 from grace_store.curate.trial_plan import TrialRequest, prepare_trial
 from grace_store.curate.trial_samples import SubsetFile, gather_samples
-from grace_store.curate.trial_verdict import say_held_out
+from grace_store.curate.trial_verdict import conclude_questions, say_held_out
 from grace_store.curate.weigh_steps import weights
 from grace_store.model.lora.trainer import Training, weigh
 from grace_store.run.extract import ExtractJob, extract
@@ -40,6 +40,7 @@ from grace_store.run.plan import plan
 from grace_store.run.warmup_recipe import order_updates
 from grace_store.store.opened import Store
 from grace_store.values.methods.method_spec import HeuristicSpec
+from grace_store.values.subset_trial import SubsetDifference
 from grace_store.values.weights_spec import WeightsSpec
 from jobs.schemas import note_schema
 from tests.tiny_vision_models import picture, tiny_vision_model
@@ -240,6 +241,24 @@ def test_one_item_stands_for_all_traces_of_a_question(tmp_path):
     assert len(questions) == len(job.samples.held_out.positions) == 10
     assert job.plan.num_held_out_samples == 20
     assert all(questions.isdisjoint(arm.positions % 24) for arm in job.samples.arms.values())
+    asked = {key: len(set((arm.positions % 24).tolist())) for key, arm in job.samples.arms.items()}
+    assert job.samples.num_questions == asked
+
+
+@pytest.mark.parametrize(
+    ("num_questions", "random", "difference", "told"),
+    [
+        (88, [131, 138], 0.01, "a.txt has traces of 88 questions, random subsets of 131 to 138: to choose within "),
+        (1, [20, 20], 0.0, "a.txt has traces of 1 question, random subsets of 20: to choose within questions, select "),
+        (118, [131, 138], 0.01, None),  # hardly fewer
+        (88, [131, 138], -0.01, None),  # and yet it trains better models
+        (150, [131, 138], 0.01, None),
+    ],
+)
+def test_a_subset_of_few_questions_is_told_unless_it_is_better(num_questions, random, difference, told):
+    found = SubsetDifference(difference, difference - 1, difference + 1, 0.1, 1.0)
+    said = conclude_questions("a.txt", num_questions, random, found)
+    assert said is None if told is None else said.startswith(told)
 
 
 # ---------------------------------------------------------------- kills, resuming, sharing

@@ -146,6 +146,10 @@ class TriedSubset(Frozen):
     name: str
     num_samples: Count
     num_trained: Count
+    num_questions: Count | None = None
+    """Of how many questions the traces are that it was trained on."""
+    random_num_questions: tuple[Count, ...] | None = None
+    """The same of each random subset."""
     num_rounds: Count
     """Seeds that it was trained with before the answer was clear, or all."""
     heldout_loss: Number
@@ -161,6 +165,8 @@ class TriedSubset(Frozen):
     """Of the share of right answers: above 0 the subset trains better models. It decides nothing of when to stop."""
     conclusion: str
     """A sentence for people."""
+    questions_conclusion: str | None = None
+    """Another one, if it has far fewer questions than random subsets and trains no better models."""
     right_conclusion: str | None = None
     """Another one, on right answers, if they were asked for."""
 
@@ -179,8 +185,10 @@ class SubsetPair(Frozen):
 
 
 def conclusions_of(subsets: Sequence[TriedSubset], pairs: Sequence[SubsetPair] | None) -> list[str]:
-    """Return what was found in sentences, each once: of every subset, of right answers, and of clear pairs."""
-    told = [sentence for each in subsets for sentence in (each.conclusion, each.right_conclusion)]
+    """Return what was found in sentences, each once: of every subset, and of clear pairs."""
+    told: list[str | None] = []
+    for each in subsets:
+        told += [each.conclusion, each.questions_conclusion, each.right_conclusion]
     told += [each.conclusion for each in pairs or ()]
     return list(dict.fromkeys(sentence for sentence in told if sentence is not None))
 
@@ -200,8 +208,8 @@ class Trial(TrialDocument):
     """Of the store."""
     spec: TrialSpec
     conclusion: str
-    """What it means: for each subset a sentence, and one on right answers if they were asked for; then one for each
-    pair of subsets whose difference is clear."""
+    """What it means: for each subset a sentence, one on its questions if they are few, and one on right answers if they
+    were asked for; then one for each pair of subsets whose difference is clear."""
     num_pool: Count
     num_held_out_samples: Count | None = None
     """Samples of the pool that no model is trained on, since their question is held out."""

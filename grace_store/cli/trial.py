@@ -165,11 +165,11 @@ def _print(found: gs.Trial, out: Path) -> None:
     click.echo(f"\n{out}: {amount}{early}; {counted(found.num_items, 'held-out item')}")
     left_out = f"{found.num_held_out_samples} of the {counted(found.num_pool, 'sample')} of the pool"
     click.echo(f"  {left_out} ask held-out questions, so no model was trained on them")
-    rows = [["subset", "trained on", "seeds", "loss", "random subsets", "difference, 95 %"]]
+    rows = [["subset", "trained on", "questions", "seeds", "loss", "random subsets", "difference, 95 %"]]
     for each in found.subsets:
         low, high = min(each.random_losses), max(each.random_losses)
         losses = [f"{each.heldout_loss:.4f}", f"{low:.4f} to {high:.4f}", str(each.difference)]
-        rows.append([each.name, str(each.num_trained), str(each.num_rounds), *losses])
+        rows.append([each.name, str(each.num_trained), str(each.num_questions), str(each.num_rounds), *losses])
     print_rows(rows)
     click.echo(
         "  Loss per token of held-out responses, mean over seeds; below 0 the subset trains better models. Intervals "

@@ -82,6 +82,8 @@ class TrialSamples:
     subsets: tuple[TrialSubset, ...]
     arms: dict[str, Arm]
     """By key."""
+    num_questions: dict[str, int]
+    """Of how many questions the traces of each arm are, by its key."""
     held_out: HeldOut
     num_pool: int
     num_held_out_samples: int
@@ -135,7 +137,8 @@ def gather_samples(
         digest = _digest(store, mine)
         places = {"path": str(file.path), "weights": None if file.weights is None else str(file.weights)}
         subsets.append(TrialSubset(name=name, random=control, samples_sha256=digest, **places, **sizes))
-    return TrialSamples(store, tuple(subsets), arms, held, len(pool), int(is_held.sum()))
+    questions = {key: len(np.unique(digests[np.searchsorted(pool, arm.positions)])) for key, arm in arms.items()}
+    return TrialSamples(store, tuple(subsets), arms, questions, held, len(pool), int(is_held.sum()))
 
 
 def _pool_of(store: Store, path: Path, data: Sequence[str] | None) -> IntArray:

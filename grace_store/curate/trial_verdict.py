@@ -1,6 +1,6 @@
 """What the trainings of a trial come to: each subset against its random ones, after each round, and in words."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -17,6 +17,9 @@ from grace_store.values.subset_trial import (
     compare_with_draws,
     error_of_look,
 )
+
+FEW_QUESTIONS = 0.9
+"""Below this share of the fewest questions that a random subset has, a subset is said to have few."""
 
 Results = Mapping[tuple[int, str], TrialRun]
 """What is over, by round and the arm's key."""
@@ -71,16 +74,20 @@ def _means(
 def tried_subset(plan: TrialPlan, samples: TrialSamples, results: Results, subset: int, found: Standing) -> TriedSubset:
     """Return what a subset came to, as its document has it."""
     planned = plan.subsets[subset]
+    num_questions, *random = (samples.num_questions[arm.key] for arm in samples.arms_of(subset))
     answers = _answers(plan, samples, results, subset, found) if plan.spec.generate else {}
     return TriedSubset(
         name=planned.name,
         num_samples=planned.num_samples,
         num_trained=planned.num_trained,
+        num_questions=num_questions,
+        random_num_questions=tuple(random),
         num_rounds=found.num_rounds,
         heldout_loss=float(found.subset.mean()),
         random_losses=tuple(found.draws.mean(axis=1).tolist()),
         difference=found.difference,
         conclusion=conclude_subset(planned.name, found, plan.spec.num_seeds),
+        questions_conclusion=conclude_questions(planned.name, num_questions, random, found.difference),
         **answers,
     )
 
@@ -152,6 +159,20 @@ def conclude_subset(name: str, found: Standing, num_seeds: int) -> str:
     if each.is_clear:
         return f"{name} trains better models than random subsets: {shown}{after}."
     return f"No difference was found between {name} and random subsets: {shown}.{_would_be_found(each)}"
+
+
+def conclude_questions(
+    name: str, num_questions: int, random: Sequence[int], difference: SubsetDifference
+) -> str | None:
+    """Return that a subset has few questions, where that may be why it trains no better models."""
+    fewest, most = min(random), max(random)
+    if num_questions >= FEW_QUESTIONS * fewest or difference.difference < 0:
+        return None
+    span = f"{fewest} to {most}" if fewest < most else str(most)
+    return (
+        f"{name} has traces of {counted(num_questions, 'question')}, random subsets of {span}: to choose within "
+        "questions, select with --per-group."
+    )
 
 
 def conclude_pair(first: str, second: str, difference: SubsetDifference) -> str | None:

@@ -240,6 +240,7 @@ def _trial_row(each: TriedSubset) -> dict[str, Cell]:
     row: dict[str, Cell] = {
         "subset": each.name,
         "trained on": each.num_trained,
+        "questions": each.num_questions,
         "seeds": each.num_rounds,
         "held-out loss": each.heldout_loss,
         "random subsets": float(np.mean(each.random_losses)),

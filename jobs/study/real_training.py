@@ -156,15 +156,15 @@ def results_table(found: Trial) -> Table:
         random = sum(each.random_losses) / len(each.random_losses)
         cells = (f"{each.heldout_loss:.4f}", f"{random:.4f}")
         interval = _interval(each.difference)
-        rows.append((_label(each.name), *cells, interval, str(each.num_rounds)))
-    spec = found.spec
+        rows.append((_label(each.name), str(each.num_questions), *cells, interval, str(each.num_rounds)))
+    spec, questions = found.spec, [each for subset in found.subsets for each in subset.random_num_questions or ()]
     return Table(
         "Subsets against random ones",
-        ("Subset", "held-out loss", "of random ones", "difference (95 %)", "seeds"),
+        ("Subset", "problems", "held-out loss", "of random ones", "difference (95 %)", "seeds"),
         tuple(rows),
         f"{found.conclusion}\n\nLoss per token of {found.num_items} untouched test solutions, lower is better, after "
         f"{spec.num_updates} updates of {spec.training.batch_size} traces; {spec.num_random} random subsets of the "
-        f"same size; {found.num_runs} trainings.",
+        f"same size, with traces of {min(questions)} to {max(questions)} problems; {found.num_runs} trainings.",
     )
 
 
