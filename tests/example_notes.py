@@ -411,13 +411,13 @@ TRIED = TriedSubset(
     random_losses=(1.5, 1.5),
     difference=DIFFERENCE,
     conclusion="Random subsets train better models than a.jsonl: held-out loss +0.012, 0.006 to 0.018.",
-    questions_conclusion="a.jsonl has traces of 1 question, random subsets of 2 to 3.",
 )
 TRIAL = Trial(
     store="s.zarr",
     plan_sha256="0" * 64,
     spec=TRIAL_SPEC,
     conclusion=TRIED.conclusion,
+    questions_conclusion="Random subsets have traces of 2 to 3 questions, a.jsonl of 1.",
     num_pool=20,
     num_items=1,
     num_runs=3,

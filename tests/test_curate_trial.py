@@ -43,6 +43,7 @@ from grace_store.values.methods.method_spec import HeuristicSpec
 from grace_store.values.subset_trial import SubsetDifference
 from grace_store.values.weights_spec import WeightsSpec
 from jobs.schemas import note_schema
+from tests.example_notes import TRIED
 from tests.tiny_vision_models import picture, tiny_vision_model
 from tests.trials import NUM_SAMPLES, OPTIONS, TRAINING, make_pool, make_request, write_ids
 
@@ -248,16 +249,17 @@ def test_one_item_stands_for_all_traces_of_a_question(tmp_path):
 @pytest.mark.parametrize(
     ("num_questions", "random", "difference", "told"),
     [
-        (88, [131, 138], 0.01, "a.txt has traces of 88 questions, random subsets of 131 to 138: to choose within "),
-        (1, [20, 20], 0.0, "a.txt has traces of 1 question, random subsets of 20: to choose within questions, select "),
-        (118, [131, 138], 0.01, None),  # hardly fewer
-        (88, [131, 138], -0.01, None),  # and yet it trains better models
-        (150, [131, 138], 0.01, None),
+        (88, (131, 138), 0.01, "Random subsets have traces of 131 to 138 questions, a.jsonl of 88: to choose within"),
+        (1, (20, 20), 0.0, "Random subsets have traces of 20 questions, a.jsonl of 1: to choose within questions, "),
+        (118, (131, 138), 0.01, None),  # hardly fewer
+        (88, (131, 138), -0.01, None),  # and yet it trains better models
+        (150, (131, 138), 0.01, None),
     ],
 )
-def test_a_subset_of_few_questions_is_told_unless_it_is_better(num_questions, random, difference, told):
-    found = SubsetDifference(difference, difference - 1, difference + 1, 0.1, 1.0)
-    said = conclude_questions("a.txt", num_questions, random, found)
+def test_subsets_of_few_questions_are_told_unless_they_are_better(num_questions, random, difference, told):
+    better = SubsetDifference(difference, difference - 1, difference + 1, 0.1, 1.0)
+    changes = {"num_questions": num_questions, "random_num_questions": random, "difference": better}
+    said = conclude_questions([TRIED.model_copy(update=changes)])
     assert said is None if told is None else said.startswith(told)
 
 

@@ -165,8 +165,6 @@ class TriedSubset(Frozen):
     """Of the share of right answers: above 0 the subset trains better models. It decides nothing of when to stop."""
     conclusion: str
     """A sentence for people."""
-    questions_conclusion: str | None = None
-    """Another one, if it has far fewer questions than random subsets and trains no better models."""
     right_conclusion: str | None = None
     """Another one, on right answers, if they were asked for."""
 
@@ -184,12 +182,12 @@ class SubsetPair(Frozen):
     """A sentence for people, if the difference is clear."""
 
 
-def conclusions_of(subsets: Sequence[TriedSubset], pairs: Sequence[SubsetPair] | None) -> list[str]:
-    """Return what was found in sentences, each once: of every subset, and of clear pairs."""
-    told: list[str | None] = []
-    for each in subsets:
-        told += [each.conclusion, each.questions_conclusion, each.right_conclusion]
-    told += [each.conclusion for each in pairs or ()]
+def conclusions_of(
+    subsets: Sequence[TriedSubset], questions: str | None, pairs: Sequence[SubsetPair] | None
+) -> list[str]:
+    """Return what was found in sentences, each once: of every subset, of their questions, and of clear pairs."""
+    told = [sentence for each in subsets for sentence in (each.conclusion, each.right_conclusion)]
+    told += [questions, *(each.conclusion for each in pairs or ())]
     return list(dict.fromkeys(sentence for sentence in told if sentence is not None))
 
 
@@ -208,8 +206,10 @@ class Trial(TrialDocument):
     """Of the store."""
     spec: TrialSpec
     conclusion: str
-    """What it means: for each subset a sentence, one on its questions if they are few, and one on right answers if they
-    were asked for; then one for each pair of subsets whose difference is clear."""
+    """What it means: for each subset a sentence, and one on right answers if they were asked for; then one on subsets
+    of few questions, and one for each pair of subsets whose difference is clear."""
+    questions_conclusion: str | None = None
+    """The sentence on subsets that have far fewer questions than random ones and train no better models, if any."""
     num_pool: Count
     num_held_out_samples: Count | None = None
     """Samples of the pool that no model is trained on, since their question is held out."""

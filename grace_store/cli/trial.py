@@ -158,7 +158,7 @@ def _cost(cost: TrialEstimate) -> dict[str, Any]:
 
 
 def _print(found: gs.Trial, out: Path) -> None:
-    for sentence in conclusions_of(found.subsets, found.pairs):
+    for sentence in conclusions_of(found.subsets, found.questions_conclusion, found.pairs):
         click.echo(sentence)
     amount = f"{counted(found.num_runs, 'training')} of {found.spec.num_updates} updates"
     early = f", {found.num_most_runs - found.num_runs} not needed" if found.num_runs < found.num_most_runs else ""

@@ -15,6 +15,7 @@ from grace_store.curate.trial_plan import TrialJob, TrialRequest, check_same_tri
 from grace_store.curate.trial_runs import PlannedRun, TrialCost, say_cost
 from grace_store.curate.trial_verdict import (
     compare_pairs,
+    conclude_questions,
     last_standing,
     num_rounds_of,
     say_held_out,
@@ -149,12 +150,13 @@ def _conclude(job: TrialJob, results: dict[tuple[int, str], TrialRun]) -> Trial:
     for subset in range(len(plan.subsets)):
         found = last_standing(plan, samples, results, subset, num_rounds_of(results, subset))
         tried.append(tried_subset(plan, samples, results, subset, found))
-    pairs = compare_pairs(plan, samples, results)
+    pairs, questions = compare_pairs(plan, samples, results), conclude_questions(tried)
     return Trial(
         store=samples.store.location,
         plan_sha256=samples.store.plan.digest(),
         spec=plan.spec,
-        conclusion=" ".join(conclusions_of(tried, pairs)),
+        conclusion=" ".join(conclusions_of(tried, questions, pairs)),
+        questions_conclusion=questions,
         num_pool=plan.num_pool,
         num_held_out_samples=plan.num_held_out_samples,
         num_items=len(next(iter(results.values())).items),

@@ -87,7 +87,6 @@ def tried_subset(plan: TrialPlan, samples: TrialSamples, results: Results, subse
         random_losses=tuple(found.draws.mean(axis=1).tolist()),
         difference=found.difference,
         conclusion=conclude_subset(planned.name, found, plan.spec.num_seeds),
-        questions_conclusion=conclude_questions(planned.name, num_questions, random, found.difference),
         **answers,
     )
 
@@ -161,18 +160,22 @@ def conclude_subset(name: str, found: Standing, num_seeds: int) -> str:
     return f"No difference was found between {name} and random subsets: {shown}.{_would_be_found(each)}"
 
 
-def conclude_questions(
-    name: str, num_questions: int, random: Sequence[int], difference: SubsetDifference
-) -> str | None:
-    """Return that a subset has few questions, where that may be why it trains no better models."""
-    fewest, most = min(random), max(random)
-    if num_questions >= FEW_QUESTIONS * fewest or difference.difference < 0:
+def conclude_questions(tried: Sequence[TriedSubset]) -> str | None:
+    """Return which subsets have few questions, where that may be why they train no better models."""
+    few = [each for each in tried if each.difference.difference >= 0 and _has_few_questions(each)]
+    if not few:
         return None
-    span = f"{fewest} to {most}" if fewest < most else str(most)
+    random = sorted({number for each in few for number in each.random_num_questions or ()})
+    span = f"{random[0]} to {random[-1]}" if len(random) > 1 else f"{random[0]}"
+    named = ", ".join(f"{each.name} of {each.num_questions}" for each in few)
     return (
-        f"{name} has traces of {counted(num_questions, 'question')}, random subsets of {span}: to choose within "
-        "questions, select with --per-group."
+        f"Random subsets have traces of {span} questions, {named}: to choose within questions, select with --per-group."
     )
+
+
+def _has_few_questions(each: TriedSubset) -> bool:
+    random = each.random_num_questions
+    return bool(random and each.num_questions is not None and each.num_questions < FEW_QUESTIONS * min(random))
 
 
 def conclude_pair(first: str, second: str, difference: SubsetDifference) -> str | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from grace_store.artifacts.trial_documents import Trial
+from grace_store.artifacts.trial_documents import Trial, conclusions_of
 from grace_store.base.events import Event, Note, Warned
 from grace_store.base.files import whole_file
 from grace_store.base.settings import Frozen
@@ -157,12 +157,13 @@ def results_table(found: Trial) -> Table:
         cells = (f"{each.heldout_loss:.4f}", f"{random:.4f}")
         interval = _interval(each.difference)
         rows.append((_label(each.name), str(each.num_questions), *cells, interval, str(each.num_rounds)))
+    told = "\n".join(f"- {each}" for each in conclusions_of(found.subsets, found.questions_conclusion, found.pairs))
     spec, questions = found.spec, [each for subset in found.subsets for each in subset.random_num_questions or ()]
     return Table(
         "Subsets against random ones",
         ("Subset", "problems", "held-out loss", "of random ones", "difference (95 %)", "seeds"),
         tuple(rows),
-        f"{found.conclusion}\n\nLoss per token of {found.num_items} untouched test solutions, lower is better, after "
+        f"{told}\n\nLoss per token of {found.num_items} untouched test solutions, lower is better, after "
         f"{spec.num_updates} updates of {spec.training.batch_size} traces; {spec.num_random} random subsets of the "
         f"same size, with traces of {min(questions)} to {max(questions)} problems; {found.num_runs} trainings.",
     )
