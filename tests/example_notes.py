@@ -404,8 +404,6 @@ TRIED = TriedSubset(
     name="a.jsonl",
     num_samples=4,
     num_trained=3,
-    num_questions=1,
-    random_num_questions=(3, 2),
     num_rounds=1,
     heldout_loss=1.512,
     random_losses=(1.5, 1.5),
@@ -417,7 +415,6 @@ TRIAL = Trial(
     plan_sha256="0" * 64,
     spec=TRIAL_SPEC,
     conclusion=TRIED.conclusion,
-    questions_conclusion="Random subsets have traces of 2 to 3 questions, a.jsonl of 1.",
     num_pool=20,
     num_items=1,
     num_runs=3,
@@ -430,6 +427,7 @@ ANSWERED = {
     "right_difference": DIFFERENCE,
     "right_conclusion": "Models trained on a.jsonl answer more questions right: 0.500 of them.",
 }
+QUESTIONS = {"num_questions": 1, "random_num_questions": (3, 2)}
 PAIR = SubsetPair(
     first="a.jsonl",
     second="b.jsonl",
@@ -509,6 +507,11 @@ EXAMPLES: dict[str, Document] = {
     ),
     "trial": TRIAL,
     "trial with all fields": TRIAL.model_copy(
-        update={"subsets": (TRIED.model_copy(update=ANSWERED),), "num_held_out_samples": 3, "pairs": (PAIR,)}
+        update={
+            "subsets": (TRIED.model_copy(update=ANSWERED | QUESTIONS),),
+            "questions_conclusion": "Random subsets have traces of 2 to 3 questions, a.jsonl of 1.",
+            "num_held_out_samples": 3,
+            "pairs": (PAIR,),
+        }
     ),
 }

@@ -19,7 +19,7 @@ import grace_store.curate.trial_plan as trial_plan
 import grace_store.curate.trial_runs as trial_runs
 import grace_store.curate.trial_workers as trial_workers
 from grace_store.artifacts.notes import SubsetNote
-from grace_store.artifacts.trial_documents import FOUND, PLAN, RUNS, Trial, TrialPlan, TrialRun
+from grace_store.artifacts.trial_documents import FOUND, PLAN, RUNS, Trial, TrialPlan, TrialRun, TriedSubset
 from grace_store.base.documents import claim_document, read_document, write_document
 from grace_store.base.errors import DataError, Interrupted, ResumeMismatch, SettingError, WorkerDied
 from grace_store.base.events import Note, StepTaken, Warned, ignore
@@ -242,25 +242,38 @@ def test_one_item_stands_for_all_traces_of_a_question(tmp_path):
     assert len(questions) == len(job.samples.held_out.positions) == 10
     assert job.plan.num_held_out_samples == 20
     assert all(questions.isdisjoint(arm.positions % 24) for arm in job.samples.arms.values())
-    asked = {key: len(set((arm.positions % 24).tolist())) for key, arm in job.samples.arms.items()}
-    assert job.samples.num_questions == asked
+    assert job.samples.num_questions["subset-1"] == 12
+    kept = {key: len(set((arm.positions % 24).tolist())) for key, arm in job.samples.arms.items()}
+    assert all(kept[key] <= number <= 12 for key, number in job.samples.num_questions.items())
+    assert min(job.samples.num_questions.values()) < 12
+
+
+def tried(name: str, num_questions: int, random: tuple[int, ...], difference: float = 0.01) -> TriedSubset:
+    found = SubsetDifference(difference, difference - 1, difference + 1, 0.1, 1.0)
+    counts = {"num_questions": num_questions, "random_num_questions": random}
+    return TRIED.model_copy(update={"name": name, "difference": found, **counts})
+
+
+WITHIN = ": to choose within questions, select with --per-group."
 
 
 @pytest.mark.parametrize(
-    ("num_questions", "random", "difference", "told"),
+    ("subsets", "told"),
     [
-        (88, (131, 138), 0.01, "Random subsets have traces of 131 to 138 questions, a.jsonl of 88: to choose within"),
-        (1, (20, 20), 0.0, "Random subsets have traces of 20 questions, a.jsonl of 1: to choose within questions, "),
-        (118, (131, 138), 0.01, None),  # hardly fewer
-        (88, (131, 138), -0.01, None),  # and yet it trains better models
-        (150, (131, 138), 0.01, None),
+        ([tried("a", 88, (138, 131))], "Random subsets have traces of 131 to 138 questions, a of 88" + WITHIN),
+        ([tried("a", 1, (20, 20), 0.0)], "Random subsets have traces of 20 questions, a of 1" + WITHIN),
+        ([tried("a", 118, (131, 138))], None),  # hardly fewer
+        ([tried("a", 88, (131, 138), -0.01)], None),  # and yet it trains better models
+        ([tried("a", 150, (131, 138))], None),
+        (
+            [tried("a", 88, (138, 131)), tried("b", 90, (138, 131)), tried("c", 10, (20, 22))],
+            "Random subsets have traces of 131 to 138 questions, a of 88, b of 90; random subsets have traces of 20 to "
+            "22 questions, c of 10" + WITHIN,
+        ),
     ],
 )
-def test_subsets_of_few_questions_are_told_unless_they_are_better(num_questions, random, difference, told):
-    better = SubsetDifference(difference, difference - 1, difference + 1, 0.1, 1.0)
-    changes = {"num_questions": num_questions, "random_num_questions": random, "difference": better}
-    said = conclude_questions([TRIED.model_copy(update=changes)])
-    assert said is None if told is None else said.startswith(told)
+def test_subsets_of_few_questions_are_told_unless_they_are_better(subsets, told):
+    assert conclude_questions(subsets) == told
 
 
 # ---------------------------------------------------------------- kills, resuming, sharing
@@ -679,7 +692,7 @@ def test_a_subset_that_is_not_there_is_said(home, tmp_path):
 
 def test_a_table_or_pairs_given_for_a_subset_are_said(home, tmp_path):
     table = score_at_random(home / "pool.zarr", home / "model", tmp_path / "scores.parquet")
-    with pytest.raises(DataError, match=r"scores\.parquet is a table, not a subset\. Choose one from it with"):
+    with pytest.raises(DataError, match=r"scores\.parquet is a table, not a subset\. Give what"):
         prepare_trial(tmp_path / "out", make_request(home, table))
     pairs = tmp_path / "pairs.jsonl"
     export(select(table, ratio="0.4"), pairs)
@@ -795,6 +808,14 @@ def test_it_goes_on_where_its_pool_is_planned_in_another_place(home, finished, t
     assert found.plan_sha256 == Store.open(tmp_path / "moved.zarr").plan.digest()
     before = read_document(finished / FOUND, Trial)
     assert (found.subsets, found.conclusion) == (before.subsets, before.conclusion)
+
+
+def test_a_trial_that_took_the_whole_plan_for_its_store_goes_on(home, tmp_path):
+    job = prepare_trial(tmp_path / "out", make_request(home, home / "clean.txt"))
+    early = job.plan.model_copy(update={"plan_sha256": Store.open(home / "pool.zarr").plan.digest()})
+    write_document(tmp_path / "out" / PLAN, early)
+    found = prepare_trial(tmp_path / "out", TrialRequest(options=OPTIONS)).plan
+    assert found.fingerprint() == early.fingerprint() != job.plan.fingerprint()
 
 
 def test_a_subset_that_is_held_out_is_said(home, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from grace_store.base.errors import ResumeMismatch
 from jobs.study.corruptions import CLEAN, CORRUPTIONS, usable
-from jobs.study.real_pool import CHOICES, short_records
+from jobs.study.real_pool import CHOICES, short_records, write_data
 from jobs.study.real_training import Settings, Study, read_settings, run
 from jobs.study.tuning import read_records
 from tests.tiny_models import tiny_text_model
@@ -107,6 +107,19 @@ def test_what_is_kept_is_enough_to_go_on_from(study: Study, tmp_path: Path) -> N
     run(elsewhere)
     assert (elsewhere.out / "tables.md").read_bytes() == (study.out / "tables.md").read_bytes()
     assert {path: path.stat().st_mtime_ns for path in runs.glob("*.json")} == before
+    assert not (elsewhere.work / "warmup").exists()
+
+
+def test_weights_of_another_pool_are_refused(study: Study, tmp_path: Path) -> None:
+    other = replace(study, out=tmp_path)
+    problems = [json.dumps(problem(number)) for number in range(70, 100)]
+    (tmp_path / "gsm8k").mkdir()
+    (tmp_path / "gsm8k" / "train.jsonl").write_text("\n".join(problems) + "\n")
+    shutil.copy(study.data / "gsm8k" / "test.jsonl", tmp_path / "gsm8k")
+    write_data(tmp_path, other.work, study.settings.data, study.settings.seed)
+    other.curation().plan()
+    with pytest.raises(ResumeMismatch, match="the weights of another pool"):
+        other.curation().adopt(study.weights)
 
 
 def test_other_settings_are_refused(study: Study) -> None:

@@ -147,7 +147,7 @@ class TriedSubset(Frozen):
     num_samples: Count
     num_trained: Count
     num_questions: Count | None = None
-    """Of how many questions the traces are that it was trained on."""
+    """Of how many questions its traces are, held-out ones included."""
     random_num_questions: tuple[Count, ...] | None = None
     """The same of each random subset."""
     num_rounds: Count

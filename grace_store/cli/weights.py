@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,4 +79,5 @@ def _print(run: WeightsRun) -> None:
         units = ", ".join(f"{name} has {each.num_units}" for name, each in run.note.signals.items())
         click.echo(f"  partial: {units} of {counted(run.note.num_units, 'unit')}")
     if found.num_weighed:
-        click.echo(f"  Do they train better models? grace-store trial SUBSET --weighted SUBSET {run.out} --out trial")
+        table = shlex.quote(str(run.out))
+        click.echo(f"  Do they train better models? grace-store trial SUBSET --weighted SUBSET {table} --out trial")

@@ -145,7 +145,7 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
     samples = gather_samples(store, files, spec, other, request.data)
     found = TrialPlan(
         spec=spec,
-        plan_sha256=store.plan.content_digest(),
+        plan_sha256=_digest_of(store, begun),
         num_pool=samples.num_pool,
         num_held_out_samples=samples.num_held_out_samples,
         subsets=samples.subsets,
@@ -159,6 +159,12 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
     return TrialJob(RunFolder(out, found), samples, request, begun is not None, tuple(_unused_weights(files, notes)))
 
 
+def _digest_of(store: Store, begun: TrialPlan | None) -> str:
+    """Return what a trial knows its store by; early ones took the whole plan, with the places of its files."""
+    whole = store.plan.digest()
+    return whole if begun is not None and begun.plan_sha256 == whole else store.plan.content_digest()
+
+
 def _files(request: TrialRequest, begun: TrialPlan | None) -> list[SubsetFile]:
     """Return the subsets that are asked for, or else those of the trial that was begun."""
     said = [SubsetFile(Path(path).absolute()) for path in request.subsets]
@@ -169,20 +175,20 @@ def _files(request: TrialRequest, begun: TrialPlan | None) -> list[SubsetFile]:
 
 
 def _read_notes(files: Sequence[SubsetFile]) -> dict[Path, SubsetNote]:
-    """Return the notes that lie beside subsets; raise DataError if one is missing, or was changed since."""
+    """Return the notes that lie beside subsets; raise DataError if one is missing, changed, a table or of pairs."""
     if missing := [str(file.path) for file in files if not file.path.exists()]:
         raise DataError(f"There is no {missing[0]}. Give subsets that `grace-store select` wrote, or lists of ids.")
     paths = dict.fromkeys(file.path for file in files)
     notes = {path: read_document(sidecar_of(path), SubsetNote) for path in paths if sidecar_of(path).is_file()}
     for path in paths:
         if path.suffix == ".parquet" and path not in notes:
-            raise DataError(f"{path} is a table, not a subset. Choose one from it with `grace-store select`.")
+            raise DataError(f"{path} is a table, not a subset. Give what `grace-store select` chose from a table.")
     for path, note in notes.items():
         check_unchanged(path, note)
         if note.rejected_rows is not None:
             raise DataError(
-                f"{path} holds pairs of traces, of which a trial would train on the better ones alone. Select the "
-                "traces without pairs, as records or as a trainer reads them, and try those."
+                f"{path} holds pairs of traces, of which a trial would train on the better ones alone. Select again "
+                "with another --as than pairs, and try that."
             )
     return notes
 

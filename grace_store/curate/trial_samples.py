@@ -83,7 +83,7 @@ class TrialSamples:
     arms: dict[str, Arm]
     """By key."""
     num_questions: dict[str, int]
-    """Of how many questions the traces of each arm are, by its key."""
+    """Of how many questions the traces of each arm are, by its key, held-out ones included."""
     held_out: HeldOut
     num_pool: int
     num_held_out_samples: int
@@ -124,20 +124,23 @@ def gather_samples(
     draws = _Draws(store, pool, group, spec)
     names = _names(files)
     arms: dict[str, Arm] = {}
+    questions: dict[str, int] = {}
     subsets = []
     for number, (file, name, positions) in enumerate(zip(files, names, chosen, strict=True), start=1):
-        kept = _kept(pool, np.isin(pool, positions), is_held, name)
+        is_chosen = np.isin(pool, positions)
+        kept = _kept(pool, is_chosen, is_held, name)
         mine = [Arm(f"subset-{number}", name, kept, _weights_of(store, file, kept))]
-        control, randoms = draws.like(np.isin(pool, positions), name)
+        control, randoms = draws.like(is_chosen, name)
         for draw, is_drawn in enumerate(randoms, start=1):
             shown = f"random {draw}" if control == 1 else f"random {control}.{draw}"
             mine.append(Arm(f"random-{control}-{draw}", shown, _kept(pool, is_drawn, is_held, shown)))
+        for arm, is_in in zip(mine, (is_chosen, *randoms), strict=True):
+            questions[arm.key] = len(np.unique(digests[is_in]))
         arms |= {arm.key: arm for arm in mine}
         sizes = {"num_samples": len(positions), "num_trained": len(mine[0].positions)}
         digest = _digest(store, mine)
         places = {"path": str(file.path), "weights": None if file.weights is None else str(file.weights)}
         subsets.append(TrialSubset(name=name, random=control, samples_sha256=digest, **places, **sizes))
-    questions = {key: len(np.unique(digests[np.searchsorted(pool, arm.positions)])) for key, arm in arms.items()}
     return TrialSamples(store, tuple(subsets), arms, questions, held, len(pool), int(is_held.sum()))
 
 

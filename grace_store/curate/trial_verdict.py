@@ -165,12 +165,17 @@ def conclude_questions(tried: Sequence[TriedSubset]) -> str | None:
     few = [each for each in tried if each.difference.difference >= 0 and _has_few_questions(each)]
     if not few:
         return None
-    random = sorted({number for each in few for number in each.random_num_questions or ()})
-    span = f"{random[0]} to {random[-1]}" if len(random) > 1 else f"{random[0]}"
-    named = ", ".join(f"{each.name} of {each.num_questions}" for each in few)
-    return (
-        f"Random subsets have traces of {span} questions, {named}: to choose within questions, select with --per-group."
-    )
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for each in few:
+        alike.setdefault(each.random_num_questions or (), []).append(f"{each.name} of {each.num_questions}")
+    told = [f"random subsets have traces of {_span(random)} questions, {', '.join(of)}" for random, of in alike.items()]
+    sentence = "; ".join(told)
+    return f"{sentence[0].upper()}{sentence[1:]}: to choose within questions, select with --per-group."
+
+
+def _span(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low} to {high}" if low < high else str(low)
 
 
 def _has_few_questions(each: TriedSubset) -> bool:

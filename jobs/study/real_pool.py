@@ -11,6 +11,7 @@ from random import Random
 from pydantic import Field
 
 from grace_store.artifacts.weight_table import WeightTable, read_weights, weights_schema, write_weights
+from grace_store.base.errors import ResumeMismatch
 from grace_store.base.events import Listener
 from grace_store.base.settings import DataRequest, ExtractRequest, Frozen, GradientRequest, RunOptions
 from grace_store.curate.score import ScoreRequest, score
@@ -184,14 +185,18 @@ class RealCuration:
 
     def weigh(self, out: Path) -> None:
         """Write the step weights of the pool."""
-        # Without the folder, so that it is the same wherever it is made.
-        _write(weights(self.pool_store, WeightsRequest(signals=PROXY)), out, store=self.pool_store.name)
+        # Without places: `adopt` says where the pool is.
+        content = Store.open(self.pool_store).plan.content_digest()
+        table = weights(self.pool_store, WeightsRequest(signals=PROXY))
+        _write(table, out, store=self.pool_store.name, plan_sha256=content)
 
     def adopt(self, kept: Path) -> Path:
         """Return a table of weights that was kept, as one of the pool where it is planned now."""
-        plan_sha256, out = Store.open(self.pool_store).plan.digest(), self.work / kept.name
-        _write(read_weights(kept), out, store=str(self.pool_store), plan_sha256=plan_sha256)
-        return out
+        table, plan = read_weights(kept), Store.open(self.pool_store).plan
+        if table.note.plan_sha256 != plan.content_digest():
+            raise ResumeMismatch(f"{kept} has the weights of another pool. Move it away, and it is made again.")
+        _write(table, self.work / kept.name, store=str(self.pool_store), plan_sha256=plan.digest())
+        return self.work / kept.name
 
     def choose(self, method: str) -> list[str]:
         """Return the ids of a method's subset, in the order of the records."""

@@ -102,7 +102,7 @@ def run(study: Study) -> str:
     write_data(study.data, study.work, study.settings.data, study.settings.seed)
     choose(study)
     found = train(study)
-    tables = (results_table(found), pairs_table(found), composition_table(study))
+    tables = (results_table(found), pairs_table(study, found), composition_table(study, found))
     text = "\n".join(["# Do subsets of real traces train better models?\n", *(table.markdown() for table in tables)])
     with whole_file(study.out / "tables.md") as partial:
         partial.write_text(text, encoding="utf-8")
@@ -156,22 +156,22 @@ def results_table(found: Trial) -> Table:
         random = sum(each.random_losses) / len(each.random_losses)
         cells = (f"{each.heldout_loss:.4f}", f"{random:.4f}")
         interval = _interval(each.difference)
-        rows.append((_label(each.name), str(each.num_questions), *cells, interval, str(each.num_rounds)))
+        rows.append((_label(each.name), *cells, interval, str(each.num_rounds)))
     told = "\n".join(f"- {each}" for each in conclusions_of(found.subsets, found.questions_conclusion, found.pairs))
-    spec, questions = found.spec, [each for subset in found.subsets for each in subset.random_num_questions or ()]
+    spec = found.spec
     return Table(
         "Subsets against random ones",
-        ("Subset", "problems", "held-out loss", "of random ones", "difference (95 %)", "seeds"),
+        ("Subset", "held-out loss", "of random ones", "difference (95 %)", "seeds"),
         tuple(rows),
         f"{told}\n\nLoss per token of {found.num_items} untouched test solutions, lower is better, after "
         f"{spec.num_updates} updates of {spec.training.batch_size} traces; {spec.num_random} random subsets of the "
-        f"same size, with traces of {min(questions)} to {max(questions)} problems; {found.num_runs} trainings.",
+        f"same size; {found.num_runs} trainings.",
     )
 
 
-def pairs_table(found: Trial) -> Table:
+def pairs_table(study: Study, found: Trial) -> Table:
     """Return what the models of each other subset reach against those of GRACE's."""
-    grace = found.subsets[0].name
+    grace = study.subset("grace").name
     rows = [
         (_label(each.second), _interval(each.difference), str(each.num_rounds))
         for each in found.pairs or ()
@@ -195,7 +195,7 @@ def _interval(found: SubsetDifference) -> str:
     return f"{found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
 
 
-def composition_table(study: Study) -> Table:
+def composition_table(study: Study, found: Trial) -> Table:
     """Return what subsets are made of, in percent."""
     label = {record["id"]: record["label"] for record in read_records(study.work / "pool.jsonl")}
     names = (CLEAN, *CORRUPTIONS)
@@ -208,7 +208,11 @@ def composition_table(study: Study) -> Table:
     rows = [("Pool", *shares(list(label)))]
     for method in study.settings.subsets.methods:
         rows.append((CHOICES[method].label, *shares(study.subset(method).read_text(encoding="utf-8").split())))
-    note = "In percent, by what was done to the traces; then of how many problems they are. No method saw the labels."
+    random = [each for subset in found.subsets for each in subset.random_num_questions or ()]
+    note = (
+        "In percent, by what was done to the traces; then of how many problems they are, random subsets of "
+        f"{min(random)} to {max(random)}. No method saw the labels."
+    )
     return Table("What the subsets are made of", ("Subset", *names, "problems"), tuple(rows), note)
 
 
