@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +50,12 @@ class AgainstTable:
     """As it is written: the columns of SCHEMA."""
     note: AgainstNote
     path: Path | None = None
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[int], note: AgainstNote) -> Self:
+        """Return a table that knows of contaminated samples their rows in the dataset alone."""
+        kinds = pa.array([COPIES[0]] * len(rows), pa.string())
+        return cls(pa.table({"row": pa.array(rows, pa.int64()), "kind": kinds}), note)
 
     @property
     def contaminated(self) -> IntArray:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 OWN = {
     **{name: As(f"--{option}") for name, option in OPTIONS.items()},
     "held_out": As("--held-out"),
-    "by": As(default="random subsets have the same size alone"),
+    "by": As(default="random subsets follow the subset's own rules alone"),
 }
 recipe = stacked(
     options_of(TrialSpec, but=("training",), differing=OWN),
@@ -97,9 +97,10 @@ def trial(out: Path, *, dry_run: bool, as_json: bool, **wishes: Any) -> None:
     """Train on subsets and on random ones, and compare the models.
 
     Small LoRA trainings of your own model, all with the same number of updates: on each SUBSET that `select` wrote,
-    and on random subsets of its size. All models are measured on the same held-out traces. The answer is looked at
-    after each seed, and the trial ends when it is clear; the error rate of 5 % holds wherever it ends. After an
-    interruption the same command goes on. Processes that are started with the same OUT share the trainings.
+    and on random subsets that follow the rules it was chosen by. All models are measured on the same held-out traces.
+    The answer is looked at after each seed, and the trial ends when it is clear; the error rate of 5 % holds wherever
+    it ends. After an interruption the same command goes on. Processes that are started with the same OUT share the
+    trainings.
     """
     from grace_store.curate.trial import estimate_trial
 

@@ -67,33 +67,48 @@ class QuestionChoice:
         return f"{what} whose values differ{least}, from {pool}"
 
 
-def choose_in_questions(
-    table: ScoreTable, value: FloatArray, request: ChoosesInQuestions, listener: Listener
-) -> QuestionChoice | None:
-    """Return what a request chooses within questions; None if it does not."""
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """The question of each row of a table, and how many of its traces a request chooses."""
+
+    row: IntArray
+    """Of the dataset, which ties go by."""
+    group: IntArray
+    """The question, by number."""
+    spec: dict[str, Any]
+    """The fields of a SubsetSpec that say what is chosen."""
+
+    def choose(self, value: FloatArray, listener: Listener) -> QuestionChoice:
+        """Return what is chosen within questions if the rows of the table have these values."""
+        ranking = rank(value, self.row)
+        counts = len(ranking), len(np.unique(self.group[ranking]))
+        if counts[0] == counts[1]:
+            listener(
+                Warned("No question has two traces with a value: there is nothing to choose between within questions.")
+            )
+        if self.spec["per_group"] is not None:
+            kept = np.full(len(value), np.nan)
+            best = best_of_groups(ranking, self.group, PerGroup.parse(self.spec["per_group"]))
+            kept[best] = value[best]
+            return QuestionChoice(kept, self.spec, *counts)
+        return _pairs(value, ranking, self.group, self.spec, counts)
+
+
+def questions_of(table: ScoreTable, request: ChoosesInQuestions) -> Questions | None:
+    """Return the questions that a request chooses within; None if it does not."""
     if request.per_group is None and request.margin is None:
         if request.group_by is not None:
             raise SettingError("--group-by says what a question is: give --per-group, or choose pairs, with it")
         return None
     if request.per_group is not None and request.margin is not None:
         raise SettingError("pairs are one for each question: leave --per-group out")
-    limit = None if request.per_group is None else PerGroup.parse(request.per_group)
+    if request.per_group is not None:
+        PerGroup.parse(request.per_group)
     if request.margin is not None and not (math.isfinite(request.margin) and request.margin >= 0):
         raise SettingError(f"margin {request.margin:g} is not a number from 0 on")
     group, by = _questions(table, request)
-    ranking = rank(value, table.row)
-    spec = {"per_group": None if limit is None else str(request.per_group), "margin": request.margin, "group_by": by}
-    counts = len(ranking), len(np.unique(group[ranking]))
-    if counts[0] == counts[1]:
-        listener(
-            Warned("No question has two traces with a value: there is nothing to choose between within questions.")
-        )
-    if limit is not None:
-        kept = np.full(len(value), np.nan)
-        best = best_of_groups(ranking, group, limit)
-        kept[best] = value[best]
-        return QuestionChoice(kept, spec, *counts)
-    return _pairs(value, ranking, group, spec, counts)
+    per_group = None if request.per_group is None else str(request.per_group)
+    return Questions(table.row, group, {"per_group": per_group, "margin": request.margin, "group_by": by})
 
 
 def _questions(table: ScoreTable, request: ChoosesInQuestions) -> tuple[IntArray, str | None]:

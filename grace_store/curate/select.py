@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +15,14 @@ from grace_store.artifacts.arrow_arrays import arrow_numbers
 from grace_store.artifacts.filtered_scores import filter_scores, groups_of
 from grace_store.artifacts.notes import ChosenDiversity, SubsetSpec, WhereNote
 from grace_store.artifacts.score_table import ScoresLike, ScoreTable, read_scores
-from grace_store.base.arrays import FloatArray, IntArray
+from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned, ignore
 from grace_store.base.text import counted
 from grace_store.curate.conclusions import SubsetChoice, conclude_choice
 from grace_store.curate.exclusions import Excluded, exclude
 from grace_store.curate.group_counts import GroupCount, group_sizes, rise_and_fall
-from grace_store.curate.question_choice import QuestionChoice, choose_in_questions
+from grace_store.curate.question_choice import QuestionChoice, Questions, questions_of
 from grace_store.values.diversity_spec import DiversityMethod, DiversitySpec
 from grace_store.values.length_bias import LENGTHS, Length, residuals
 from grace_store.values.ranking import Ratio, at_least, budget, rank, stratified_rank
@@ -310,6 +310,82 @@ class RankRequest:
     """Where the dataset is now, if it moved."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A request as it applies to one table: what may be chosen, and in which order once samples have values."""
+
+    request: RankRequest
+    scores: ScoreTable
+    """The rows that the filter keeps."""
+    where: WhereNote | None
+    control: tuple[Length, ...]
+    excluded: Excluded | None
+    questions: Questions | None
+    groups: Sequence[object] | None
+    """With strata, that of every row of the table."""
+
+    @classmethod
+    def of(cls, scores: ScoreTable, request: RankRequest) -> Self:
+        """Apply a request to a table; raise if it has no meaning there, or leaves nothing to choose."""
+        table, where = filter_scores(scores, request.where, request.store, request.data)
+        control = _controls(request.control, table)
+        excluded = exclude(table, request.exclude_flagged, request.exclude_contaminated)
+        by = request.by
+        if table.capability is not None and (by is not None or request.diversity is not None):
+            raise SettingError(
+                f"{table.method} balances capabilities, which {'--by' if by else '--diversity'} would undo: leave it "
+                "out, or take a table of another method"
+            )
+        rules = cls(request, table, where, control, excluded, None, None)
+        if not rules.is_possible.any():
+            place, left = table.path or "The table", "" if excluded is None else f" left ({excluded})"
+            raise DataError(f"{place} has no sample with a value{left}, so there is nothing to select.")
+        groups = None if by is None else groups_of(table, by, request.store, request.data)
+        return replace(rules, questions=questions_of(table, request), groups=groups)
+
+    @property
+    def is_possible(self) -> BoolArray:
+        """Which rows of the table may be chosen: those that have a value and are not excluded."""
+        has_value = np.isfinite(self.scores.value)
+        return has_value if self.excluded is None else has_value & ~self.excluded.is_out
+
+    @property
+    def value(self) -> FloatArray:
+        """The values to rank by: those of the table, without what is excluded, and after a control."""
+        value = self.scores.value
+        if self.excluded is not None:
+            value = np.where(self.excluded.is_out, np.nan, value)
+        return residuals(value, self.scores.lengths, self.control) if self.control else value
+
+    def rank(self, value: FloatArray, *, threads: int | None = None, listener: Listener = ignore) -> Ranking:
+        """Rank the samples as if these were their values, NaN for a sample that may not be chosen."""
+        table, groups, by = self.scores, self.groups, self.request.by
+        questions = None if self.questions is None else self.questions.choose(value, listener)
+        value = value if questions is None else questions.value
+        ranked = table.ranked(value) if groups is None else stratified_rank(value, groups, table.row)
+        if groups is not None and len(set(groups)) == len(groups) > 1:
+            listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
+        ranking = Ranking(
+            table,
+            value,
+            ranked,
+            by,
+            self.control,
+            self.excluded,
+            is_balanced=table.capability is not None,
+            where=self.where,
+            groups=groups,
+            questions=questions,
+        )
+        diversity = self.request.diversity
+        if diversity is None:
+            return ranking
+        from grace_store.curate.diversify import diversify  # needs faiss, which nothing else here does
+
+        spec = diversity if isinstance(diversity, DiversitySpec) else DiversitySpec.parse(method=diversity)
+        return diversify(ranking, spec, self.request, threads=threads, listener=listener)
+
+
 def rank_samples(
     scores: ScoresLike, request: RankRequest | None = None, *, threads: int | None = None, listener: Listener = ignore
 ) -> Ranking:
@@ -318,48 +394,9 @@ def rank_samples(
     A table with capabilities is ranked in turns, the best of each one, then the second best, and so on: every subset
     has equal numbers of them, and what one cannot fill goes to the others.
     """
-    request = request or RankRequest()
     table = scores if isinstance(scores, ScoreTable) else read_scores(scores, steps=False)
-    table, where = filter_scores(table, request.where, request.store, request.data)
-    lengths = _controls(request.control, table)
-    excluded = exclude(table, request.exclude_flagged, request.exclude_contaminated)
-    value = table.value if excluded is None else np.where(excluded.is_out, np.nan, table.value)
-    if lengths:
-        value = residuals(value, table.lengths, lengths)
-    if not np.isfinite(value).any():
-        place, left = table.path or "The table", "" if excluded is None else f" left ({excluded})"
-        raise DataError(f"{place} has no sample with a value{left}, so there is nothing to select.")
-    questions = choose_in_questions(table, value, request, listener)
-    if questions is not None:
-        value = questions.value
-    by, diversity = request.by, request.diversity
-    if table.capability is not None and (by is not None or diversity is not None):
-        raise SettingError(
-            f"{table.method} balances capabilities, which {'--by' if by else '--diversity'} would undo: leave it "
-            "out, or take a table of another method"
-        )
-    groups = None if by is None else groups_of(table, by, request.store, request.data)
-    ranked = table.ranked(value) if groups is None else stratified_rank(value, groups, table.row)
-    if groups is not None and len(set(groups)) == len(groups) > 1:
-        listener(Warned(f"Every sample has a {by} of its own, so --by changes nothing: the best are kept."))
-    ranking = Ranking(
-        table,
-        value,
-        ranked,
-        by,
-        lengths,
-        excluded,
-        is_balanced=table.capability is not None,
-        where=where,
-        groups=groups,
-        questions=questions,
-    )
-    if diversity is None:
-        return ranking
-    from grace_store.curate.diversify import diversify  # needs faiss, which nothing else here does
-
-    spec = diversity if isinstance(diversity, DiversitySpec) else DiversitySpec.parse(method=diversity)
-    return diversify(ranking, spec, request, threads=threads, listener=listener)
+    rules = Rules.of(table, request or RankRequest())
+    return rules.rank(rules.value, threads=threads, listener=listener)
 
 
 def select(

@@ -5,24 +5,24 @@ subset, given or random. So the items are no worse for one way of choosing than 
 at random is like its random subsets in every respect.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import reduce
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from grace_store.artifacts.filtered_scores import filter_scores
 from grace_store.artifacts.made_from import check_plan_of
-from grace_store.artifacts.subset_file import read_subset, samples_named
 from grace_store.artifacts.trial_documents import TrialSpec, TrialSubset
 from grace_store.artifacts.weight_table import read_weights
 from grace_store.base.arrays import BoolArray, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
-from grace_store.base.files import sidecar_of
 from grace_store.base.text import counted
 from grace_store.model.lora.recipe import SampleRef
 from grace_store.read.kept_samples import planned_columns, read_groups
@@ -32,6 +32,9 @@ from grace_store.store.opened import Store
 from grace_store.values.methods.random import random_values
 from grace_store.values.ranking import budget, rank
 from grace_store.values.subset_trial import FEWEST_ITEMS
+
+if TYPE_CHECKING:
+    from grace_store.curate.random_like import DrawSource
 
 MOST_ITEMS = 256
 """Held-out items of a share or a file: more would cost more time than they narrow an interval."""
@@ -110,9 +113,12 @@ def gather_samples(
 
     other holds the traces that models are measured on, if these are not to be of the pool.
     """
-    pool = reduce(np.intersect1d, (_pool_of(store, file.path, data) for file in files))
-    chosen = [samples_named(store, file.path) for file in files]
-    _check_one_pool(files, chosen, pool)
+    from grace_store.curate.random_like import DrawSource  # all that select needs, too
+
+    known = {path: DrawSource.read(store, path, data) for path in dict.fromkeys(file.path for file in files)}
+    sources = [known[file.path] for file in files]
+    pool = reduce(np.intersect1d, (each.possible for each in sources))
+    _check_one_pool(files, sources, pool)
     if other is None:
         digests = question_digests(store, None, data, pool)
         held = _hold_out(store, pool, digests, spec)
@@ -121,53 +127,33 @@ def gather_samples(
     _check_enough(held, spec.held_out)
     is_held = np.isin(digests, held.questions)
     group = _group_of(store, pool, spec.by, data)
-    draws = _Draws(store, pool, group, spec)
+    draws = _Draws(pool, group, spec)
     names = _names(files)
     arms: dict[str, Arm] = {}
     questions: dict[str, int] = {}
     subsets = []
-    for number, (file, name, positions) in enumerate(zip(files, names, chosen, strict=True), start=1):
-        is_chosen = np.isin(pool, positions)
+    for number, (file, name, source) in enumerate(zip(files, names, sources, strict=True), start=1):
+        is_chosen = np.isin(pool, source.positions)
         kept = _kept(pool, is_chosen, is_held, name)
         mine = [Arm(f"subset-{number}", name, kept, _weights_of(store, file, kept))]
-        control, randoms = draws.like(is_chosen, name)
+        control, randoms = draws.like(source, name)
         for draw, is_drawn in enumerate(randoms, start=1):
             shown = f"random {draw}" if control == 1 else f"random {control}.{draw}"
             mine.append(Arm(f"random-{control}-{draw}", shown, _kept(pool, is_drawn, is_held, shown)))
         for arm, is_in in zip(mine, (is_chosen, *randoms), strict=True):
             questions[arm.key] = len(np.unique(digests[is_in]))
         arms |= {arm.key: arm for arm in mine}
-        sizes = {"num_samples": len(positions), "num_trained": len(mine[0].positions)}
+        sizes = {"num_samples": len(source.positions), "num_trained": len(mine[0].positions)}
         digest = _digest(store, mine)
         places = {"path": str(file.path), "weights": None if file.weights is None else str(file.weights)}
         subsets.append(TrialSubset(name=name, random=control, samples_sha256=digest, **places, **sizes))
     return TrialSamples(store, tuple(subsets), arms, questions, held, len(pool), int(is_held.sum()))
 
 
-def _pool_of(store: Store, path: Path, data: Sequence[str] | None) -> IntArray:
-    """Return the positions of the samples that a subset could have been chosen from: with a value, and not excluded."""
-    if not sidecar_of(path).is_file():
-        return np.arange(store.plan.num_samples)
-    written = read_subset(path)
-    spec, where = written.spec, written.spec.where
-    table, _ = filter_scores(written.scores, None if where is None else where.sql, store.location, data)
-    is_possible = np.isfinite(table.value)
-    if spec.exclude_flagged:
-        is_possible &= ~table.is_flagged(spec.exclude_flagged)
-    if spec.exclude_contaminated is not None:
-        if written.contaminated_rows is None:
-            raise DataError(
-                f"{sidecar_of(path)} does not say which samples were left out as contaminated, so random subsets could "
-                "hold them. Select the subset again."
-            )
-        is_possible &= ~np.isin(table.row, written.contaminated_rows)
-    return np.sort(store.positions_of(table.row[is_possible]))
-
-
-def _check_one_pool(files: Sequence[SubsetFile], chosen: Sequence[IntArray], pool: IntArray) -> None:
+def _check_one_pool(files: Sequence[SubsetFile], sources: Sequence[DrawSource], pool: IntArray) -> None:
     """Raise if a subset has samples that another could not have had: one of them would be tried without some."""
-    for file, positions in zip(files, chosen, strict=True):
-        if num_outside := int((~np.isin(positions, pool)).sum()):
+    for file, source in zip(files, sources, strict=True):
+        if num_outside := int((~np.isin(source.positions, pool)).sum()):
             raise SettingError(
                 f"{file.path.name} has {counted(num_outside, 'sample')} that not all subsets could be chosen from "
                 "(filters, flags and contamination count). Try it in a trial of its own."
@@ -228,35 +214,47 @@ def _group_of(store: Store, pool: IntArray, by: str | None, data: Sequence[str] 
 
 
 class _Draws:
-    """Random subsets; subsets with the same numbers of each group share theirs."""
+    """Random subsets; subsets that are like the same random ones share theirs."""
 
-    def __init__(self, store: Store, pool: IntArray, group: IntArray, spec: TrialSpec) -> None:
-        self._group = group
-        row = store.column("sample_row").astype(np.int64)[pool]
-        seeds = (_DRAW_STREAM + spec.training.seed * _DRAWS_PER_SEED + draw for draw in range(spec.num_random))
-        self._orders = [rank(random_values(seed, row), row) for seed in seeds]
-        self._known: dict[tuple[int, ...], int] = {}
+    def __init__(self, pool: IntArray, group: IntArray, spec: TrialSpec) -> None:
+        self._pool, self._group = pool, group
+        first = _DRAW_STREAM + spec.training.seed * _DRAWS_PER_SEED
+        self._seeds = range(first, first + spec.num_random)
+        self._known: dict[bytes, int] = {}
 
-    def like(self, is_chosen: BoolArray, name: str) -> tuple[int, list[BoolArray]]:
-        """Return the number of the set of random subsets of a subset's size and make-up, and which samples they are."""
-        counts = np.bincount(self._group[is_chosen], minlength=int(self._group.max()) + 1)
-        if ((counts == 0) | (counts == np.bincount(self._group))).all():
+    def like(self, source: DrawSource, name: str) -> tuple[int, list[BoolArray]]:
+        """Return the number of the set of random subsets of a subset's rules and make-up, and who is in each."""
+        is_chosen = np.isin(self._pool, source.positions)
+        stratum = source.stratum[np.searchsorted(source.possible, self._pool)]
+        _, group = np.unique(self._group * (int(stratum.max()) + 1) + stratum, return_inverse=True)
+        counts = np.bincount(group[is_chosen], minlength=int(group.max()) + 1)
+        orders = (np.searchsorted(self._pool, source.random_order(seed, self._pool)) for seed in self._seeds)
+        drawn = [_first_of_groups(order, group, counts, name) for order in orders]
+        if all(np.array_equal(each, is_chosen) for each in drawn):
             each = "" if len(counts) == 1 else ", or all or none of each value of --by"
             raise SettingError(
-                f"{name} holds all samples that it could be chosen from{each}, so random subsets of its size would be "
+                f"{name} holds all samples that its rules could choose{each}, so random subsets of its size would be "
                 "the same. Try a smaller subset."
             )
-        number = self._known.setdefault(tuple(counts.tolist()), len(self._known) + 1)
-        return number, [self._draw(order, counts) for order in self._orders]
+        return self._known.setdefault(np.packbits(drawn).tobytes(), len(self._known) + 1), drawn
 
-    def _draw(self, order: IntArray, counts: IntArray) -> BoolArray:
-        """Return which samples come first in an order, so many of each group."""
-        together = order[np.argsort(self._group[order], kind="stable")]
-        group = self._group[together]
-        first_of_group = np.searchsorted(group, np.arange(len(counts)))
-        is_drawn = np.zeros(len(order), dtype=np.bool_)
-        is_drawn[together[np.arange(len(order)) - first_of_group[group] < counts[group]]] = True
-        return is_drawn
+
+def _first_of_groups(order: IntArray, group: IntArray, counts: IntArray, name: str) -> BoolArray:
+    """Return which samples come first in an order, so many of each group; raise if the order has not as many."""
+    there = np.bincount(group[order], minlength=len(counts))
+    if lacking := np.flatnonzero(there < counts).tolist():
+        of, remedy = "", "Try it in a trial of its own."
+        if len(counts) > 1:
+            of, remedy = " of one value of --by", "Try or select it without --by, which traces of a question differ in."
+        raise SettingError(
+            f"{name} has {counted(int(counts[lacking[0]]), 'sample')}{of}, and a random subset by its rules only has "
+            f"{there[lacking[0]]} to take from. {remedy}"
+        )
+    together = order[np.argsort(group[order], kind="stable")]
+    first_of_group = np.searchsorted(group[together], np.arange(len(counts)))
+    is_drawn = np.zeros(len(group), dtype=np.bool_)
+    is_drawn[together[np.arange(len(order)) - first_of_group[group[together]] < counts[group[together]]]] = True
+    return is_drawn
 
 
 # ---------------------------------------------------------------- held-out items
