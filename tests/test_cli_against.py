@@ -79,7 +79,7 @@ def test_what_is_contaminated_is_never_selected_and_the_note_says_so(folder, tmp
     assert note["spec"]["exclude_contaminated"]["num_contaminated"] == 3
     whole = tmp_path / "whole.jsonl"
     run("select", folder / "scores.parquet", "--ratio", 1, "--out", whole)
-    assert "benchmark items in samples left out" in run("compare", whole, out).stdout
+    assert "samples with benchmark items left out" in run("compare", whole, out).stdout
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
+from grace_store.artifacts.notes import ChosenDiversity, SubsetNote, SubsetSpec, WhereNote
 from grace_store.artifacts.score_table import read_scores
+from grace_store.base.documents import read_document, write_document
 from grace_store.base.errors import DataError
-from grace_store.curate.compare import compare
+from grace_store.base.files import sidecar_of
+from grace_store.curate.compare import compare, rules_in_words
 from grace_store.curate.export import ExportRequest, export
 from grace_store.curate.score import ScoreRequest, score
 from grace_store.curate.select import RankRequest, select
 from grace_store.values.score_spec import ScoreSpec
+from tests.example_notes import AGAINST
+from tests.grouped_stores import grouped_store
 from tests.scored_stores import known_store
 
 
@@ -96,6 +104,81 @@ def test_a_controlled_subset_is_compared_by_what_it_was_ranked_by(two):
         assert change.rank_b <= 5 < change.rank_a
         assert change.value_b >= subset.threshold
         assert "from rank" in change.why
+
+
+SAID: dict[str, tuple[Any, str]] = {
+    "ratio": ("0.4", r"a\.txt is cut by count 5, b\.txt by ratio 0\.4$"),
+    "count": (4, r"a\.txt is cut by count 5, b\.txt by count 4$"),
+    "threshold": (0.25, r"a\.txt is cut by count 5, b\.txt by count 5 and threshold 0\.25$"),
+    "by": ("kind", "chosen with strata of kind;"),
+    "exclude_flagged": (("cut_off",), "chosen without samples flagged cut_off$"),
+    "exclude_contaminated": (AGAINST, r"chosen with samples with benchmark items left out \(test\.jsonl\);"),
+    "control": (("num_steps",), "chosen with num_steps taken out of the values"),
+    "diversity": (ChosenDiversity(method="mmr", weight=0.3), r"chosen with diversity by mmr \(weight 0\.3\);"),
+    "balanced": ("capability", "ranked in turns over its capabilities"),
+    "where": (WhereNote(sql="level > 2", num_samples=9, num_kept=5), r"chosen with a filter \(level > 2\);"),
+    "per_group": ("2", "chosen with at most 2 of the traces of a question;"),
+    "margin": (
+        0.5,
+        r"chosen with pairs of the best and the worst trace of a question \(differing by 0\.5 or more\);",
+    ),
+    "group_by": ("task", "chosen with questions told apart by task;"),
+}
+"""Of every field of a spec: a value, and how it is told."""
+BY_RANK = {"ratio", "count", "threshold", "exclude_flagged", "control", "balanced"}
+"""Fields that leave the choice to ranks as they are shown."""
+
+
+def test_every_field_of_a_spec_is_looked_at():
+    assert SAID.keys() == SubsetSpec.model_fields.keys()
+
+
+@pytest.mark.parametrize("field", SAID)
+def test_a_field_that_differs_is_told_and_is_the_reason(two, field):
+    """The second subset is another one of the same table, and its note says that the field decided."""
+    value, told = SAID[field]
+    export(select(two / "a.parquet", count=5), two / "b.txt", ExportRequest(as_format="ids"))
+    note = read_document(sidecar_of(two / "b.txt"), SubsetNote)
+    rows = (*note.rows[1:], max(set(range(13)) - set(note.rows)))
+    size = {"count": None} if field == "ratio" else {}
+    other = note.model_copy(
+        update={"spec": note.spec.model_copy(update={field: value, **size}), "rows": tuple(sorted(rows))}
+    )
+    before = compare(two / "a.txt", two / "a.txt").notes
+    write_document(sidecar_of(two / "b.txt"), other)
+    found = compare(two / "a.txt", two / "b.txt")
+    (note_of_it,) = set(found.notes) - set(before)
+    assert re.search(told, note_of_it)
+    (left,) = found.left
+    if field in BY_RANK:
+        assert left.by_rank or left.why == "the other keeps 5"
+    else:
+        assert f"chosen with {left.why}" in note_of_it
+
+
+def test_a_field_that_has_no_words_of_its_own_is_told_by_its_name():
+    class LaterSpec(SubsetSpec):
+        season: str | None = None
+
+    assert rules_in_words(LaterSpec(count=3, by="kind", season="winter")) == ["strata of kind", "season winter"]
+
+
+def test_another_trace_of_its_question_is_no_matter_of_rank(tmp_path):
+    """The best trace of each question against the best of all: what left had a rank that was good enough."""
+    store = grouped_store(tmp_path)
+    score(store, out=tmp_path / "scores.parquet")
+    best = select(tmp_path / "scores.parquet", RankRequest(per_group=1))
+    export(best, tmp_path / "best.txt", ExportRequest(as_format="ids"))
+    export(select(tmp_path / "scores.parquet", count=len(best)), tmp_path / "all.txt", ExportRequest(as_format="ids"))
+    found = compare(tmp_path / "all.txt", tmp_path / "best.txt")
+    assert min(change.rank_b for change in found.left) <= len(best)
+    assert {change.why for change in found.left} == {"at most 1 of the traces of a question"}
+    assert "Reasons for" in found.conclusion
+    assert f"at most 1 of the traces of a question ({len(found.left)})" in found.conclusion
+    pairs = select(tmp_path / "scores.parquet", RankRequest(margin=0.0))
+    export(pairs, tmp_path / "pairs.jsonl", ExportRequest(as_format="trl-pairs"))
+    left = compare(tmp_path / "best.txt", tmp_path / "pairs.jsonl").left
+    assert {change.why for change in left} == {"pairs of the best and the worst trace of a question"}
 
 
 def test_what_cannot_be_compared_says_why(two):

@@ -146,7 +146,9 @@ def test_what_made_a_subset_is_kept_and_compared(planted, tmp_path):
     assert read_document(tmp_path / "diverse.txt.spec.json", SubsetNote).spec.diversity == said
     export(select(folder / "scores.parquet"), tmp_path / "plain.txt", ExportRequest(as_format="ids"))
     found = compare(tmp_path / "plain.txt", tmp_path / "diverse.txt")
-    assert found.notes == ["diverse.txt was chosen with diversity by mmr; ranks are those by value alone"]
+    settings = "weight 0.8, seed 0, signal base, descriptor answer"
+    told = f"diverse.txt was chosen with diversity by mmr ({settings}); ranks are those without that"
+    assert found.notes == [told]
     assert {change.why for change in found.left} == {"diversity by mmr"}
     assert {change.why for change in found.entered} == {"the other keeps 48"}
 

@@ -44,8 +44,9 @@ def read_subset(path: Path, ratio: Ratio | None = None) -> WrittenSubset:
             raise DataError(
                 f"{path} has no {sidecar.name} beside it, so it is not known what made it; select it again."
             )
-        scores = read_scores(path, steps=False)
-        return WrittenSubset(path, scores, _best(scores, ratio), SubsetSpec(), is_table=True)
+        scores, ratio = read_scores(path, steps=False), "0.2" if ratio is None else ratio
+        spec = SubsetSpec(ratio=str(ratio), balanced=None if scores.capability is None else "capability")
+        return WrittenSubset(path, scores, _best(scores, ratio), spec, is_table=True)
     note = read_document(sidecar, SubsetNote)
     scores = _table_of(path, note)
     chosen = np.flatnonzero(np.isin(scores.row, note.rows))
@@ -54,11 +55,11 @@ def read_subset(path: Path, ratio: Ratio | None = None) -> WrittenSubset:
     return WrittenSubset(path, scores, chosen, note.spec, contaminated_rows=note.contaminated_rows)
 
 
-def _best(scores: ScoreTable, ratio: Ratio | None) -> IntArray:
+def _best(scores: ScoreTable, ratio: Ratio) -> IntArray:
     ranked = scores.ranked()
     if not len(ranked):
         raise DataError(f"{scores.path or 'The table'} has no sample with a value, so there is nothing to select.")
-    return ranked[: budget("0.2" if ratio is None else ratio, len(ranked))]
+    return ranked[: budget(ratio, len(ranked))]
 
 
 def _table_of(path: Path, note: SubsetNote) -> ScoreTable:

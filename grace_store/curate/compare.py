@@ -3,17 +3,19 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from grace_store.artifacts.notes import ChosenDiversity, SubsetSpec
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.artifacts.subset_file import WrittenSubset, read_subset
 from grace_store.base.arrays import FloatArray, IntArray
 from grace_store.base.files import write_lines
-from grace_store.base.text import counted, enumerated
+from grace_store.base.text import counted, enumerated, last_name
 from grace_store.curate.movement import Movement, Part, RankedValues, movement, mover
 from grace_store.curate.select import RankRequest, rank_samples
 from grace_store.values.agreement import jaccard
@@ -100,7 +102,8 @@ def compare(a: str | Path, b: str | Path, *, ratio: Ratio | None = None) -> Comp
 
     Samples are the same if they are the same record of one plan; between plans, if they have the same id.
     """
-    first, second = (_side(read_subset(Path(path), ratio)) for path in (a, b))
+    subsets = [read_subset(Path(path), ratio) for path in (a, b)]
+    first, second = map(_side, subsets)
     by_row = first.scores.note.plan_sha256 == second.scores.note.plan_sha256
     keys = [side.scores.row.tolist() if by_row else side.scores.sample_id for side in (first, second)]
     pair = _Pair(first, second, *({key: place for place, key in enumerate(some)} for some in keys))
@@ -121,7 +124,7 @@ def compare(a: str | Path, b: str | Path, *, ratio: Ratio | None = None) -> Comp
         jaccard=jaccard(num_both, len(in_a), len(in_b)),
         entered=[pair.change(key, moved, entered=True) for key in entered],
         left=[pair.change(key, moved, entered=False) for key in left],
-        notes=notes + first.notes + second.notes,
+        notes=notes + first.notes + second.notes + _other_sizes(*subsets),
         why_unknown=moved.why_unknown,
     )
 
@@ -134,35 +137,65 @@ def write_changes(found: Comparison, out: Path) -> None:
     )
 
 
+SIZES = ("ratio", "count", "threshold")
+"""Fields of a spec that say how much of a ranking is kept."""
+IN_RANKS: dict[str, Callable[[Any], str]] = {
+    "control": lambda lengths: (
+        f"was chosen with {', '.join(lengths)} taken out of the values, which are shown after that"
+    ),
+    "exclude_flagged": lambda flags: f"was chosen without samples flagged {', '.join(flags)}",
+    "balanced": lambda _: "is ranked in turns over its capabilities; ranks are of that order",
+}
+"""What is told of fields of a spec that the ranks shown here follow."""
+RULES: dict[str, Callable[[Any], str]] = {
+    "by": lambda by: f"strata of {by}",
+    "where": lambda where: f"a filter ({where.sql})",
+    "exclude_contaminated": lambda note: (
+        f"samples with benchmark items left out ({', '.join(last_name(each.name) for each in note.benchmarks)})"
+    ),
+    "diversity": lambda chosen: f"diversity by {chosen.method} ({_settings(chosen)})",
+    "per_group": lambda most: f"at most {most} of the traces of a question",
+    "margin": lambda least: f"pairs of the best and the worst trace of a question (differing by {least:g} or more)",
+    "group_by": lambda field: f"questions told apart by {field}",
+}
+"""What fields of a spec are called that choose otherwise than by rank; brackets hold what is told once only."""
+
+
+def rules_in_words(spec: SubsetSpec) -> list[str]:
+    """Return all that decides otherwise than by rank, from whichever fields a spec has and says."""
+    fields = type(spec).model_fields
+    said = {name: getattr(spec, name) for name in fields if name not in (*SIZES, *IN_RANKS)}
+    said = {name: value for name, value in said.items() if value != fields[name].default}
+    return [RULES[name](value) if name in RULES else f"{name} {value}" for name, value in said.items()]
+
+
+def _settings(chosen: ChosenDiversity) -> str:
+    said = chosen.model_dump(exclude={"method", "duplicates"}, exclude_none=True)
+    return ", ".join(f"{name} {value}" for name, value in said.items())
+
+
+def _size_in_words(spec: SubsetSpec) -> str:
+    return " and ".join(f"{name} {value}" for name in SIZES if (value := getattr(spec, name)) is not None)
+
+
 def _side(subset: WrittenSubset) -> _Side:
-    scores, spec, path = subset.scores, subset.spec, subset.path
+    scores, spec, name = subset.scores, subset.spec, subset.path.name
     ranking = rank_samples(scores, RankRequest(control=spec.control, exclude_flagged=spec.exclude_flagged))
     ranks = np.zeros(len(scores), dtype=np.int64)
     ranks[ranking.ranked] = np.arange(1, len(ranking.ranked) + 1)
-    notes, order = [], None
-    if scores.note.method.is_reconstruction:
-        notes.append(f"{path.name} was scored by {scores.method}")
-    if ranking.is_balanced:
-        notes.append(f"{path.name} is ranked in turns over its capabilities; ranks are of that order")
-    if ranking.control:
-        controlled = ", ".join(ranking.control)
-        notes.append(f"{path.name} was chosen with {controlled} taken out of the values, which are shown after that")
-    if spec.where:
-        order = f"a filter ({spec.where.sql})"
-        over = "samples that are not excluded" if spec.exclude_flagged else "samples"
-        notes.append(f"{path.name} was chosen with {order}; ranks are those over all {over}")
-    if spec.exclude_flagged:
-        notes.append(f"{path.name} was chosen without samples flagged {', '.join(spec.exclude_flagged)}")
-    if spec.exclude_contaminated:
-        order = "benchmark items in samples left out"
-        notes.append(f"{path.name} was chosen with {order}; ranks are those over all samples")
-    if spec.by:
-        order = f"strata of {spec.by}"
-        notes.append(f"{path.name} was chosen in {order}; ranks are those over all of them")
-    if spec.diversity:
-        order = f"diversity by {spec.diversity.method}"
-        notes.append(f"{path.name} was chosen with {order}; ranks are those by value alone")
+    notes = [f"{name} was scored by {scores.method}"] if scores.note.method.is_reconstruction else []
+    notes += [f"{name} {tell(value)}" for field, tell in IN_RANKS.items() if (value := getattr(spec, field))]
+    rules = rules_in_words(spec)
+    if rules:
+        notes.append(f"{name} was chosen with {enumerated(rules)}; ranks are those without that")
+    order = enumerated([each.partition(" (")[0] for each in rules]) if rules else None
     return _Side(scores, subset.chosen, ranking.value, order, notes, ranks, spec.exclude_flagged)
+
+
+def _other_sizes(first: WrittenSubset, second: WrittenSubset) -> list[str]:
+    """Say how much of their rankings two subsets keep, if that is said otherwise of each."""
+    one, other = (_size_in_words(each.spec) for each in (first, second))
+    return [] if one == other else [f"{first.path.name} is cut by {one}, {second.path.name} by {other}"]
 
 
 def _by_rank(side: _Side) -> list[int]:
