@@ -389,7 +389,7 @@ TRIAL_PLAN = TrialPlan(
     held_out_sha256="9" * 64,
     origin={"model": "models/m", "store": "s.zarr", "images": "."},
 )
-TRIAL_RUN = TrialRun(
+TRIAL_RUN = TrialRun.sealed(
     plan_sha256=TRIAL_PLAN.fingerprint(),
     round=1,
     arm="random 1",

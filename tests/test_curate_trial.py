@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import queue
+import re
 import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import numpy as np
@@ -70,6 +72,11 @@ def score_at_random(store: Path, model: Path, out: Path) -> Path:
     extract(ExtractJob(store=str(store), model=str(model), options=RunOptions(device="cpu")))
     score(str(store), HeuristicSpec(method="random", seed=3), out=out)
     return out
+
+
+def changed(run: TrialRun, **fields: Any) -> TrialRun:
+    """Return a training's result with other fields, and the digest of those."""
+    return TrialRun.sealed(**(dict(run) | fields))
 
 
 def content(out: Path) -> dict[str, str]:
@@ -339,7 +346,7 @@ def test_runs_that_were_measured_on_other_items_are_refused(home, finished, tmp_
     shutil.copytree(finished, tmp_path / "out")
     path = tmp_path / "out" / RUNS / "2-random-1-1.json"
     run = read_document(path, TrialRun)
-    write_document(path, run.model_copy(update={"items": run.items[1:]}))
+    write_document(path, changed(run, items=run.items[1:]))
     with pytest.raises(DataError, match=r"2-random-1-1\.json was measured on other held-out items \(9\) than 1-subset"):
         trial(tmp_path / "out", make_request(home, home / "clean.txt"))
 
@@ -460,8 +467,66 @@ def test_another_subset_is_refused(home, finished, tmp_path):
 def test_a_run_of_another_trial_is_refused(home, finished, tmp_path):
     shutil.copytree(finished, tmp_path / "out")
     path = tmp_path / "out" / RUNS / "1-subset-1.json"
-    path.write_text(path.read_text().replace(read_document(path, TrialRun).plan_sha256, "0" * 64))
+    write_document(path, changed(read_document(path, TrialRun), plan_sha256="0" * 64))
     with pytest.raises(ResumeMismatch, match="belongs to another trial"):
+        trial(tmp_path / "out", make_request(home, home / "clean.txt"))
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [
+        ("1-random-1-1", "on random 1 in round 1 with seed 0; that on clean.txt in round 1 with seed 0 was expected"),
+        ("2-subset-1", "on clean.txt in round 2 with seed 1; that on clean.txt in round 1 with seed 0 was expected"),
+    ],
+    ids=["arm", "round"],
+)
+def test_the_result_of_another_training_under_a_wrong_name_is_refused(home, finished, tmp_path, held, told):
+    shutil.copytree(finished, tmp_path / "out")
+    runs = tmp_path / "out" / RUNS
+    shutil.copy(runs / f"{held}.json", runs / "1-subset-1.json")
+    told = re.escape(f"1-subset-1.json holds another training, {told}") + ".*delete it and run the same command again"
+    with pytest.raises(DataError, match=told):
+        trial(tmp_path / "out", make_request(home, home / "clean.txt"))
+
+
+def test_the_result_of_another_seed_is_refused(home, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "out")
+    path = tmp_path / "out" / RUNS / "2-random-1-2.json"
+    write_document(path, changed(read_document(path, TrialRun), seed=7))
+    with pytest.raises(DataError, match=r"2-random-1-2\.json holds another training, .* seed 7; that .* seed 1 was"):
+        trial(tmp_path / "out", make_request(home, home / "clean.txt"))
+
+
+def test_one_changed_digit_of_a_result_is_noticed_wherever_it_is(home, finished, tmp_path):
+    """And the training is repeated, to the same bytes, if the file is deleted as the message says."""
+    shutil.copytree(finished, tmp_path / "out")
+    path, request = tmp_path / "out" / RUNS / "2-subset-1.json", make_request(home, home / "clean.txt")
+    whole = path.read_text()
+    digits = [match.start() for match in re.finditer(r'"(?:loss|num_tokens|num_samples|num_left_out)": [0-9]', whole)]
+    assert len(digits) > 20
+    job = prepare_trial(tmp_path / "out", request)
+    (run,) = job.folder.planned([job.samples.arms["subset-1"]], 2)
+    assert job.folder.read(run) is not None
+    for start in digits:
+        place = whole.index(": ", start) + 2
+        digit = int(whole[place])
+        path.write_text(f"{whole[:place]}{digit + 1 if digit < 9 else 8}{whole[place + 1 :]}")
+        with pytest.raises(DataError, match=r"2-subset-1\.json does not match its own digest: it was damaged"):
+            job.folder.read(run)
+    with pytest.raises(DataError, match="or delete it and run the same command again: only this training is repeated"):
+        trial(tmp_path / "out", request)
+    path.unlink()
+    trial(tmp_path / "out", request)
+    assert content(tmp_path / "out") == content(finished)
+
+
+def test_a_result_without_a_digest_is_refused(home, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "out")
+    path = tmp_path / "out" / RUNS / "1-subset-1.json"
+    note = json.loads(path.read_text())
+    del note["sha256"]
+    path.write_text(json.dumps(note))
+    with pytest.raises(DataError, match=r"1-subset-1\.json .*sha256 is missing\. Delete it and run `grace-store"):
         trial(tmp_path / "out", make_request(home, home / "clean.txt"))
 
 
@@ -614,7 +679,7 @@ def test_a_clear_answer_ends_it_and_closes_only_that_subset(home, tmp_path, monk
     def moved(self, run):
         found = real(self, run)
         items = [item.model_copy(update={"loss": losses[run.arm.key]}) for item in found.items]
-        return found.model_copy(update={"items": tuple(items)})
+        return changed(found, items=tuple(items))
 
     monkeypatch.setattr(trial_runs.TrialRunner, "_train", moved)
     request = make_request(home, home / "clean.txt", home / "spoilt.txt", num_updates=1, num_random=3)

@@ -7,7 +7,7 @@ OUT/trial.json                 Trial, written last
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -132,6 +132,19 @@ class TrialRun(TrialDocument):
     loss: float
     """Mean over the tokens, as they count, of the last tenth of the updates."""
     items: tuple[TrialItem, ...]
+    sha256: str
+    """Digest of all other fields: a number that was changed later is noticed."""
+
+    @classmethod
+    def sealed(cls, **fields: Any) -> Self:
+        """Return the document of a training with the digest of its fields."""
+        found = cls(**{**fields, "sha256": ""})
+        return found.model_copy(update={"sha256": found.content_sha256()})
+
+    def content_sha256(self) -> str:
+        """Return the digest that these fields should have."""
+        content = {name: value for name, value in self.to_json().items() if name != "sha256"}
+        return hashlib.sha256(canonical_json(content)).hexdigest()
 
     @property
     def heldout_loss(self) -> float:

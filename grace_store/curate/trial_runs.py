@@ -38,6 +38,7 @@ UNDER_WAY = "under-way"
 POLL_SECONDS = 0.5
 """Between two looks at whether another process is done with its training."""
 TIMED_ITEMS = 8
+REPEAT = "Put the file back as it was, or delete it and run the same command again: only this training is repeated."
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,23 @@ class RunFolder:
         return [PlannedRun(round, arm, self.plan.spec.training.seed + round - 1) for arm in arms]
 
     def read(self, run: PlannedRun) -> TrialRun | None:
-        """Return what a training came to, or None if it is not over; raise if it belongs to another trial."""
+        """Return what a training came to, or None if it is not over; raise if the file holds anything else."""
         path = self._path(run)
         if not path.is_file():
             return None
         found = read_document(path, TrialRun)
+        if found.sha256 != found.content_sha256():
+            raise DataError(
+                f"{path} does not match its own digest: it was damaged or edited since its training was over. {REPEAT}"
+            )
         if found.plan_sha256 != self.plan.fingerprint():
             raise ResumeMismatch(f"{path} belongs to another trial than the plan beside it. Choose a new --out.")
+        if (found.arm, found.round, found.seed) != (run.arm.name, run.round, run.seed):
+            raise DataError(
+                f"{path} holds another training, on {found.arm} in round {found.round} with seed {found.seed}; that on "
+                f"{run.arm.name} in round {run.round} with seed {run.seed} was expected, so the file was copied or "
+                f"renamed. {REPEAT}"
+            )
         return found
 
     def check_items(self, runs: Sequence[PlannedRun], results: Mapping[tuple[int, str], TrialRun]) -> None:
@@ -265,7 +276,7 @@ class TrialRunner:
             TrialItem(sample_id=name, num_tokens=len(item.learnt), loss=total / len(item.learnt), is_right=right)
             for name, item, total, right in zip(self._item_ids, self._items, sums.tolist(), rights, strict=True)
         ]
-        return TrialRun(
+        return TrialRun.sealed(
             plan_sha256=sha256,
             round=run.round,
             arm=run.arm.name,
