@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from grace_store.artifacts.trial_documents import TrialRun
+from grace_store.base.documents import read_document
 from grace_store.base.errors import ResumeMismatch
 from jobs.study.corruptions import CLEAN, CORRUPTIONS, usable
 from jobs.study.real_pool import CHOICES, short_records, write_data
@@ -16,6 +19,7 @@ from jobs.study.real_training import Settings, Study, read_settings, run
 from jobs.study.tuning import read_records
 from tests.tiny_models import tiny_text_model
 
+KEPT = Path(__file__).parent.parent / "jobs" / "study" / "results" / "real-training"
 NUM_PROBLEMS = 4
 SMALL = {
     "seed": 3,
@@ -120,6 +124,27 @@ def test_weights_of_another_pool_are_refused(study: Study, tmp_path: Path) -> No
     other.curation().plan()
     with pytest.raises(ResumeMismatch, match="the weights of another pool"):
         other.curation().adopt(study.weights)
+
+
+def test_kept_trainings_are_those_that_their_names_say_and_the_tables_are_made_of() -> None:
+    """Each is bound to its training, undamaged, and the losses in the tables are their means."""
+    settings = read_settings()
+    methods = sorted(settings.subsets.methods, key=lambda method: CHOICES[method].has_weights)
+    names = [f"{each}.txt" + " with weights.parquet" * CHOICES[each].has_weights for each in methods]
+    arms = {f"subset-{number}": name for number, name in enumerate(names, start=1)}
+    arms |= {f"random-1-{number}": f"random {number}" for number in range(1, settings.trial.num_random + 1)}
+    losses: dict[str, list[float]] = {}
+    for path in sorted((KEPT / "trial" / "runs").glob("*.json")):
+        found = read_document(path, TrialRun)
+        round, _, key = path.stem.partition("-")
+        expected = (arms[key], int(round), settings.seed + int(round) - 1, found.content_sha256())
+        assert (found.arm, found.round, found.seed, found.sha256) == expected
+        losses.setdefault(key, []).append(found.heldout_loss)
+    assert losses.keys() == arms.keys()
+    table = (KEPT / "tables.md").read_text()
+    for number, method in enumerate(methods, start=1):
+        mine = losses[f"subset-{number}"]
+        assert re.search(rf"\| {CHOICES[method].label} \| {sum(mine) / len(mine):.4f} \|.*\| {len(mine)} \|", table)
 
 
 def test_other_settings_are_refused(study: Study) -> None:
