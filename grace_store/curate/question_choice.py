@@ -1,4 +1,8 @@
-"""Choosing within questions: at most some traces of each, or pairs of its best and worst trace."""
+"""Choosing within questions: at most some traces of each, or pairs of its best and its worst trace.
+
+The two responses of a pair are never the same text: where the worst trace is a copy of the best one, the worst of the
+others takes its place.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,11 @@ import numpy as np
 
 from grace_store.artifacts.made_from import open_store_of
 from grace_store.artifacts.score_table import ScoreTable
-from grace_store.base.arrays import FloatArray, IntArray
+from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned
 from grace_store.base.text import counted
-from grace_store.read.question_groups import question_groups
+from grace_store.read.question_groups import question_groups, response_digests
 from grace_store.values.ranking import rank
 from grace_store.values.within_groups import PerGroup, best_and_worst, best_of_groups
 
@@ -52,6 +56,8 @@ class QuestionChoice:
     num_questions: int
     rejected: IntArray | None = None
     """Of pairs, the row of the table that each one is preferred to; -1 for what is not chosen."""
+    copies: str = ""
+    """Of pairs, how many questions have a worst trace that is a copy of the best one, as the rest of a sentence."""
 
     def rejected_by(self, chosen: IntArray) -> IntArray | None:
         """Return, of pairs, what each of some rows of the table is preferred to."""
@@ -64,7 +70,7 @@ class QuestionChoice:
             return f"at most {self.spec['per_group']} of the traces of a question: {num_left} of {pool}"
         least = f" by at least {self.spec['margin']:g}" if self.spec["margin"] else ""
         what = f"{counted(num_left, 'pair')} of the best and the worst trace of a question"
-        return f"{what} whose values differ{least}, from {pool}"
+        return f"{what} whose values differ{least}, from {pool}{self.copies}"
 
 
 def choose_in_questions(
@@ -93,7 +99,8 @@ def choose_in_questions(
         best = best_of_groups(ranking, group, limit)
         kept[best] = value[best]
         return QuestionChoice(kept, spec, *counts)
-    return _pairs(value, ranking, group, spec, counts)
+    kept, rejected, copies = _pairs(table, value, ranking, group, request)
+    return QuestionChoice(kept, spec, *counts, rejected, copies)
 
 
 def _questions(table: ScoreTable, request: ChoosesInQuestions) -> tuple[IntArray, str | None]:
@@ -107,15 +114,44 @@ def _questions(table: ScoreTable, request: ChoosesInQuestions) -> tuple[IntArray
 
 
 def _pairs(
-    value: FloatArray, ranking: IntArray, group: IntArray, spec: dict[str, Any], counts: tuple[int, int]
-) -> QuestionChoice:
+    table: ScoreTable, value: FloatArray, ranking: IntArray, group: IntArray, request: ChoosesInQuestions
+) -> tuple[FloatArray, IntArray, str]:
+    """Return the margin of each pair and the row that is rejected, both at the chosen row, and what copies cost."""
+    least = request.margin or 0.0
     best, worst = best_and_worst(ranking, group)
+    is_wide = _is_wide(value[best] - value[worst], least)
+    # Where values are too close, it makes no difference what the traces say: those are not read.
+    ranking = ranking[np.isin(group[ranking], group[best[is_wide]])]
+    said = _responses(table, ranking, request)
+    num_copies = int((said[best[is_wide]] == said[worst[is_wide]]).sum())
+    num_questions = int(is_wide.sum())
+    best, worst = best_and_worst(ranking, group, said)
     margin = value[best] - value[worst]
-    is_wide = (margin > 0) & (margin >= spec["margin"])
-    if not is_wide.any():
-        found = f"; the largest difference is {margin.max():.6g}" if len(margin) else ""
-        least = f"by {spec['margin']:g}" if spec["margin"] else "at all"
-        raise DataError(f"no question has two traces whose values differ {least}, so there are no pairs{found}.")
+    is_wide = _is_wide(margin, least, " and whose responses are different texts")
     kept, rejected = np.full(len(value), np.nan), np.full(len(value), -1)
     kept[best[is_wide]], rejected[best[is_wide]] = margin[is_wide], worst[is_wide]
-    return QuestionChoice(kept, spec, *counts, rejected)
+    if not num_copies:
+        return kept, rejected, ""
+    num_without = num_questions - int(is_wide.sum())
+    told = f"; in {counted(num_copies, 'question')} the worst trace has the same response as the best one"
+    others = f"{num_copies - num_without} with the worst of the other traces in its place"
+    return kept, rejected, f"{told}: {others}, {num_without} without a pair"
+
+
+def _is_wide(margin: FloatArray, least: float, also: str = "") -> BoolArray:
+    """Return which differences are large enough, or raise if none is; also says what else was asked of the traces."""
+    is_wide = (margin > 0) & (margin >= least)
+    if not is_wide.any():
+        found = f"; the largest difference is {margin.max():.6g}" if len(margin) else ""
+        by = f"by {least:g}" if least else "at all"
+        raise DataError(f"no question has two traces whose values differ {by}{also}, so there are no pairs{found}.")
+    return is_wide
+
+
+def _responses(table: ScoreTable, rows: IntArray, request: ChoosesInQuestions) -> BitArray:
+    """Return a number for each row of a table that those of some rows share whose responses are the same text."""
+    store = open_store_of(table, request.store)
+    positions, place = np.unique(store.positions_of(table.row[rows]), return_inverse=True)
+    said = np.zeros(len(table), dtype=np.uint64)
+    said[rows] = response_digests(store, request.data, positions)[place]
+    return said
