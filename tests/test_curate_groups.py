@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import grace_store as gs
@@ -21,13 +22,16 @@ from grace_store.base.files import sidecar_of
 from grace_store.base.flags import flag_names
 from grace_store.curate.group_target import align_with_groups
 from grace_store.curate.score import replay
+from grace_store.data.sample import Sample
+from grace_store.data.sample_digests import response_digest
 from grace_store.read.question_groups import question_groups
 from grace_store.read.vectors import VectorReader
+from grace_store.run.extract import extract
 from grace_store.store.opened import Store
 from grace_store.values.methods.method_spec import HeuristicSpec
 from tests.brute_force import cosine_with_sum
 from tests.commands import run, run_json
-from tests.grouped_stores import TRACES, grouped_records, grouped_store
+from tests.grouped_stores import TRACES, grouped_job, grouped_records, grouped_store
 from tests.vector_stores import traces, vector_store
 
 RECORDS = grouped_records()
@@ -325,6 +329,67 @@ def test_pairs_are_the_best_and_the_worst_of_a_question(scores: Path, margin: fl
     assert found.rejected_row.tolist() == [worst for _, worst in sorted(expected)]
     fewer = gs.select(table, gs.RankRequest(margin=margin), count=2)
     assert list(zip(fewer.ranked.tolist(), fewer.rejected.tolist(), strict=True)) == expected[:2]
+
+
+def responses_and_values(seed: int) -> tuple[list[dict], np.ndarray]:
+    """Return the traces with copies of the first 20, and values by which the copies of the best are the worst."""
+    records = [*RECORDS, *({**record, "id": f"copy-{record['id']}"} for record in RECORDS[:20])]
+    value = np.random.default_rng(seed).random(len(RECORDS))
+    return records, np.concatenate([value, 1 - value[:20]])
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> gs.ScoreTable:
+    job = grouped_job(tmp_path_factory.mktemp("copied"), copies=20)
+    return gs.score(extract(job).store)
+
+
+def with_values(table: gs.ScoreTable, value: np.ndarray) -> gs.ScoreTable:
+    place = table.table.column_names.index("value")
+    return replace(table, table=table.table.set_column(place, "value", pa.array(value)))
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.4])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_two_traces_of_a_pair_have_different_responses(copied: gs.ScoreTable, seed: int, margin: float) -> None:
+    records, value = responses_and_values(seed)
+    expected, num_copies, num_without = set(), 0, 0
+    for question in dict.fromkeys(QUESTION):
+        mine = best_first(value, [i for i, record in enumerate(records) if record["prompt"] == question])
+        other = [i for i in mine if response(records[i]) != response(records[mine[0]])]
+        is_copy = other[-1:] != mine[-1:] and bool(value[mine[0]] - value[mine[-1]] >= margin)
+        has_pair = bool(other) and bool(value[mine[0]] - value[other[-1]] >= margin)
+        if has_pair:
+            expected.add((mine[0], other[-1]))
+        num_copies += is_copy
+        num_without += is_copy and not has_pair
+    assert num_copies > num_without > 0, "both kinds of question are there"
+    found = gs.select(with_values(copied, value), gs.RankRequest(margin=margin))
+    assert set(zip(found.ranked.tolist(), found.rejected.tolist(), strict=True)) == expected
+    told = f"; in {num_copies} questions the worst trace has the same response as the best one: "
+    others = f"{num_copies - num_without} with the worst of the other traces in its place, {num_without} without a pair"
+    assert f"{told}{others}; ratios are shares" in found.notes[0]
+
+
+def test_copies_alone_make_no_pair(copied: gs.ScoreTable, tmp_path: Path) -> None:
+    _, value = responses_and_values(0)
+    table = tmp_path / "scores.parquet"
+    pq.write_table(with_values(copied, value).table, table)
+    alone = f"prompt in ({', '.join(repr(QUESTION[i]) for i in ALONE)})"
+    words = ["select", table, "--as", "trl-pairs", "--where", alone, "--out", tmp_path / "pairs.jsonl"]
+    said = " ".join(run(*words, code=1).stderr.split())
+    assert "values differ at all and whose responses are different texts, so there are no pairs" in said
+    assert not (tmp_path / "pairs.jsonl").exists()
+    found = run_json(*words[:4], "--out", tmp_path / "pairs.jsonl")
+    pairs = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    assert len(pairs) == found["num_samples"] > 0
+    assert all(pair["chosen"] != pair["rejected"] for pair in pairs)
+    assert "without a pair" in found["notes"][0]
+
+
+def test_responses_that_differ_in_their_spaces_alone_are_the_same() -> None:
+    one, same, other = (Sample("a", (), text, (0, len(text))) for text in ("1 + 1\n= 2", " 1 + 1 = 2\n\n", "1 + 1 = 3"))
+    assert response_digest(one) == response_digest(same) != response_digest(other)
 
 
 def response(record: dict) -> str:

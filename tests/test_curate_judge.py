@@ -206,6 +206,25 @@ def test_an_interval_above_chance_that_is_no_answer_is_explained(low: float, is_
     ) == is_told
 
 
+def test_the_number_told_is_that_of_the_measure_named() -> None:
+    """The largest area may be no better than chance; what is named is better, and has its own number."""
+    items = JUDGEMENT.judged[0]
+    known = items.measures[0].across
+    sure = replace(known, area=0.62, low=0.57, high=0.67, p_value=1e-6, num_pairs=900)
+    unsure = replace(known, area=0.71, low=0.45, high=0.97, p_value=0.2, num_pairs=900)
+    areas = {"base": unsure, "late": sure}
+    measures = tuple(
+        items.measures[0].model_copy(update={"signal": name, "across": area, "across_fixed": area})
+        for name, area in areas.items()
+    )
+    counts = {"num_right": 300, "num_wrong": 300, "num_questions": 300}
+    told = conclude(items.model_copy(update=counts | {"measures": measures}))
+    assert told == (
+        "GRACE of late tells wrong traces from right ones better than chance (0.50), with number of steps and length "
+        "held fixed: 0.62 (0.57 to 0.67)."
+    )
+
+
 def test_the_command_concludes_first_and_writes_what_can_be_read_back(
     planted: dict[str, Store], tmp_path: Path
 ) -> None:

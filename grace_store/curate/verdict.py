@@ -78,11 +78,13 @@ def _areas(items: JudgedItems, stored: Sequence[JudgedMeasure]) -> str:
     fixed = f", with {place} and length held fixed" if _holds_fixed(items) else ""
     ordered = sorted(stored, key=lambda each: -headline(items, each).area)
     above = [each for each in ordered if _is_above(each, items, stored)]
-    best = shown_area(headline(items, ordered[0]))
+    # The largest area of all may have so few pairs that it is not above chance.
+    best = (above or ordered)[0]
+    area = shown_area(headline(items, best))
     if not above:
         told = f"No stored signal tells wrong {items.of} from right ones better than chance (0.50){fixed}"
-        return f"{told}; the best, {ordered[0].name}, has {best}." + _of_grace(items, ordered, above)
-    told = f"{_capital(above[0].name)} tells wrong {items.of} from right ones better than chance (0.50){fixed}: {best}."
+        return f"{told}; the best, {best.name}, has {area}." + _of_grace(items, ordered, above)
+    told = f"{_capital(best.name)} tells wrong {items.of} from right ones better than chance (0.50){fixed}: {area}."
     others = [each.name for each in above[1:]]
     also = f" So {'do' if len(others) > 1 else 'does'} {first_few(others, 4)}." if others else ""
     return told + also + _of_grace(items, ordered, above)

@@ -1,4 +1,4 @@
-"""Digests of what samples say: of the prompt with its images, exactly or by its words, and with the response.
+"""Digests of what samples say: of the prompt with its images, exactly or by its words, of the response, and of both.
 
 Images count by their paths, or by their bytes where the record has these.
 """
@@ -23,6 +23,11 @@ def text_digest(sample: Sample) -> bytes:
 def prompt_digest(sample: Sample) -> bytes:
     """Return 16 bytes that samples with the same turns and images share, whatever the response."""
     return hashlib.sha256(canonical_json(_turns(sample))).digest()[:16]
+
+
+def response_digest(sample: Sample) -> bytes:
+    """Return 16 bytes that samples share whose responses are the same text; how it is spaced makes no difference."""
+    return hashlib.sha256(canonical_json(sample.response.split())).digest()[:16]
 
 
 def wording_digest(sample: Sample) -> bytes:

@@ -1,4 +1,4 @@
-"""Which samples are traces of one question: the number of each sample's group, in flat memory.
+"""Which samples are traces of one question, and which of those respond alike: a number of each sample, in flat memory.
 
 A group is what has the same prompt and images, or the same value of a field of the records. Records are read one at a
 time, and of each only 64 bits are kept.
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from grace_store.base.arrays import IntArray
 from grace_store.data.fields import value_of
 from grace_store.data.sample import Sample
-from grace_store.data.sample_digests import QUESTION_BYTES, field_digest, prompt_digest, wording_digest
+from grace_store.data.sample_digests import QUESTION_BYTES, field_digest, prompt_digest, response_digest, wording_digest
 from grace_store.read.records import SampleRecords, UnitLoader, open_dataset
 from grace_store.store.opened import Store
 
@@ -44,6 +44,11 @@ def question_digests(
 def wording_digests(store: Store, data: Sequence[str | Path] | None, positions: IntArray) -> npt.NDArray[np.uint64]:
     """Return what samples share whose users say the same words with the same images, also in another store."""
     return _as_numbers(_of_samples(store, data, positions, wording_digest))
+
+
+def response_digests(store: Store, data: Sequence[str | Path] | None, positions: IntArray) -> npt.NDArray[np.uint64]:
+    """Return what samples share whose responses are the same text, however it is spaced; positions ascend."""
+    return _as_numbers(_of_samples(store, data, positions, response_digest))
 
 
 def _as_numbers(digests: Iterator[bytes]) -> npt.NDArray[np.uint64]:

@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 import numpy as np
 
-from grace_store.base.arrays import BoolArray, FloatArray, IntArray
+from grace_store.base.arrays import BitArray, BoolArray, FloatArray, IntArray
 from grace_store.base.errors import SettingError
 from grace_store.values.gram import offsets_of
 from grace_store.values.ranking import Ratio, budget
@@ -104,13 +104,22 @@ def best_of_groups(ranking: IntArray, group: IntArray, per_group: PerGroup) -> I
     return ranking[is_kept]
 
 
-def best_and_worst(ranking: IntArray, group: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the first and the last of every group that has at least two samples of a ranking.
+def best_and_worst(ranking: IntArray, group: IntArray, said: BitArray | None = None) -> tuple[IntArray, IntArray]:
+    """Return the first of every group, and the last that says something else; groups that have no such are left out.
+
+    said is the same number for samples that say the same; without it, each says something of its own.
 
     >>> best_and_worst(np.array([3, 0, 2, 1]), np.array([0, 0, 0, 1]))
     (array([0]), array([1]))
+    >>> best_and_worst(np.array([3, 0, 2, 1]), np.array([0, 0, 0, 1]), np.array([7, 7, 8, 9]))
+    (array([0]), array([2]))
     """
     place = _Runs.of(np.arange(len(ranking)), group[ranking])
-    first, has_two = place.start, place.size > 1
-    last = first + place.size - 1
-    return ranking[place.sample[first[has_two]]], ranking[place.sample[last[has_two]]]
+    if not len(ranking):
+        return ranking, ranking
+    sample = ranking[place.sample]
+    mine = sample if said is None else said[sample]
+    is_other = mine != np.repeat(mine[place.start], place.size)
+    last = np.maximum.reduceat(np.where(is_other, np.arange(len(sample)), -1), place.start)
+    has_two = last >= 0
+    return sample[place.start[has_two]], sample[last[has_two]]

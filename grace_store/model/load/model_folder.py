@@ -35,8 +35,8 @@ class ModelFolder:
     """The folder that holds it."""
     gguf_file: str | None
     """Name of the GGUF file in it, or None for safetensors."""
-    weight_files: dict[str, Path]
-    """The files whose tensors make up the model, by name."""
+    weight_files: tuple[Path, ...]
+    """The files whose tensors make up the model."""
     config: dict[str, Any]
     """config.json; empty for a GGUF, which carries its own."""
 
@@ -65,7 +65,7 @@ def open_folder(path: str | Path) -> ModelFolder:
 
 
 def _gguf(folder: Path, name: str) -> ModelFolder:
-    return ModelFolder(folder, name, {name: folder / name}, {})
+    return ModelFolder(folder, name, (folder / name,), {})
 
 
 def _safetensors(folder: Path) -> ModelFolder:
@@ -81,14 +81,14 @@ def _safetensors(folder: Path) -> ModelFolder:
     return ModelFolder(folder, None, weight_files, config)
 
 
-def _weight_files(folder: Path) -> dict[str, Path]:
+def _weight_files(folder: Path) -> tuple[Path, ...]:
     names = sorted(entry.name for entry in folder.iterdir())
     if any(_RANK_SHARD.fullmatch(name) for name in names):
         raise ModelError(
             f"{folder} holds a checkpoint saved rank by rank. Save it whole: model.save_pretrained(folder) on one rank."
         )
     if "model.safetensors" in names:
-        return {"model.safetensors": folder / "model.safetensors"}
+        return (folder / "model.safetensors",)
     if "model.safetensors.index.json" in names:
         return _shards(folder)
     if pickles := [name for name in names if name.endswith(_PICKLE_SUFFIXES)]:
@@ -99,7 +99,7 @@ def _weight_files(folder: Path) -> dict[str, Path]:
     raise ModelError(f"{folder} has a config.json but no weights: expected model.safetensors or its index with shards.")
 
 
-def _shards(folder: Path) -> dict[str, Path]:
+def _shards(folder: Path) -> tuple[Path, ...]:
     index = folder / "model.safetensors.index.json"
     weight_map = _read_json(index, missing="").get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
@@ -110,7 +110,7 @@ def _shards(folder: Path) -> dict[str, Path]:
     here = {entry.name for entry in folder.iterdir() if entry.is_file()}
     if missing := [name for name in shards if name not in here]:
         raise ModelError(f"{folder} lacks {len(missing)} of {len(shards)} weight files: {', '.join(missing[:5])}.")
-    return {name: folder / name for name in shards}
+    return tuple(folder / name for name in shards)
 
 
 def _read_json(path: Path, *, missing: str) -> dict[str, Any]:
@@ -133,17 +133,25 @@ def read_object(path: Path) -> dict[str, Any] | None:
 
 
 def read_shapes(folder: ModelFolder) -> Shapes | None:
-    """Return the shape of every tensor in a folder's safetensors, or raise if one is damaged; None for a GGUF."""
+    """Return the shape of every tensor in a folder's safetensors; None for a GGUF.
+
+    Raise if a file is damaged, or if two hold a tensor of the same name: then the files' names decide which one counts.
+    """
     if folder.gguf_file:
         return None
     shapes: Shapes = {}
-    for path in folder.weight_files.values():
+    for path in folder.weight_files:
         try:
             with safe_open(path, framework="numpy") as stored:
-                for name in stored.keys():  # noqa: SIM118 - it is no mapping
-                    shapes[name] = tuple(stored.get_slice(name).get_shape())
+                found = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
         except (SafetensorError, OSError, ValueError) as error:
             raise ModelError(f"{path} is damaged or cut off ({error}). Copy it again.") from error
+        if twice := sorted(shapes.keys() & found.keys()):
+            raise ModelError(
+                f"{path} holds {twice[0]}, which another of the weight files in {folder.path} holds, too. "
+                "Save the model again with save_pretrained, into an empty folder."
+            )
+        shapes |= found
     if not shapes:
         raise ModelError(f"The weight files in {folder.path} hold no tensors. Copy them again.")
     return shapes
