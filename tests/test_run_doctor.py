@@ -7,8 +7,10 @@ import errno
 import json
 import os
 import stat
+import tempfile
 from collections import namedtuple
 from dataclasses import replace
+from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,11 @@ from grace_store.model.head.closed_form import ClosedFormHead
 from grace_store.run.doctor import doctor, machine_checks
 from grace_store.run.doctor.findings import DoctorJob, Examination, Finding
 from grace_store.run.doctor.machine_checks import Room, try_place
+from grace_store.store.opened import SignalView
 from tests import fake_model
 from tests.fake_model import FakeExtractor, FakePending, make_fake_model
 from tests.jobs import record
+from tests.stores import STORAGES
 from tests.tiny_models import tiny_text_model
 from tests.tiny_vision_models import picture, png, tiny_vision_model
 
@@ -92,9 +96,8 @@ def test_a_sound_set_up_may_go_and_nothing_is_left_behind(job: DoctorJob, tmp_pa
     before = sorted(tmp_path.rglob("*"))
     found = doctor(job)
     assert found.is_go
-    assert {each.check: each.verdict for each in found.findings} == dict.fromkeys(
-        ("data", "place", "model", "samples", "disk", "gradient", "batches", "storage", "speed", "memory"), "ok"
-    )
+    checks = "data place vectors model samples disk gradient batches storage speed memory"
+    assert {each.check: each.verdict for each in found.findings} == dict.fromkeys(checks.split(), "ok")
     assert finding(found, "gradient").figures["difference"] < 1e-5
     assert finding(found, "batches").figures["difference"] < 1e-5
     assert finding(found, "storage").figures["largest"] < 2e-2
@@ -144,7 +147,7 @@ def test_data_that_cannot_be_used_fails_with_the_reasons(fake: DoctorJob) -> Non
     assert finding(found, "data").verdict == "fail"
     assert "0 of the first 12 records can be used as explicit, 12 too_few_steps" in finding(found, "data").text
     assert not found.is_go
-    assert [each.check for each in found.findings] == ["data", "place"]  # no model is loaded for nothing
+    assert [each.check for each in found.findings] == ["data", "place", "vectors"]  # no model is loaded for nothing
     assert "`--min-steps 2` would keep 100 %. No model was loaded." in finding(found, "data").remedy
     half = finding(doctor(replace(fake, data_request=DataRequest(min_steps=5))), "data")
     assert (half.verdict, half.figures["num_usable"]) == ("warn", 3)
@@ -175,7 +178,7 @@ def test_the_number_of_records_is_estimated(fake: DoctorJob) -> None:
 def test_a_model_that_cannot_be_loaded_fails(job: DoctorJob) -> None:
     found = doctor(replace(job, model="nowhere"))
     assert "There is no model at nowhere" in finding(found, "model").text
-    assert [each.check for each in found.findings] == ["data", "place", "model"]
+    assert [each.check for each in found.findings] == ["data", "place", "vectors", "model"]
 
 
 def test_samples_that_are_too_long_are_counted(job: DoctorJob) -> None:
@@ -288,6 +291,49 @@ def test_a_place_that_syncs_no_folders_is_warned_of(
     trouble = try_place(tmp_path / "b.zarr")
     assert trouble.fatal == ""
     assert "cannot sync folders" in trouble.slight
+
+
+def test_vectors_of_every_storage_are_written_and_read_again(
+    fake: DoctorJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    found = finding(doctor(fake), "vectors")
+    assert (found.verdict, found.text.partition(":")[0]) == ("ok", "float32, float16, int8, int4")
+    assert f"zarr {version('zarr')}" in found.text
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_libraries_that_cannot_read_what_they_wrote_fail(fake: DoctorJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stumble(*_: Any) -> bool:
+        raise AttributeError("'str' object has no attribute 'value'")
+
+    monkeypatch.setattr("grace_store.store.array_group._has_codecs", stumble)
+    examination = doctor(fake)
+    found = finding(examination, "vectors")
+    assert (found.verdict, examination.is_go) == ("fail", False)
+    for storage in STORAGES:
+        assert f"{storage} cannot be read after it is written (AttributeError: 'str' object" in found.text
+    assert f"Install other releases than zarr {version('zarr')}" in found.remedy
+
+
+def test_a_storage_that_reads_other_numbers_is_named(fake: DoctorJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    true = SignalView.vectors
+    monkeypatch.setattr(SignalView, "vectors", lambda self, sample: true(self, sample) + (self.name == "int8"))
+    found = finding(doctor(fake), "vectors")
+    assert (found.verdict, found.text) == (
+        "fail",
+        "int8 cannot be read after it is written (other numbers are read than were written)",
+    )
+
+
+def test_without_a_temporary_folder_vectors_are_not_tried(
+    fake: DoctorJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    found = finding(doctor(fake), "vectors")
+    assert (found.verdict, found.remedy) == ("warn", "Set TMPDIR to a folder with room.")
+    assert "No such file or directory" in found.text
 
 
 def test_little_memory_is_warned_of(fake: DoctorJob, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from zarr.core.buffer import default_buffer_prototype
+from zarr.buffer import default_buffer_prototype
 
 from grace_store.base.errors import Corrupt, SettingError
 from grace_store.store.backend import Backend, LocalBackend, open_backend, open_run_log, run_logs

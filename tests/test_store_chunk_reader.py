@@ -65,13 +65,30 @@ def test_inner_chunks_of_zeros_may_be_left_out_of_a_shard(tmp_path: Path) -> Non
     np.testing.assert_array_equal(by_zarr(view, "segment_vector", 1), whole)
 
 
-@pytest.mark.parametrize("name", ["segment_vector", "sample_gram", "segment_span"])
-def test_other_codecs_than_the_formats_are_refused(tmp_path: Path, name: str) -> None:
-    view = write_store(tmp_path / "s", NUM_STEPS, 2, "int8", 45)
+OTHER_COMPRESSION = r'"zstd",\s*"configuration": \{[^}]*\}', '"gzip", "configuration": {"level": 3}'
+HIGH_BYTE_FIRST = '"endian": "little"', '"endian": "big"'
+INDEX_FIRST = '"index_location": "end"', '"index_location": "start"'
+
+
+@pytest.mark.parametrize(
+    ("storage", "name", "change"),
+    [
+        ("int8", "segment_vector", OTHER_COMPRESSION),
+        ("int8", "sample_gram", OTHER_COMPRESSION),
+        ("int8", "segment_span", OTHER_COMPRESSION),
+        ("float32", "segment_vector", HIGH_BYTE_FIRST),
+        ("int8", "segment_vector", HIGH_BYTE_FIRST),  # of the index: its numbers are a byte each
+        ("int8", "sample_gram", HIGH_BYTE_FIRST),
+        ("int8", "segment_vector", INDEX_FIRST),
+    ],
+)
+def test_other_codecs_than_the_formats_are_refused(
+    tmp_path: Path, storage: Storage, name: str, change: tuple[str, str]
+) -> None:
+    view = write_store(tmp_path / "s", NUM_STEPS, 2, storage, 45)
     metadata = tmp_path / "s" / view.key / name / "zarr.json"
-    changed = re.sub(
-        r'"zstd",\s*"configuration": \{[^}]*\}', '"gzip", "configuration": {"level": 3}', metadata.read_text()
-    )
+    changed, num_changes = re.subn(*change, metadata.read_text())
+    assert num_changes
     metadata.write_text(changed)
     with pytest.raises(Corrupt, match=f"{name} has codecs that no store of this format has"):
         view.unit_array(name, 0)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import zarr
-from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, VLenUTF8Codec, ZstdCodec
 from zarr.errors import ArrayNotFoundError
 
 from grace_store.base.arrays import Array
@@ -100,18 +99,22 @@ class ArrayGroup:
 
 
 def _has_codecs(array: zarr.Array[Any], spec: layout.ArraySpec) -> bool:
-    """Return whether an array is encoded as FORMAT.md says: others' codecs may do anything, such as unpack objects."""
-    codecs: Sequence[Any] = getattr(array.metadata, "codecs", ())
+    """Return whether an array is encoded as FORMAT.md says: others' codecs may do anything, such as unpack objects.
+
+    Codecs are compared as JSON, as they are on disk: the types of their settings differ between releases of zarr.
+    """
+    codecs: Any = array.metadata.to_dict()["codecs"]
     if not spec.inner:
-        return _are(codecs, VLenUTF8Codec if spec.dtype == "string" else BytesCodec, ZstdCodec, Crc32cCodec)
-    if not _are(codecs, ShardingCodec):
+        return _are(codecs, "vlen-utf8" if spec.dtype == "string" else "bytes", "zstd", "crc32c")
+    if not _are(codecs, "sharding_indexed"):
         return False
-    shard = codecs[0]
-    is_plain = _are(shard.codecs, BytesCodec, ZstdCodec, Crc32cCodec)
-    has_index = _are(shard.index_codecs, BytesCodec, Crc32cCodec) and shard.index_location.value == "end"
-    return is_plain and has_index and tuple(shard.chunk_shape) == spec.inner
+    shard = codecs[0]["configuration"]
+    is_plain = _are(shard["codecs"], "bytes", "zstd", "crc32c")
+    has_index = _are(shard["index_codecs"], "bytes", "crc32c") and shard["index_location"] == "end"
+    return is_plain and has_index and tuple(shard["chunk_shape"]) == spec.inner
 
 
-def _are(codecs: Sequence[Any], *known: type) -> bool:
-    same = len(codecs) == len(known) and all(map(isinstance, codecs, known))
-    return same and getattr(getattr(codecs[0], "endian", None), "value", "little") == "little"
+def _are(codecs: Sequence[Any], *known: str) -> bool:
+    """Return whether codecs have these names, and write numbers with the low byte first."""
+    endian = codecs[0].get("configuration", {}).get("endian", "little") if codecs else None
+    return [codec["name"] for codec in codecs] == list(known) and endian == "little"

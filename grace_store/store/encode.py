@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import zarr
+from zarr.abc.buffer import Buffer
 from zarr.codecs import Crc32cCodec, ZstdCodec
-from zarr.core.buffer import Buffer
 from zarr.storage import MemoryStore
 
 from grace_store.base.arrays import Array

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING
 
+from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store
-from zarr.core.buffer import Buffer, BufferPrototype
 
 from grace_store.base.errors import Corrupt
 from grace_store.store.zstd_frame import MAX_UNPACKED_BYTES, is_zstd, unpacked_size

@@ -1,7 +1,7 @@
 """Before a long run: will it work with this model, this data and this machine, and are its numbers right?
 
-Looks and tries, and writes nothing: neither a plan nor a store, only files beside the store's place that are gone
-again at once. Every check ends in ok, warn or fail; a fail says what to change.
+Looks and tries, and leaves nothing: neither a plan nor a store, only files beside the store's place and in the
+temporary folder that are gone again at once. Every check ends in ok, warn or fail; a fail says what to change.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,7 @@ CHECKS: dict[str, Callable[[DoctorJob, Seen], Finding | None]] = {
     "data": data_checks.examine_data,
     "images": data_checks.examine_images,
     "place": machine_checks.examine_place,
+    "vectors": machine_checks.examine_vectors,
     "model": model_checks.examine_model,
     "samples": model_checks.examine_samples,
     "trainer": model_checks.examine_trainer,
@@ -27,7 +28,7 @@ CHECKS: dict[str, Callable[[DoctorJob, Seen], Finding | None]] = {
     "memory": machine_checks.examine_memory,
 }
 """In the order in which they run: some need what others found."""
-BEFORE_THE_MODEL = ("data", "images", "place")
+BEFORE_THE_MODEL = ("data", "images", "place", "vectors")
 
 
 def doctor(job: DoctorJob, listener: Listener = ignore) -> Examination:

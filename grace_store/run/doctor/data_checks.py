@@ -11,7 +11,6 @@ from grace_store.base.states import Reason, Unusable
 from grace_store.base.text import counted
 from grace_store.data.dataset import Dataset
 from grace_store.data.folders import default_image_folder
-from grace_store.data.image_files import ImageFolder
 from grace_store.data.record import Record
 from grace_store.data.tables import open_table
 from grace_store.run.doctor.findings import DoctorJob, Finding, Seen
@@ -107,6 +106,8 @@ def examine_images(job: DoctorJob, seen: Seen) -> Finding | None:
     refs = [ref for sample in seen.samples for ref in sample.images][:NUM_IMAGES]
     if not refs or job.request.text_only:
         return None
+    from grace_store.data.image_files import ImageFolder  # needs Pillow, which nothing else here does
+
     folder = job.images or default_image_folder(job.data)
     images = ImageFolder(folder)
     bad: list[Unusable] = []

@@ -1,11 +1,13 @@
-"""Does the store's place do what stores rely on, does all of it fit, and how long will it take?"""
+"""Do the store's place and the installed libraries do what stores rely on, does it fit, and how long will it take?"""
 
 import importlib
 import os
 import shutil
+import tempfile
 import time
 import uuid
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,17 @@ import numpy as np
 
 from grace_store.base.errors import StorageError
 from grace_store.base.files import sync_file, sync_folder
+from grace_store.base.metadata import DataFile, Signal
+from grace_store.base.settings import DataSpec, ExtractSpec, ModelIdentity, Storage
 from grace_store.base.text import duration, size
+from grace_store.base.unit import UnitSignals
 from grace_store.run.doctor.findings import DoctorJob, Finding, Seen, num_chars
 from grace_store.store.backend import Backend, is_url, open_backend
-from grace_store.store.storages import storage_of
+from grace_store.store.check import check_signal
+from grace_store.store.opened import Store
+from grace_store.store.plan_writer import PlannedSample, PlanWriter
+from grace_store.store.storages import STORAGES, storage_of, stored_form
+from grace_store.store.unit_writer import UnitWriter, complete_signal, create_signal
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
@@ -134,6 +143,81 @@ def _try_link(folder: Path, free: Path, taken: Path) -> Trouble:
     except FileExistsError:
         return Trouble(folder)
     return Trouble(folder, fatal=f"{folder} lets two runs make the same file, so they could mix")
+
+
+NUM_STEPS, VECTOR_SIZE = 2, 24
+"""Of the sample whose vectors are written and read again."""
+
+
+def try_storages(place: Path) -> dict[Storage, str]:
+    """Write a sample's vectors in every storage into a store at a place, read them again; return what went wrong.
+
+    OSError if the place cannot be written to.
+    """
+    faults: dict[Storage, str] = {}
+    for storage in STORAGES:
+        try:
+            store = Store.open(place if place.exists() else _plan_one_sample(place))
+            fault = _read_back(store, storage)
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a library that changed under us raises whatever it stumbles over
+            fault = f"{type(error).__name__}: {error}"
+        if fault:
+            faults[storage] = fault
+    return faults
+
+
+def _plan_one_sample(place: Path) -> Path:
+    writer = PlanWriter(open_backend(place))
+    writer.add(PlannedSample("trial", 0, 0, 0, 1, bytes(16), NUM_STEPS))
+    file = DataFile(path="trial.jsonl", kind="jsonl", num_bytes=1, num_records=1, sha256="0" * 64)
+    writer.finish(DataSpec(format="explicit", min_steps=1), [file], None, "grace-store doctor")
+    return place
+
+
+def _read_back(store: Store, storage: Storage) -> str:
+    """Return what is wrong with vectors that were written in a storage and read from the disk again; nothing if not."""
+    num_rows = NUM_STEPS + 1
+    vectors = np.random.default_rng(0).standard_normal((num_rows, VECTOR_SIZE)).astype(np.float32)
+    model = ModelIdentity(
+        architecture="Trial", hidden_size=VECTOR_SIZE, vocab_size=2, config="0", weights="0", tokenizer="0"
+    )
+    spec = ExtractSpec(model=model, rendering="plain", storage=storage)
+    view = create_signal(store, Signal(name=storage, spec=spec, plan_sha256=store.plan.digest()))
+    ones = np.ones(num_rows, np.float32)
+    signals = UnitSignals(
+        segment_vector=vectors,
+        segment_num_tokens=ones.astype(np.int32),
+        segment_loss=ones,
+        segment_entropy=ones,
+        segment_hit_rate=ones,
+    )
+    spans = np.array([[row, row + 1] for row in range(num_rows)], np.int32)
+    UnitWriter(view).write(0, signals, spans)
+    complete_signal(view)
+    if problem := next(check_signal(view, deep=True), None):
+        return problem.text
+    # A sample's vectors are read through zarr, those of a whole unit by this package's own decoder.
+    found = view.vectors(0), view.unit_vectors(0)[:num_rows]
+    is_same = all(np.array_equal(each, stored_form(vectors, storage)) for each in found)
+    return "" if is_same else "other numbers are read than were written"
+
+
+def examine_vectors(job: DoctorJob, _: Seen) -> Finding:
+    """Whether vectors of every storage are read as they were written, with the installed libraries."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="grace-store-doctor-") as folder:
+            faults = try_storages(Path(folder) / "store.zarr")
+    except OSError as error:
+        text = f"no vectors could be written to the temporary folder: {error.strerror or error}"
+        return Finding("vectors", "warn", text, "Set TMPDIR to a folder with room.")
+    by = ", ".join(f"{name} {version(name)}" for name in ("zarr", "numcodecs", "numpy"))
+    if not faults:
+        return Finding("vectors", "ok", f"{', '.join(STORAGES)}: read as they were written, by {by}")
+    text = "; ".join(f"{storage} cannot be read after it is written ({fault})" for storage, fault in faults.items())
+    remedy = f"Install other releases than {by}, and send what `grace-store support` collects."
+    return Finding("vectors", "fail", text, remedy)
 
 
 SEGMENT_BYTES, SAMPLE_BYTES = 32, 128
