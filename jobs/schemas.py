@@ -33,6 +33,7 @@ OMITTED = (
     "map",
     "gather",
     "group_by",
+    "ignore_key",
     "flagged",
     "batch_tokens",
     "head_tokens",

@@ -9,6 +9,7 @@ import pytest
 
 from grace_store.store.opened import Store
 from tests.commands import extract_words, run, run_json
+from tests.conversations import write_conversations
 from tests.jobs import NUM_RECORDS, NUM_USABLE, content
 
 
@@ -166,3 +167,34 @@ def test_mappings_that_say_nothing_are_refused(
 def test_a_plan_needs_a_place_and_help_explains_markers(aqua: Path) -> None:
     assert "Missing option '--store'" in run("plan", aqua, code=2).stderr
     assert "With 'marker:\\(\\d+\\)' the response" in run("plan", "--help").stdout
+
+
+def test_a_dry_run_counts_the_keys_that_would_be_lost_and_names_the_option(tmp_path: Path) -> None:
+    data = write_conversations(tmp_path / "chats.jsonl")
+    lines = run("plan", data, "--dry-run", "--min-steps", 2).stdout.splitlines()
+    at = lines.index("Keys that no reader understands yet, and how many records have each:")
+    assert lines[at + 1 : at + 4] == [
+        "          3  reasoning_content  --ignore-key reasoning_content reads records without it",
+        "          3  tools              --ignore-key tools reads records without it",
+        "",
+    ]
+    ignored = ["--ignore-key", "tools", "--ignore-key", "reasoning_content"]
+    found = run_json("plan", data, "--dry-run", "--min-steps", 2)
+    assert (found["num_planned"], found["unread_keys"]) == (4, {"reasoning_content": 3, "tools": 3})
+    found = run_json("plan", data, "--dry-run", "--min-steps", 2, *ignored)
+    assert (found["num_planned"], found["unread_keys"]) == (9, {})
+    assert found["settings"]["ignore_key"] == ["reasoning_content", "tools"]
+    assert "Keys that no reader" not in run("plan", data, "--dry-run", *ignored).stdout
+
+
+def test_ignored_keys_are_given_on_the_command_line_or_in_a_configuration(tmp_path: Path) -> None:
+    data, store = write_conversations(tmp_path / "chats.jsonl"), tmp_path / "store.zarr"
+    config = tmp_path / "config.toml"
+    config.write_text('ignore-key = ["tools"]\nmin-steps = 2\n')
+    assert "3 set aside: unread_reasoning_content" in run("plan", data, "--store", store, "--config", config).stdout
+    assert "3 unread_reasoning_content" in run("status", store).stdout
+    assert "ignore-key tools" in run("info", store).stdout.replace("ignore_key", "ignore-key")
+    again = run("plan", data, "--store", store, "--ignore-key", "reasoning_content")
+    assert "ignore-key tools became reasoning_content" in again.stderr
+    assert "3 set aside: unread_tools" in again.stdout
+    assert "'name' is not one of 'tools'" in run("plan", data, "--dry-run", "--ignore-key", "name", code=2).stderr

@@ -15,7 +15,8 @@ from grace_store.artifacts.notes import SubsetNote
 from grace_store.artifacts.score_table import read_scores
 from grace_store.artifacts.weight_table import read_weights
 from grace_store.base.documents import read_document
-from grace_store.base.errors import DataError, DatasetChanged, SettingError
+from grace_store.base.errors import DataError, DatasetChanged, NothingUsable, SettingError
+from grace_store.base.settings import DataRequest
 from grace_store.curate.export import ExportRequest, export
 from grace_store.curate.exports import EXPORTS
 from grace_store.curate.exports.export_kind import Export
@@ -24,6 +25,7 @@ from grace_store.curate.select import RankRequest, select
 from grace_store.curate.weigh_steps import WeightsRequest, weights
 from grace_store.data.dataset import Dataset
 from grace_store.run.extract import extract
+from grace_store.run.plan import plan
 from grace_store.values.methods.method_spec import HeuristicSpec
 from grace_store.values.weights_spec import WeightsSpec
 from tests.exported import PNG, chosen_lines, everything, mmathcot, scored_store, traces_with_image
@@ -406,6 +408,11 @@ def test_ms_swift_has_a_message_for_each_step_with_its_weight(weighed, tmp_path)
     assert any("--is_binary_loss_scale false" in note for note in exported.notes)
     note = read_document(tmp_path / "w.jsonl.spec.json", SubsetNote)
     assert note.weights == table.note
+    # Planned again, weights would be lost, and all of a response but its last part with them.
+    again = plan([tmp_path / "plain.jsonl"], tmp_path / "plain.zarr", DataRequest(min_steps=1, answer="last"))
+    assert again.plan.num_samples == len(plain)
+    with pytest.raises(NothingUsable, match=f"unread_loss_scale {len(plain)}"):
+        plan([tmp_path / "w.jsonl"], tmp_path / "w.zarr", DataRequest(min_steps=1, answer="last"))
 
 
 def test_masks_need_no_option_and_go_to_axolotl_too(weighed, tmp_path):

@@ -45,6 +45,7 @@ from grace_store.values.methods.method_spec import HeuristicSpec
 from grace_store.values.subset_trial import SubsetDifference
 from grace_store.values.weights_spec import WeightsSpec
 from jobs.schemas import note_schema
+from tests.conversations import write_conversations
 from tests.example_notes import TRIED
 from tests.tiny_vision_models import picture, tiny_vision_model
 from tests.trials import NUM_SAMPLES, OPTIONS, TRAINING, make_pool, make_request, write_ids
@@ -791,6 +792,25 @@ def test_an_odd_held_out_file_is_read_as_it_is_mapped(home, tmp_path):
     for held_out in ("10", str(home / "pool.zarr")):
         with pytest.raises(SettingError, match="--format and --map say how the records of a file are read"):
             prepare_trial(tmp_path / "new", replace(request, held_out=held_out, map=parts))
+
+
+def test_held_out_conversations_are_read_without_the_keys_that_the_pool_ignores(home, tmp_path):
+    held_out = str(write_conversations(tmp_path / "chats.jsonl"))
+    small = make_request(home, home / "clean.txt", held_out=held_out)
+    with pytest.raises(SettingError, match="holds 4 questions out"):
+        prepare_trial(tmp_path / "out", small)
+    pool = plan([home / "traces.jsonl"], tmp_path / "pool.zarr", DataRequest(min_steps=2, ignore_key=("tools",)))
+    request = replace(small, store=pool.location, held_out=held_out)
+    with pytest.raises(SettingError, match="holds 6 questions out"):
+        prepare_trial(tmp_path / "out", request)
+    lines = (tmp_path / "chats.jsonl").read_text()
+    (tmp_path / "chats.jsonl").write_text(lines + lines.replace("case", "more").replace("+ 90?", "+ 90 again?"))
+    job = prepare_trial(tmp_path / "out", request)
+    assert job.samples.held_out.store.plan.spec.ignore_key == ("tools",)
+    assert len(job.plan.held_out) == 12
+    assert job.remarks == (
+        "chats.jsonl: 6 of 18 records are set aside, and no model is measured on them (6 unread_reasoning_content).",
+    )
 
 
 def held_out_file(home: Path, path: Path, num_traces: int) -> str:

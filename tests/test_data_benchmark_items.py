@@ -50,6 +50,13 @@ def test_a_question_is_found_in_what_benchmarks_look_like(tmp_path, record, ques
     assert not found.set_aside
 
 
+def test_a_question_is_looked_for_whatever_other_keys_its_record_has(tmp_path):
+    """Nothing is trained on items, so a record with keys that would be lost in training is still an item."""
+    said = {"role": "assistant", "content": "1", "reasoning_content": "Let me see.", "loss": False}
+    record = {"messages": [{"role": "user", "content": ASKED}, said], "tools": [{"type": "function"}]}
+    assert items_of(tmp_path / "t.jsonl", [record]).items == [Item("t.jsonl:0", 0, ASKED, "1")]
+
+
 def test_fields_may_be_named(tmp_path):
     record = {"q": {"text": ASKED}, "cot": "Because.", "key": 7, "question": "another"}
     mapping = {"prompt": "q.text", "response": "cot", "id": "key"}

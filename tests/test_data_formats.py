@@ -10,7 +10,7 @@ import pytest
 
 from grace_store.base.errors import SettingError, UnknownFormat
 from grace_store.base.settings import DataSpec
-from grace_store.base.states import Reason, Unusable
+from grace_store.base.states import UNREAD_KEYS, Reason, Unusable
 from grace_store.data.formats import FORMATS
 from grace_store.data.record import Record
 from grace_store.data.sample import ImageRef, Sample, Turn
@@ -30,10 +30,10 @@ from tests.format_examples import (
 )
 
 
-def sample(fields: Any, format: str, **settings: Any) -> Sample:
+def sample(fields: Any, format: str, *, checks_keys: bool = True, **settings: Any) -> Sample:
     spec = DataSpec(format=format, **{"min_steps": 1, **settings})
     check_spec(spec)
-    return understand(Record(0, 0, 0, 0, json.dumps(fields).encode()), spec, "data.jsonl", 4)
+    return understand(Record(0, 0, 0, 0, json.dumps(fields).encode()), spec, "data.jsonl", 4, checks_keys=checks_keys)
 
 
 def verdict(fields: Any, format: str, **settings: Any) -> Unusable:
@@ -309,6 +309,101 @@ def test_verdicts_name_the_reason_and_what_was_found(fields, format, reason, det
     assert detail in found.detail
 
 
+# ---------------------------------------------------------------- keys that would be lost
+
+RECORD_KEYS = ("tools", "videos", "audios", "objects")
+TURN_KEYS = (
+    "reasoning_content", "reasoning", "thinking", "tool_calls", "function_call", "loss", "loss_scale", "weight",
+)  # fmt: skip
+WEIGHT_KEYS = ("loss", "loss_scale", "weight")
+CONVERSATIONS = {
+    "messages": (MESSAGES, "messages"),
+    "sharegpt": (LLAVA_COT, "conversations"),
+    "openr1": ({**OPENR1, "messages": MESSAGES["messages"], "images": ["a.png"]}, "messages"),
+    "explicit": ({**EXPLICIT, "prompt": [{"role": "user", "content": "How many?"}]}, "prompt"),
+}
+
+
+def with_key(format: str, key: str, value: Any, turn: int = -1) -> dict[str, Any]:
+    """Return a conversation that has a key where that key belongs: on the record, or on a turn."""
+    fields, field = CONVERSATIONS[format]
+    if key in RECORD_KEYS:
+        return {**fields, key: value}
+    turns = [*fields[field]]
+    turns[turn] = {**turns[turn], key: value}
+    return {**fields, field: turns}
+
+
+def test_the_keys_that_are_not_understood_are_these():
+    assert tuple(UNREAD_KEYS) == (*RECORD_KEYS, *TURN_KEYS)
+
+
+@pytest.mark.parametrize("format", CONVERSATIONS)
+@pytest.mark.parametrize("key", [*RECORD_KEYS, *TURN_KEYS])
+def test_a_key_that_would_be_lost_sets_a_conversation_aside_unless_it_is_ignored(format, key):
+    value = 0.5 if key in WEIGHT_KEYS else [{"type": "function"}] if "tool" in key else "Let me see."
+    fields = with_key(format, key, value)
+    found = verdict(fields, format)
+    assert found.reason == f"unread_{key}"
+    assert found.detail == f"{key!r} is not read yet, --ignore-key {key} reads the record without it"
+    assert found.why.keys == (key,)
+    plain = sample(CONVERSATIONS[format][0], format)
+    assert sample(fields, format, ignore_key=(key,)) == plain
+    other = next(each for each in UNREAD_KEYS if each != key)
+    assert verdict(fields, format, ignore_key=(other,)).reason is found.reason
+    # What an earlier version planned without the key is read as it was planned.
+    assert sample(fields, format, checks_keys=False) == plain
+
+
+@pytest.mark.parametrize("format", CONVERSATIONS)
+@pytest.mark.parametrize(
+    ("keys", "values"),
+    [
+        (UNREAD_KEYS, [None, "", " \n", [], {}, [None], [{}], "[]", " {} ", "null", {"ref": [], "bbox": None}]),
+        (WEIGHT_KEYS, [1, 1.0, True]),
+        (["name", "channel", "train", "label"], ["said", 0, 0.5, False]),
+    ],
+)
+def test_a_key_that_says_nothing_or_is_unknown_changes_nothing(format, keys, values):
+    plain = sample(CONVERSATIONS[format][0], format)
+    for key in keys:
+        for value in values:
+            assert sample(with_key(format, key, value), format) == plain, (key, value)
+
+
+@pytest.mark.parametrize("value", [0, 0.0, False, 2, 1.5, -1, "1", [1]])
+@pytest.mark.parametrize("key", WEIGHT_KEYS)
+def test_every_weight_but_one_counts_on_any_turn(key, value):
+    for turn in range(3):
+        assert verdict(with_key("messages", key, value, turn), "messages").reason == f"unread_{key}"
+
+
+@pytest.mark.parametrize("value", [1, True, 0, False])
+def test_a_key_that_is_no_weight_counts_whatever_its_number_is(value):
+    assert verdict(with_key("messages", "thinking", value), "messages").reason is Reason.UNREAD_THINKING
+
+
+def test_all_keys_of_a_record_are_named_and_the_reason_is_the_first():
+    fields = with_key("messages", "reasoning_content", "Let me see.") | {"tools": [{"type": "function"}]}
+    found = verdict(fields, "messages")
+    assert (found.reason, found.why.keys) == (Reason.UNREAD_TOOLS, ("tools", "reasoning_content"))
+    assert "--ignore-key tools reads" in found.detail
+    assert "--ignore-key reasoning_content reads" in found.detail
+    assert verdict(fields, "messages", ignore_key=("tools",)).reason is Reason.UNREAD_REASONING_CONTENT
+
+
+def test_only_conversations_have_such_keys_and_those_that_a_mapping_names_are_read():
+    assert sample({**ALPACA, "tools": "x"}, "alpaca") == sample(ALPACA, "alpaca")
+    assert sample({**OPENR1, "tools": "x", "messages": []}, "openr1") == sample(OPENR1, "openr1")
+    assert sample({**EXPLICIT, "tools": "x"}, "explicit") == sample(EXPLICIT, "explicit")
+    told = sample({**MESSAGES, "tools": "Use a pen."}, "messages", map={"system": "tools"})
+    assert told.turns[0].text == "Be brief."  # its own system turn stands
+    asked = {"asked": [{"role": "user", "content": "Why?", "weight": 0}], "said": "One.\nTwo.\nAnswer: 3"}
+    mapping = {"prompt": "asked", "response": "said"}
+    assert verdict(asked, "mapped", map=mapping).reason is Reason.UNREAD_WEIGHT
+    assert sample(asked, "mapped", map=mapping, ignore_key=("weight",)).num_steps == 2
+
+
 def test_nul_characters_are_text():
     assert sample({**EXPLICIT, "steps": ["a\0b"]}, "explicit").segments[0] == "a\0b\n"
 
@@ -361,6 +456,7 @@ def test_a_splitter_that_finds_nothing_is_named():
         ({"splitter": "words"}, SettingError, "--splitter 'words' is none of"),
         ({"answer": "marker:("}, SettingError, "--answer marker:"),
         ({"min_steps": 9, "max_steps": 8}, SettingError, "--min-steps 9 is more than --max-steps 8"),
+        ({"ignore_key": ("name", "tools")}, SettingError, "--ignore-key name: The keys that it takes are tools, vid"),
     ],
 )
 def test_settings_are_checked_before_any_record(settings, error, message):

@@ -182,7 +182,7 @@ def test_samples_set_aside_have_vectors_of_zeros(tmp_path: Path, storage: Storag
 def test_the_codes_of_states_are_those_of_the_table() -> None:
     stated = {row["word"].strip("`"): int(row["code"]) for row in table("code")}
     assert stated == STATE_CODES
-    attributes = layout.flag_attributes()
+    attributes = layout.flag_attributes(FORMAT_VERSION)
     assert dict(zip(attributes["flag_meanings"].split(), attributes["flag_values"], strict=True)) == STATE_CODES
 
 

@@ -68,7 +68,7 @@ def test_traces_of_a_prompt_come_together_and_nothing_else_changes(tmp_path: Pat
     assert rows_of(store) == [row for row in gathered(prompts) if row != 3]
     assert store.plan.set_aside == plain.plan.set_aside
     assert list(store.records_set_aside()) == list(plain.records_set_aside())
-    assert store.plan.format_version == "1.4"
+    assert store.plan.format_version == "1.5"
     assert "gather" not in plain.plan.model_dump()["spec"]
     assert Note("Gathered 28 samples of 9 questions.") in heard
     sizes = [store.plan.num_samples, store.plan.num_units, store.plan.samples_per_unit, store.plan.flagged]

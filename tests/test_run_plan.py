@@ -13,15 +13,20 @@ import pytest
 from grace_store.base.errors import DatasetChanged, NotAStore, NothingUsable, ResumeMismatch, SettingError, StoreBusy
 from grace_store.base.events import Event, Note, Scanned, Warned
 from grace_store.base.settings import DataRequest, DataSpec
+from grace_store.data.dataset import Dataset
+from grace_store.read.records import UnitLoader, open_dataset
 from grace_store.run.extract import extract
-from grace_store.run.plan import plan
+from grace_store.run.plan import plan, rewrite_plan_arrays
+from grace_store.run.record_tally import tally_records
+from grace_store.run.scan import Understanding
 from grace_store.run.status import set_aside_rows, status
 from grace_store.run.verify import verify
 from grace_store.store.backend import Backend, open_backend
 from grace_store.store.lock import hold
 from grace_store.store.opened import Store
-from grace_store.store.plan_writer import check_claimable
+from grace_store.store.plan_writer import PlanWriter, check_claimable
 from tests import fake_model
+from tests.conversations import write_conversations
 from tests.jobs import NUM_RECORDS, NUM_UNITS, NUM_USABLE, content, make_job, record, write_dataset
 from tests.mortal_backend import Crash, MortalBackend
 
@@ -302,3 +307,61 @@ def test_another_way_to_the_answer_is_tried(tmp_path: Path, output: str, advice:
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (told,) = warnings(data, tmp_path / "store.zarr", min_steps=2)
     assert advice in told
+
+
+# ---------------------------------------------------------------- keys that would be lost
+
+
+def test_conversations_with_keys_that_would_be_lost_are_set_aside_by_the_key(tmp_path: Path) -> None:
+    data = write_conversations(tmp_path / "chats.jsonl")
+    store = plan([data], tmp_path / "store.zarr", REQUEST)
+    assert store.plan.set_aside == {"unread_reasoning_content": 2, "unread_tools": 3}
+    assert (store.plan.num_records, store.plan.num_samples) == (9, 4)
+    assert status(store).set_aside == store.plan.set_aside
+    details = {entry["reason"]: entry["detail"] for entry in set_aside_rows(store, None) if entry["row"] != 4}
+    assert details["unread_tools"] == "'tools' is not read yet, --ignore-key tools reads the record without it"
+    assert list(verify(store)) == []
+
+
+def test_keys_that_are_ignored_are_part_of_the_plan_and_left_out_if_there_are_none(tmp_path: Path) -> None:
+    data = write_conversations(tmp_path / "chats.jsonl")
+    store = plan([data], tmp_path / "store.zarr", DataRequest(min_steps=2, ignore_key=("tools", "tools")))
+    assert store.plan.set_aside == {"unread_reasoning_content": 3}
+    assert store.plan.spec.model_dump(mode="json")["ignore_key"] == ["tools"]
+    with pytest.raises(ResumeMismatch, match="ignore-key: planned tools, now loss tools"):
+        plan([data], tmp_path / "store.zarr", DataRequest(ignore_key=("tools", "loss")))
+    both = DataRequest(ignore_key=("tools", "reasoning_content"))
+    assert plan([data], tmp_path / "store.zarr", both, anew=True).plan.num_samples == 9
+    assert plan([data], tmp_path / "store.zarr", both.model_copy(update={"ignore_key": None})).plan.num_samples == 9
+    same = DataRequest(ignore_key=("reasoning_content", "tools"))
+    assert plan([data], tmp_path / "store.zarr", same).plan.num_samples == 9
+    assert "ignore_key" not in DataSpec(format="messages").model_dump()
+    assert DataSpec(format="messages", ignore_key=()).digest() == DataSpec(format="messages").digest()
+
+
+def test_a_store_of_an_earlier_version_keeps_what_it_planned_without_such_keys(tmp_path: Path) -> None:
+    data, backend = write_conversations(tmp_path / "chats.jsonl"), open_backend(tmp_path / "store.zarr")
+    spec, writer = DataSpec(format="messages", min_steps=2), PlanWriter(backend)
+    with Dataset.open([data]) as dataset:
+        tally_records(dataset.scan(), Understanding((data.name,), spec, sets_unread_aside=False), 1, writer)
+        writer.finish(spec, dataset.summary(), None, "earlier", version="1.4")
+    store = Store.open(backend)
+    assert (store.plan.num_samples, list(verify(store))) == (9, [])
+    before = content(tmp_path / "store.zarr")
+    with open_dataset(store) as dataset:
+        assert [sample.num_steps for sample in UnitLoader(store, dataset).read(0, 9)] == [2] * 9
+        backend.delete("samples/sample_id/c/0")
+        rewrite_plan_arrays(store, dataset)
+    assert content(tmp_path / "store.zarr") == before
+
+
+def test_what_ignoring_keys_would_keep_is_tried_and_said_with_its_price(tmp_path: Path) -> None:
+    data = write_conversations(tmp_path / "chats.jsonl")
+    (told,) = warnings(data, tmp_path / "store.zarr", min_steps=2)
+    options = "`--ignore-key reasoning_content --ignore-key tools` would keep 100 % of the first 9 records"
+    assert f"{options}, without their reasoning_content, tools. If that may be lost, plan again with that" in told
+    turns = [{"role": "user", "content": "Why?"}, {"role": "tool", "content": "42"}]
+    called = {"messages": [*turns, {"role": "assistant", "content": "So.\nAnswer: 42", "tool_calls": [{"id": "a"}]}]}
+    (tmp_path / "tools.jsonl").write_text(json.dumps(called) + "\n")
+    with pytest.raises(NothingUsable, match=r"these keys yet: tool_calls\. What is left of most records without them"):
+        plan([tmp_path / "tools.jsonl"], tmp_path / "tools.zarr")

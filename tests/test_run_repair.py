@@ -205,7 +205,9 @@ def test_a_plan_that_comes_out_differently_is_not_written_over(
     before = content(job.store)
     understand = understanding.understand
     monkeypatch.setattr(
-        understanding, "understand", lambda *words: replace(understand(*words), sample_id=f"new-{words[0].row}")
+        understanding,
+        "understand",
+        lambda *words, **how: replace(understand(*words, **how), sample_id=f"new-{words[0].row}"),
     )
     with pytest.raises(StoreError, match="plans the same data differently"):
         repair(job)

@@ -170,11 +170,11 @@ def test_a_root_that_is_no_zarr_group_is_refused(tmp_path: Path) -> None:
         Store.open(store.location)
 
 
-@pytest.mark.parametrize("version", ["1.5", "2.0", "0.9", "", "one", None])
+@pytest.mark.parametrize("version", ["1.6", "2.0", "0.9", "", "one", None])
 def test_other_versions_are_refused_by_name(tmp_path: Path, version: Any) -> None:
     store = finished_store(tmp_path)
     rewrite_root(store, format_version=version, something_new=1)
-    with pytest.raises(StoreError, match=f"has version {version} of the format; this grace-store reads 1.0 to 1.4"):
+    with pytest.raises(StoreError, match=f"has version {version} of the format; this grace-store reads 1.0 to 1.5"):
         Store.open(store.location)
 
 

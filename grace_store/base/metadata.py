@@ -8,7 +8,7 @@ from pydantic import Field
 from grace_store.base.settings import DataSpec, DecimalText, ExtractSpec, Frozen, Kind, canonical_json
 from grace_store.base.states import Reason
 
-FORMAT_VERSION = "1.4"
+FORMAT_VERSION = "1.5"
 KIND_VERSIONS: dict[Kind, str] = {"proxy": "1.0", "gradient": "1.1"}
 """The version of the format in which each kind of signal appeared."""
 IMAGES_AS_VERSION = "1.1"
@@ -19,6 +19,8 @@ SHARING_VERSION = "1.3"
 """That in which samples share prompts."""
 SHARING_KEPT_VERSION = "1.4"
 """That in which a store keeps what a trial found of sharing, and images may be shared one by one."""
+UNREAD_VERSION = "1.5"
+"""That in which records with keys that no reader understands are set aside."""
 
 SharedImages = Literal["image", "sample"]
 

@@ -8,7 +8,16 @@ import os
 import re
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from grace_store.base.errors import SettingError
 
@@ -24,6 +33,9 @@ Projection = Literal["rademacher", "sparse"]
 
 DecimalText = Annotated[float, PlainSerializer(repr, return_type=str)]
 """A float that documents hold as text, the shortest that gives it back: they have no floating-point numbers."""
+
+KeyNames = Annotated[tuple[str, ...], AfterValidator(lambda names: tuple(sorted(set(names))))]
+"""Names of keys, each once and in one order, so that equal choices are equal settings."""
 
 SPARSE_ENTRIES = 4
 """Entries that the sparse projection has for each parameter."""
@@ -103,7 +115,9 @@ def setting_text(value: object) -> str:
     >>> setting_text({"prompt": "question", "id": "meta.qid"})
     'prompt=question id=meta.qid'
     """
-    return " ".join(f"{key}={each}" for key, each in value.items()) if isinstance(value, dict) else str(value)
+    if isinstance(value, dict):
+        return " ".join(f"{key}={each}" for key, each in value.items())
+    return " ".join(value) if isinstance(value, tuple) else str(value)
 
 
 # ---------------------------------------------------------------- what changes the numbers
@@ -131,6 +145,9 @@ class DataSpec(Settings):
     """Bring the traces of a question together, wherever they stand, so that they share its prompt and images."""
     group_by: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """With --gather, the field whose value makes traces those of one question."""
+    ignore_key: KeyNames = Field(default=(), exclude_if=lambda value: not value)
+    """Keys of conversations that no reader understands yet and that records are read without. A record with another
+    such key is set aside."""
 
     @model_validator(mode="after")
     def _groups_if_gathered(self) -> DataSpec:
@@ -317,6 +334,7 @@ class DataRequest(Frozen):
     map: dict[str, str] | None = None
     gather: bool | None = None
     group_by: str | None = None
+    ignore_key: KeyNames | None = None
 
 
 class GradientRequest(Frozen):

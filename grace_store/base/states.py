@@ -29,7 +29,24 @@ class Reason(StrEnum):
     SEGMENT_WITHOUT_TOKEN = "segment_without_token"
     TOO_LONG = "too_long"
     NOT_FINITE = "not_finite"
+    UNREAD_TOOLS = "unread_tools"
+    UNREAD_VIDEOS = "unread_videos"
+    UNREAD_AUDIOS = "unread_audios"
+    UNREAD_OBJECTS = "unread_objects"
+    UNREAD_REASONING_CONTENT = "unread_reasoning_content"
+    UNREAD_REASONING = "unread_reasoning"
+    UNREAD_THINKING = "unread_thinking"
+    UNREAD_TOOL_CALLS = "unread_tool_calls"
+    UNREAD_FUNCTION_CALL = "unread_function_call"
+    UNREAD_LOSS = "unread_loss"
+    UNREAD_LOSS_SCALE = "unread_loss_scale"
+    UNREAD_WEIGHT = "unread_weight"
 
+
+_UNREAD = "unread_"
+UNREAD_KEYS = {reason.removeprefix(_UNREAD): reason for reason in Reason if reason.startswith(_UNREAD)}
+"""Keys of conversations that no reader understands yet, each with the reason for which a record that has it is set
+aside."""
 
 STATE_PLANNED = 0
 STATE_DONE = 1
@@ -46,6 +63,8 @@ class SetAside:
     detail: str = ""
     num_steps: int | None = None
     """Of a trace whose number of steps is all that is wrong with it."""
+    keys: tuple[str, ...] = ()
+    """All UNREAD_KEYS of the record; the reason names the first."""
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}" if self.detail else str(self.reason)
@@ -54,6 +73,8 @@ class SetAside:
 class Unusable(Exception):
     """One record or sample cannot be used: carries the reason and a detail for people."""
 
-    def __init__(self, reason: Reason, detail: str = "", num_steps: int | None = None) -> None:
-        self.why, self.reason, self.detail = SetAside(reason, detail, num_steps), reason, detail
+    def __init__(
+        self, reason: Reason, detail: str = "", num_steps: int | None = None, keys: tuple[str, ...] = ()
+    ) -> None:
+        self.why, self.reason, self.detail = SetAside(reason, detail, num_steps, keys), reason, detail
         super().__init__(str(self.why))

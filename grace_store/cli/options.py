@@ -180,6 +180,11 @@ def as_table(context: click.Context, parameter: click.Parameter, pairs: tuple[st
     return table or None
 
 
+def any_given(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the values of an option that may be repeated; None if there are none."""
+    return values or None
+
+
 def given_once(context: click.Context, parameter: click.Parameter, values: tuple[Any, ...]) -> Any:
     """Return the only value of an option declared as multiple; of one that is not, click silently takes the last."""
     if len(values) > 1:

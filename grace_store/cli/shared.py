@@ -18,6 +18,7 @@ from grace_store.base.settings import (
     GradientSpec,
     RunOptions,
 )
+from grace_store.base.states import UNREAD_KEYS
 from grace_store.cli.options import (
     COUNT,
     FILE,
@@ -25,6 +26,7 @@ from grace_store.cli.options import (
     TEXT,
     As,
     Decorator,
+    any_given,
     as_table,
     flag,
     given_once,
@@ -91,7 +93,7 @@ data_spec = stacked(
     options_of(
         DataRequest,
         DataSpec,
-        but=("map",),
+        but=("map", "ignore_key"),
         differing={
             "format": As(
                 help=f"Format of the records: {', '.join(FORMATS)}; `grace-store plan --help` describes them.",
@@ -111,6 +113,14 @@ data_spec = stacked(
         "a table [map] in a --config. [default: the format's own fields]",
         many=True,
         callback=as_table,
+    ),
+    option(
+        "--ignore-key",
+        click.Choice(list(UNREAD_KEYS)),
+        "Key of a conversation that no reader understands yet: read records without it. May be repeated. [default: "
+        "records with such a key are set aside]",
+        many=True,
+        callback=any_given,
     ),
     option(
         "--unit-samples",

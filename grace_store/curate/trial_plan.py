@@ -140,8 +140,10 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
     check_outputs([out], [*sources_of(store), *given])
     spec, origin = _resolve(store, view, request, begun)
     other = _open_held_out(origin.get("held_out"), request)
+    remarks = list(_unused_weights(files, notes))
     if other is None and (file := origin.get("held_out")) is not None:
-        origin[PLANNED_IN], other = _plan_held_out(file, out, request, begun)
+        origin[PLANNED_IN], other = _plan_held_out(file, out, request, store.plan.spec.ignore_key, begun)
+        remarks += _lost_held_out(file, other)
     samples = gather_samples(store, files, spec, other, request.data)
     found = TrialPlan(
         spec=spec,
@@ -156,7 +158,7 @@ def prepare_trial(out: Path, request: TrialRequest) -> TrialJob:
     if begun is not None:
         check_same_trial(begun, found, out)
         found = begun.model_copy(update={"origin": origin})
-    return TrialJob(RunFolder(out, found), samples, request, begun is not None, tuple(_unused_weights(files, notes)))
+    return TrialJob(RunFolder(out, found), samples, request, begun is not None, tuple(remarks))
 
 
 def _digest_of(store: Store, begun: TrialPlan | None) -> str:
@@ -204,6 +206,15 @@ def _unused_weights(files: Sequence[SubsetFile], notes: Mapping[Path, SubsetNote
             )
 
 
+def _lost_held_out(file: str, planned: Store) -> Iterator[str]:
+    """Say how many records of a held-out file no model is measured on, and why."""
+    plan = planned.plan
+    if plan.set_aside:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in plan.set_aside.items())
+        lost = f"{plan.num_records - plan.num_samples} of {counted(plan.num_records, 'record')}"
+        yield f"{Path(file).name}: {lost} are set aside, and no model is measured on them ({reasons})."
+
+
 def _open_store(
     path: Path, notes: Mapping[Path, SubsetNote], request: TrialRequest, begun: TrialPlan | None
 ) -> tuple[Store, SignalView | None]:
@@ -232,9 +243,16 @@ def _open_held_out(place: str | None, request: TrialRequest) -> Store | None:
     return found
 
 
-def _plan_held_out(file: str, out: Path, request: TrialRequest, begun: TrialPlan | None) -> tuple[str, Store]:
-    """Plan a file of held-out traces in OUT, and return the store with its name; any number of steps will do."""
-    wishes = {"format": request.format, "map": None if request.map is None else dict(request.map)}
+def _plan_held_out(
+    file: str, out: Path, request: TrialRequest, ignore_key: tuple[str, ...], begun: TrialPlan | None
+) -> tuple[str, Store]:
+    """Plan a file of held-out traces in OUT, and return the store with its name; any number of steps will do.
+
+    Keys that the pool is read without are left out of the held-out traces, too.
+    """
+    wishes: dict[str, Any] = {"format": request.format, "map": None if request.map is None else dict(request.map)}
+    if ignore_key:
+        wishes["ignore_key"] = ignore_key
     then = begun.origin if begun else {}
     try:
         name = then.get(PLANNED_IN, HELD_OUT) if "held_out" in then else _name_held_out(file, wishes)

@@ -8,9 +8,10 @@ from typing import Any
 
 from grace_store.base.errors import SettingError, UnknownFormat
 from grace_store.base.settings import DataSpec
-from grace_store.base.states import Reason, Unusable
+from grace_store.base.states import UNREAD_KEYS, Reason, Unusable
 from grace_store.data.answers import named_answer
 from grace_store.data.formats import FORMATS, UNRECOGNISED
+from grace_store.data.formats.conversation import unread_keys
 from grace_store.data.formats.trace import Format, Trace, shown_keys
 from grace_store.data.mapping import check_map, mapped_record, suggested_map
 from grace_store.data.record import Record
@@ -27,10 +28,18 @@ _EXAMPLE_CHARS = 300
 _MANY_LINES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-def understand(record: Record, spec: DataSpec, file_name: str, row_in_file: int) -> Sample:
-    """Return the sample that a record holds, or raise Unusable; without an id of its own it gets file_name:row."""
+def understand(
+    record: Record, spec: DataSpec, file_name: str, row_in_file: int, *, checks_keys: bool = False
+) -> Sample:
+    """Return the sample that a record holds, or raise Unusable; without an id of its own it gets file_name:row.
+
+    With checks_keys, a record is unusable if keys of it would be lost. That is asked when a record is planned, and not
+    again: stores of earlier versions were planned without asking, and stay readable.
+    """
     fields = mapped_record(record.parse(), spec.map)
     format = chosen_format(spec)
+    if checks_keys:
+        _check_keys(fields, format, spec)
     trace = format.read(fields)
     _check_text(trace)
     if not any(turn.role == "user" and (turn.text.strip() or turn.has_image) for turn in trace.turns):
@@ -40,6 +49,14 @@ def understand(record: Record, spec: DataSpec, file_name: str, row_in_file: int)
     bounds = _segment(trace, format, spec)
     _check_num_steps(len(bounds) - 2, spec)
     return Sample(sample_id(fields, file_name, row_in_file), trace.turns, trace.response, bounds)
+
+
+def _check_keys(fields: Mapping[str, Any], format: Format, spec: DataSpec) -> None:
+    """Raise Unusable if a conversation has keys that are not understood, unless the settings name them."""
+    named = {*spec.ignore_key, *(path.partition(".")[0] for path in spec.map.values())}
+    if lost := tuple(key for key in unread_keys(fields, format.turns) if key not in named):
+        why = "; ".join(f"{key!r} is not read yet, --ignore-key {key} reads the record without it" for key in lost)
+        raise Unusable(UNREAD_KEYS[lost[0]], why, keys=lost)
 
 
 def sample_id(fields: Mapping[str, Any], file_name: str, row_in_file: int) -> str:
@@ -72,6 +89,9 @@ def check_spec(spec: DataSpec) -> None:
         named_splitter(spec.splitter)
     if spec.answer not in ("format", "last"):
         named_answer(spec.answer, by_paragraph=False)
+    if unknown := [key for key in spec.ignore_key if key not in UNREAD_KEYS]:
+        known = f"The keys that it takes are {', '.join(UNREAD_KEYS)}"
+        raise SettingError(f"--ignore-key {unknown[0]}: {known}. Every other key is a field, and loses nothing.")
     if spec.min_steps > spec.max_steps:
         raise SettingError(f"--min-steps {spec.min_steps} is more than --max-steps {spec.max_steps}.")
 

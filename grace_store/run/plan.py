@@ -19,7 +19,7 @@ from grace_store.base.errors import (
 )
 from grace_store.base.events import Listener, Note, Scanned, Warned, ignore
 from grace_store.base.files import refuse_file_above
-from grace_store.base.metadata import Plan
+from grace_store.base.metadata import UNREAD_VERSION, Plan, version_number
 from grace_store.base.settings import DataRequest, DataSpec, setting_text, wishes_in
 from grace_store.base.states import Unusable
 from grace_store.base.text import counted
@@ -253,7 +253,7 @@ def check_request(store: Store, request: DataRequest, samples_per_unit: int | No
 
 
 def _quoted(setting: object) -> str:
-    if setting is None or isinstance(setting, dict):
+    if setting is None or isinstance(setting, dict | tuple):
         return setting_text(setting or {}) or "none"
     return repr(setting)
 
@@ -266,9 +266,11 @@ def rewrite_plan_arrays(store: Store, dataset: Dataset) -> None:
         writer = PlanWriter(again, plan.flagged)
         # By the planned paths: data that was moved keeps its ids.
         names = tuple(name_files([Path(file.path) for file in plan.files]))
-        tally_records(dataset.scan(), Understanding(names, plan.spec), 1, writer)
-        planned = writer.finish(plan.spec, plan.files, plan.samples_per_unit, plan.created_by)
-        if planned.model_copy(update={"format_version": plan.format_version}) != plan:
+        version = plan.format_version
+        sets_aside = version_number(version) >= version_number(UNREAD_VERSION)
+        tally_records(dataset.scan(), Understanding(names, plan.spec, sets_unread_aside=sets_aside), 1, writer)
+        planned = writer.finish(plan.spec, plan.files, plan.samples_per_unit, plan.created_by, version)
+        if planned != plan:
             raise StoreError(
                 f"The plan of {store.location} is damaged, and this version of grace-store plans the same data "
                 f"differently. Repair it with the version that made it ({plan.created_by}), or move the store away and "

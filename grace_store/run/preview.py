@@ -69,6 +69,8 @@ class Preview(Frozen):
     num_images_missing: int
     num_questions: int | None
     """Those whose traces would be gathered; None if none would."""
+    unread_keys: dict[str, int]
+    """How many records have each key for which records are set aside."""
     flagged: dict[str, int]
     """How many samples that would be planned have each flag of the text."""
     num_steps: dict[int, int]
@@ -116,6 +118,7 @@ def _preview(tally: RecordTally, understanding: Understanding) -> Preview:
         set_aside=dict(sorted(tally.set_aside.items())),
         num_images_missing=tally.num_images_missing,
         num_questions=tally.num_questions,
+        unread_keys=dict(tally.unread_keys.most_common()),
         flagged=tally.flagged,
         num_steps=dict(sorted(tally.num_steps.items())),
         kept_by=tuple(_kept_by(tally, understanding.spec)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from grace_store.base.flags import flag_lines
 from grace_store.base.text import counted, percent
@@ -24,7 +24,14 @@ def preview_lines(found: Preview) -> Iterator[str]:
         yield f"Samples of {counted(found.num_questions, 'question')} would be gathered."
     if found.num_images_missing:
         yield f"{counted(found.num_images_missing, 'image')} named by records could not be found."
-    for lines in (_histogram(found), _kept(found), _reasons(found.examples), _flags(found), _traces(found.traces)):
+    for lines in (
+        _histogram(found),
+        _kept(found),
+        _reasons(found.examples),
+        *([_unread_keys(found.unread_keys)] if found.unread_keys else []),
+        _flags(found),
+        _traces(found.traces),
+    ):
         yield ""
         yield from lines
     if 2 * found.num_set_aside > found.num_records:
@@ -66,6 +73,12 @@ def _reasons(examples: Sequence[ReasonExample]) -> Iterator[str]:
         yield f"  {each.count:>9}  {each.reason}"
         yield f"{'':13}{each.place}{name}: {_short(each.detail) or 'no more is known'}"
         yield f"{'':13}{_short(each.record)}"
+
+
+def _unread_keys(counts: Mapping[str, int]) -> Iterator[str]:
+    yield "Keys that no reader understands yet, and how many records have each:"
+    for key, count in counts.items():
+        yield f"  {count:>9}  {key:<18} --ignore-key {key} reads records without it"
 
 
 def _flags(found: Preview) -> Iterator[str]:

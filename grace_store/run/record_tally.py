@@ -9,7 +9,7 @@ from typing import Any
 
 from grace_store.base.flags import TEXT_FLAGS, text_mask
 from grace_store.base.settings import DataSpec
-from grace_store.base.states import Reason, SetAside
+from grace_store.base.states import UNREAD_KEYS, Reason, SetAside
 from grace_store.base.text import counted, percent
 from grace_store.data.record import Record
 from grace_store.run.gathering import planned_order
@@ -47,6 +47,8 @@ class RecordTally:
     """How many traces have each number of steps, those with too few or too many included."""
     flags: Counter[int] = field(default_factory=Counter)
     """How many planned samples have each combination of the flags of their texts."""
+    unread_keys: Counter[str] = field(default_factory=Counter)
+    """How many records have each key for which records are set aside."""
     examples: dict[str, tuple[Record, SetAside]] = field(default_factory=dict)
     """The first record that was set aside for each reason."""
     shown: list[Record] = field(default_factory=list)
@@ -74,6 +76,7 @@ class RecordTally:
 
     def _take_set_aside(self, record: Record, why: SetAside) -> None:
         self.set_aside[why.reason.value] += 1
+        self.unread_keys.update(why.keys)
         self.examples.setdefault(why.reason.value, (record, why))
         if why.num_steps is not None:
             self.num_steps[why.num_steps] += 1
@@ -145,10 +148,21 @@ class Advice:
     num_tried: int | None = None
     """Records that this was tried on; None if it is known of all."""
 
+    @property
+    def condition(self) -> str:
+        return "If that may be lost, plan" if "ignore_key" in self.settings else "Plan"
+
     def __str__(self) -> str:
-        options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in self.settings.items())
+        said = ((name, each) for name, value in self.settings.items() for each in _each(value))
+        options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in said)
         tried = "" if self.num_tried is None else f" of the first {counted(self.num_tried, 'record')}"
-        return f"`{options}` would keep {percent(self.share)}{tried}"
+        lost = f", without their {', '.join(keys)}" if (keys := self.settings.get("ignore_key")) else ""
+        return f"`{options}` would keep {percent(self.share)}{tried}{lost}"
+
+
+def _each(value: Any) -> tuple[Any, ...]:
+    """Return the values with which an option is given, one after the other."""
+    return value if isinstance(value, tuple) else (value,)
 
 
 def advise(tally: RecordTally, understanding: Understanding) -> Advice | None:
@@ -159,7 +173,10 @@ def advise(tally: RecordTally, understanding: Understanding) -> Advice | None:
     if by_steps is not None and by_steps.share > 0.5:
         return by_steps
     reason = tally.set_aside.most_common(1)[0][0]
-    found = [by_steps, *(_tried(tally.tried, understanding, way) for way in OTHER_WAYS.get(reason, ()))]
+    ways: Sequence[Mapping[str, Any]] = OTHER_WAYS.get(reason, ())
+    if reason in UNREAD_KEYS.values():
+        ways = [{"ignore_key": tuple(sorted({*understanding.spec.ignore_key, *tally.unread_keys}))}]
+    found = [by_steps, *(_tried(tally.tried, understanding, way) for way in ways)]
     kept_now = tally.num_planned / tally.num_records
     better = [each for each in found if each is not None and each.share > kept_now]
     return max(
@@ -171,7 +188,7 @@ def loss_in_words(tally: RecordTally, understanding: Understanding) -> str:
     """Return the sentences that say that most records are set aside, why, and what would keep them."""
     lost = f"{tally.num_set_aside} of {counted(tally.num_records, 'record')}"
     advice = advise(tally, understanding)
-    again = "" if advice is None else " Plan again with that before anything is extracted."
+    again = "" if advice is None else f" {advice.condition} again with that before anything is extracted."
     return f"Most records are set aside: {lost} ({tally.reasons}). {remedy(tally, advice)}{again}"
 
 
@@ -182,6 +199,9 @@ def remedy(tally: RecordTally, advice: Advice | None) -> str:
     reason = tally.set_aside.most_common(1)[0][0] if tally.set_aside else ""
     if reason == Reason.UNKNOWN_RECORD:
         return "Name the fields that hold prompt and response with --map, or another --format."
+    if reason in UNREAD_KEYS.values():
+        keys = ", ".join(tally.unread_keys)
+        return f"No reader understands these keys yet: {keys}. What is left of most records without them is no trace."
     if reason == Reason.DUPLICATE_ID:
         return "Name a field whose values differ with --map id=FIELD."
     return "Name another --format, --splitter or --answer, or lower --min-steps."
@@ -213,7 +233,7 @@ def _bounds(num_steps: Counter[int], spec: DataSpec) -> dict[str, int]:
     return {}
 
 
-def _tried(records: Sequence[Record], understanding: Understanding, way: Mapping[str, str]) -> Advice | None:
+def _tried(records: Sequence[Record], understanding: Understanding, way: Mapping[str, Any]) -> Advice | None:
     """Return what another way of splitting would keep, with other bounds if need be."""
     if "answer" in way and "answer" in understanding.spec.map:
         return None

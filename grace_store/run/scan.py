@@ -52,6 +52,8 @@ class Understanding:
     spec: DataSpec
     images: str | None = None
     """The folder in which the records' images are looked for, if at all."""
+    sets_unread_aside: bool = True
+    """Whether a record with keys that no reader understands is set aside, as it is since version 1.5 of the format."""
 
     def __call__(self, records: Sequence[Record]) -> list[RecordOutcome]:
         return [self._outcome(record) for record in records]
@@ -64,7 +66,8 @@ class Understanding:
 
     def sample(self, record: Record) -> Sample:
         """Return the sample that a record is, or raise Unusable."""
-        return understand(record, self.spec, self.names[record.file], record.row_in_file)
+        name, checks = self.names[record.file], self.sets_unread_aside
+        return understand(record, self.spec, name, record.row_in_file, checks_keys=checks)
 
     def planned(self, record: Record, sample: Sample) -> Understood:
         """Return what a plan holds of a sample."""

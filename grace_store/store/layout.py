@@ -9,9 +9,9 @@ import numpy as np
 
 from grace_store.base.errors import SettingError
 from grace_store.base.flags import TEXT_FLAGS, text_mask
-from grace_store.base.metadata import Plan
+from grace_store.base.metadata import FORMAT_VERSION, UNREAD_VERSION, Plan, version_number
 from grace_store.base.settings import ExtractSpec
-from grace_store.base.states import STATE_CODES
+from grace_store.base.states import STATE_CODES, UNREAD_KEYS
 from grace_store.store.keys import chunk_key
 from grace_store.store.storages import storage_of
 
@@ -85,10 +85,12 @@ def are_possible(plan: Plan) -> bool:
 
 def plan_arrays(plan: Plan) -> list[ArraySpec]:
     """Return the arrays that a plan has."""
-    return sample_arrays(plan.num_samples, sum(plan.set_aside.values()), plan.flagged)
+    return sample_arrays(plan.num_samples, sum(plan.set_aside.values()), plan.flagged, plan.format_version)
 
 
-def sample_arrays(num_samples: int, num_set_aside: int, flags: Iterable[str] | None = None) -> list[ArraySpec]:
+def sample_arrays(
+    num_samples: int, num_set_aside: int, flags: Iterable[str] | None = None, version: str = FORMAT_VERSION
+) -> list[ArraySpec]:
     """Return the arrays of a plan in which these flags were looked for, in the order their digest is taken."""
 
     def per_sample(name: str, dtype: str, about: str) -> ArraySpec:
@@ -110,7 +112,7 @@ def sample_arrays(num_samples: int, num_set_aside: int, flags: Iterable[str] | N
         per_sample("sample_segment_start", "int64", "first of the sample's K+1 rows in every segment_* array"),
         per_sample("sample_gram_start", "int64", "first of the sample's (K+1)(K+2)/2 entries in sample_gram"),
         per_set_aside("set_aside_row", "int64", "row of a record that is no sample"),
-        per_set_aside("set_aside_reason", "uint8", "why", **flag_attributes()),
+        per_set_aside("set_aside_reason", "uint8", "why", **flag_attributes(version)),
         per_set_aside("set_aside_detail", "string", "the reason in words"),
     ]
     if flags is not None:
@@ -120,9 +122,11 @@ def sample_arrays(num_samples: int, num_set_aside: int, flags: Iterable[str] | N
     return arrays
 
 
-def flag_attributes() -> dict[str, Any]:
-    """Return the CF attributes that say what the codes of a state mean."""
-    return {"flag_values": list(STATE_CODES.values()), "flag_meanings": " ".join(STATE_CODES)}
+def flag_attributes(version: str) -> dict[str, Any]:
+    """Return the CF attributes that say what the codes of a state mean, of those that a version of the format has."""
+    has_all = version_number(version) >= version_number(UNREAD_VERSION)
+    codes = {word: code for word, code in STATE_CODES.items() if has_all or word not in UNREAD_KEYS.values()}
+    return {"flag_values": list(codes.values()), "flag_meanings": " ".join(codes)}
 
 
 def _mask_attributes(flags: Sequence[str]) -> dict[str, Any]:
@@ -135,7 +139,8 @@ def signal_arrays(plan: Plan, spec: ExtractSpec) -> list[ArraySpec]:
     arrays = _sample_vector_arrays(plan, spec) if spec.is_per_sample else _segment_arrays(plan, spec)
     about = "0 planned, 1 done, otherwise why it was set aside"
     shape, chunks = (plan.num_samples,), (plan.samples_per_unit,)
-    arrays.append(ArraySpec("sample_state", ("sample",), shape, chunks, "uint8", about, None, flag_attributes()))
+    flags = flag_attributes(plan.format_version)
+    arrays.append(ArraySpec("sample_state", ("sample",), shape, chunks, "uint8", about, None, flags))
     for name, dims, values, about in storage_of(spec).constants():
         arrays.append(ArraySpec(name, dims, values.shape, values.shape, values.dtype.name, about))
     return arrays

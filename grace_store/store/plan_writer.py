@@ -15,7 +15,7 @@ import numpy.typing as npt
 from grace_store.base.arrays import Array, IntArray
 from grace_store.base.errors import NotAStore
 from grace_store.base.flags import TEXT_FLAGS, text_mask
-from grace_store.base.metadata import DataFile, Plan
+from grace_store.base.metadata import FORMAT_VERSION, DataFile, Plan
 from grace_store.base.settings import DataSpec
 from grace_store.base.states import STATE_CODES, Reason
 from grace_store.store import keys, layout
@@ -92,7 +92,14 @@ class PlanWriter:
             self._backend.delete_tree(group)
         self._backend.delete(keys.PLAN_COPY)
 
-    def finish(self, spec: DataSpec, files: Iterable[DataFile], samples_per_unit: int | None, created_by: str) -> Plan:
+    def finish(
+        self,
+        spec: DataSpec,
+        files: Iterable[DataFile],
+        samples_per_unit: int | None,
+        created_by: str,
+        version: str = FORMAT_VERSION,
+    ) -> Plan:
         """Write what is left and, last of all, the plan itself."""
         self._flush_samples()
         self._flush_asides()
@@ -102,6 +109,7 @@ class PlanWriter:
         rows_per_unit, gram_per_unit = self._place(per_unit)
         files = tuple(files)
         plan = Plan(
+            format_version=version,
             spec=spec,
             files=files,
             num_records=sum(file.num_records for file in files),

@@ -1,7 +1,9 @@
-"""Write a golden store: ``python -m tests.golden.make_store FOLDER [gather]``, by the code of the version to keep.
+"""Write a golden store: ``python -m tests.golden.make_store FOLDER [gather|ignore]``.
 
-One proxy signal for each storage, from the fake model, zipped; what scoring says of each is written beside it. With
-gather, every other sample is of one question, and the plan brings them together.
+It is run by the code of the version to keep. One proxy signal for each storage, from the fake model, zipped; what
+scoring says of each is written beside it. With gather, every other sample is of one question, and the plan brings them
+together. With ignore, one more record has tools, without which it is read, and another has videos, for which it is set
+aside.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from tests.fake_model import make_fake_model
 from tests.stores import STORAGES, make_records
 
 
-def main(folder: Path, gather: bool) -> None:
+def main(folder: Path, gather: bool, ignore: bool) -> None:
     folder.mkdir(parents=True)
     scratch = Path(tempfile.mkdtemp())
     data = make_records(folder / "data.jsonl")
@@ -36,6 +38,11 @@ def main(folder: Path, gather: bool) -> None:
         )
         data.write_text(named)
         wishes = {"gather": True, "group_by": "half"}
+    if ignore:
+        asked = {"prompt": [{"role": "user", "content": "What of it?"}], "steps": ["One."], "answer": "1"}
+        with data.open("a") as lines:
+            lines.writelines(json.dumps({"id": key, **asked, key: ["x"]}) + "\n" for key in ("tools", "videos"))
+        wishes = {"ignore_key": ("tools",)}
     job = ExtractJob(
         store=str(folder / "store.zarr"),
         model=make_fake_model(scratch / "model"),
@@ -72,4 +79,4 @@ def main(folder: Path, gather: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), gather="gather" in sys.argv[2:])
+    main(Path(sys.argv[1]), gather="gather" in sys.argv[2:], ignore="ignore" in sys.argv[2:])

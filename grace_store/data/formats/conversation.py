@@ -1,12 +1,13 @@
 """Conversations as lists of turns, for the formats that hold one.
 
-The last assistant turn is the response and everything before it the prompt; turns after it are left out.
+The last assistant turn is the response and everything before it the prompt; turns after it are left out. Some keys of
+records and turns change what a model is trained on and are not understood yet (`unread_keys`).
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from grace_store.base.states import Reason, Unusable
+from grace_store.base.states import UNREAD_KEYS, Reason, Unusable
 from grace_store.data.formats.trace import Fields, Trace, text_field, wrong_field
 from grace_store.data.images import EMPTY_PLACE, Draft, Part, image_ref, place_images, record_images
 from grace_store.data.sample import Role
@@ -17,6 +18,10 @@ _NAMES: dict[Role, tuple[str, ...]] = {
     "assistant": ("assistant", "gpt", "model", "bot"),
 }
 _ROLES = {name: role for role, names in _NAMES.items() for name in names}
+_RECORD_KEYS = frozenset({"tools", "videos", "audios", "objects"})
+_TURN_KEYS = UNREAD_KEYS.keys() - _RECORD_KEYS
+_WEIGHT_KEYS = frozenset({"loss", "loss_scale", "weight"})
+_EMPTY_TEXTS = frozenset({"", "[]", "{}", "null"})
 
 
 def read_turns(record: Fields, key: str, role_key: str, text_key: str) -> list[Draft]:
@@ -77,6 +82,33 @@ def finish_conversation(record: Fields, drafts: Sequence[Draft]) -> Trace:
         raise Unusable(Reason.NO_RESPONSE, "no turn is the assistant's")
     response = "".join(part for part in drafts[last][1] if isinstance(part, str))
     return Trace(place_images(drafts[:last], record_images(record)), response)
+
+
+def unread_keys(record: Fields, field: str | None) -> list[str]:
+    """Return the keys of a record and its turns, which a field holds, that say something and are not understood yet."""
+    turns = None if field is None else record.get(field)
+    if not isinstance(turns, list) or not turns:
+        return []
+    found = {key for key in _RECORD_KEYS & record.keys() if not _is_empty(record[key])}
+    for turn in turns:
+        if isinstance(turn, dict):
+            found.update(key for key in _TURN_KEYS & turn.keys() if not _says_nothing(key, turn[key]))
+    return [key for key in UNREAD_KEYS if key in found]
+
+
+def _says_nothing(key: str, value: Any) -> bool:
+    """Whether a turn is the same without a key: there is nothing in it, or it is a weight of 1."""
+    is_one = isinstance(value, bool | int | float) and value == 1
+    return _is_empty(value) or (is_one and key in _WEIGHT_KEYS)
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether there is nothing in a value: null, a blank text, or a list or object of such, also as JSON in a text."""
+    if isinstance(value, str):
+        return value.strip() in _EMPTY_TEXTS
+    if isinstance(value, list | dict):
+        return all(map(_is_empty, value.values() if isinstance(value, dict) else value))
+    return value is None
 
 
 def holds_turns(record: Fields, key: str, role_key: str, text_key: str) -> bool:

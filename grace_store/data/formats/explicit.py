@@ -29,4 +29,5 @@ FORMAT = Format(
     ),
     read=_read,
     answer_marks="'answer'",
+    turns="prompt",
 )

@@ -68,4 +68,5 @@ FORMAT = Format(
     description="any other record, its fields named by --map: prompt, response or steps, answer, options",
     recognises=lambda record: False,
     read=_read,
+    turns="prompt",
 )

@@ -8,4 +8,5 @@ FORMAT = Format(
     description="ms-swift, OpenAI: messages [{role, content}], optional images",
     recognises=lambda record: holds_turns(record, "messages", "role", "content") and "generations" not in record,
     read=lambda record: finish_conversation(record, read_turns(record, "messages", "role", "content")),
+    turns="messages",
 )

@@ -45,4 +45,5 @@ FORMAT = Format(
     split=paragraph_starts,
     find_answer=_find_answer,
     answer_marks=r"text after `</think>`, or `\boxed{}`",
+    turns="messages",
 )

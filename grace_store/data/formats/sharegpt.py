@@ -8,4 +8,5 @@ FORMAT = Format(
     description="ShareGPT, LLaVA-CoT, LLaMA-Factory: conversations [{from, value}], optional image(s), system",
     recognises=lambda record: holds_turns(record, "conversations", "from", "value"),
     read=lambda record: finish_conversation(record, read_turns(record, "conversations", "from", "value")),
+    turns="conversations",
 )

@@ -62,6 +62,8 @@ class Format:
     """The format's own way to the answer; not asked when the trace has answer_start."""
     answer_marks: str = r"`†Answer:`, `####`, `</think>`, `<CONCLUSION>`, `\boxed{}` or a line `Answer:`"
     """What find_answer looks for, in words."""
+    turns: str | None = None
+    """The field that may hold a conversation, a list of turns."""
     step_labels: StepLabels | None = None
     """Of a benchmark whose records say which steps are wrong."""
 
