@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from grace_store.base.errors import ModelError, UnsafeModel
 
 Shapes = dict[str, tuple[int, ...]]
@@ -136,6 +134,8 @@ def read_shapes(folder: ModelFolder) -> Shapes | None:
     """Return the shape of every tensor in a folder's safetensors, or raise if one is damaged; None for a GGUF."""
     if folder.gguf_file:
         return None
+    from safetensors import SafetensorError, safe_open  # not above: this module is also imported without the extras
+
     shapes: Shapes = {}
     for path in folder.weight_files.values():
         try:
