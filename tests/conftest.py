@@ -48,6 +48,14 @@ def repository() -> Path:
     return Path(__file__).parent.parent
 
 
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as users install it."""
+    from tests.installations import build_wheel
+
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
 # ---------------------------------------------------------------- what tests of commands start from, never to change
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
+
+from tests.installations import install, project, run_tests
+
+pytestmark = pytest.mark.slow
 
 EXTRAS = ("extract", "warmup", "faiss", "report", "cadc", "ray", "cloud")
 TRIED = (
     "test_run_extract.py::test_counts_add_up_and_the_store_is_sound",
     "test_run_extract.py::test_shards_together_make_the_same_store",
     "test_hostile_store.py::test_what_is_not_attacked_is_read",
+    "test_store_chunk_reader.py::test_other_codecs_than_the_formats_are_refused",
     "test_cli_score.py::test_several_signals_with_weights",
     "test_cli_score.py::test_a_table_is_replayed",
     "test_data_dataset.py::test_scan_and_random_access",
@@ -37,38 +39,16 @@ def lowest(requirements: list[str]) -> list[str]:
     return [each.replace(">=", "==") for each in requirements if not each.startswith(ours)]
 
 
-def install(folder: Path, *words: str) -> None:
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", "--target", str(folder)]
-    done = subprocess.run([*pip, *words], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the lowest versions; what these need is there, or taken from the environment of the tests."""
     folder = tmp_path_factory.mktemp("lowest")
-    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
-    install(folder, *lowest(project["dependencies"]))
-    extras = [each for extra in EXTRAS for each in lowest(project["optional-dependencies"][extra])]
-    install(folder, "--no-deps", "--upgrade", *sorted(set(extras)))
+    target = ("--target", str(folder))
+    install(sys.executable, *target, *lowest(project()["dependencies"]))
+    extras = {each for extra in EXTRAS for each in lowest(project()["optional-dependencies"][extra])}
+    install(sys.executable, *target, "--no-deps", "--upgrade", *sorted(extras))
     return folder
 
 
-def test_the_lowest_versions_do(site: Path, repository: Path) -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "no:cacheprovider",
-            "-W",
-            "ignore",
-            *(f"tests/{test}" for test in TRIED),
-        ],
-        cwd=repository,
-        env=os.environ | {"PYTHONPATH": f"{site}:{repository}"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
+def test_the_lowest_versions_do(site: Path) -> None:
+    run_tests(sys.executable, TRIED, site)

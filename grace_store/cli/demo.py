@@ -53,6 +53,8 @@ def demo(ctx: click.Context, folder: Path, model: Path | None, ratio: str, *, as
     from grace_store.curate.ranked_records import ranked_records
     from grace_store.example import demo_model
 
+    if find_spec("torch") is None:  # before the model, which is of no use without
+        raise ModuleNotFoundError(name="torch")
     lacking = _lacking()
     made = {name: folder / file for name, file in MADE.items() if name not in lacking}
     folder.mkdir(parents=True, exist_ok=True)

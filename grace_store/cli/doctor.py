@@ -35,8 +35,8 @@ def doctor(*, as_json: bool, **wishes: Any) -> None:
 
     Runs on a few of the data's own samples and ends with exit code 1 unless everything needed works. Vectors are
     compared with autograd, batched with single ones, stored with exact ones; images are opened and compared with
-    what trainers would make of them, the file system of the store is tried, time and disk space are estimated. Takes
-    the options of extract. Writes no plan and no store.
+    what trainers would make of them, the file system of the store is tried, a vector of every storage is written and
+    read again, time and disk space are estimated. Takes the options of extract. Leaves no plan and no store.
     """
     from grace_store.run.doctor.findings import finding_lines
     from grace_store.run.engines.choice import choose_engine

@@ -123,8 +123,10 @@ def trial(out: Path, *, dry_run: bool, as_json: bool, **wishes: Any) -> None:
 
 def _request(wishes: dict[str, Any]) -> tuple[gs.TrialRequest, bool]:
     """Return what was asked for, and whether this process is to say what comes out."""
+    from grace_store.model.load.adapter_folder import require_peft
     from grace_store.run.engines.choice import choose_engine
 
+    require_peft()
     options = WarmupOptions(**pick(wishes, WarmupOptions))
     chosen = choose_engine(RunOptions(device=options.device), wishes["workers"], None)
     options = options.model_copy(update={"device": chosen.options.device})

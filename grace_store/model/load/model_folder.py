@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from grace_store.base.errors import ModelError, UnsafeModel
 
 Shapes = dict[str, tuple[int, ...]]
@@ -139,6 +137,8 @@ def read_shapes(folder: ModelFolder) -> Shapes | None:
     """
     if folder.gguf_file:
         return None
+    from safetensors import SafetensorError, safe_open  # not above: this module is also imported without the extras
+
     shapes: Shapes = {}
     for path in folder.weight_files:
         try:
