@@ -35,7 +35,7 @@ class LocalPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if "://" in str(value):
             self.fail(f"{value} is in a bucket, and only stores can be there. Give a local path.", param, ctx)
-        path = super().convert(value, param, ctx)
+        path: Any = super().convert(value, param, ctx)
         if self.formats:
             file_formats.check_name(path, *self.formats)
         return path
