@@ -2,10 +2,10 @@
 
     python -m jobs.contamination TRAIN.jsonl TEST.jsonl [--elsewhere OTHER.json ...] [--vectors FOLDER]
 
-Every test question is planted once in each way of `jobs.planted_copies`, each with the solution of another question, so
-that only the question can give it away. Recall is the share of them that is found as a copy of that question; false
-positives are untouched training traces that are said to have a test question in them, and planted questions whose
-numbers are others. --elsewhere counts what is found in other files. --vectors extracts some of it with
+Every test question is planted once in each way of `jobs.planted_copies` that changes it, each with the solution of
+another question, so that only the question can give it away. Recall is the share of them that is found as a copy of
+that question; false positives are untouched training traces that are said to have a test question in them, and planted
+questions whose numbers are others. --elsewhere counts what is found in other files. --vectors extracts some of it with
 SmolLM2-135M-Instruct into FOLDER, and asks whether vectors find what words do not. Prints the tables of
 docs/auditing.md.
 """
@@ -55,23 +55,25 @@ def question_sample(question: str, solution: str) -> Sample:
     return Sample("planted", (Turn("user", (question,)),), solution, cover(solution, [0], end))
 
 
-def plant_all(items: Sequence[Item], pool: Sequence[Sample], seed: int = 0) -> dict[str, list[Sample]]:
-    """Return every question planted in every way, with solutions of the pool."""
+def plant_all(items: Sequence[Item], pool: Sequence[Sample], seed: int = 0) -> dict[str, dict[int, Sample]]:
+    """Return every question planted in every way, by its place, with solutions of the pool."""
     questions = [sample.turns[-1].text for sample in pool]
-    found = {}
+    found: dict[str, dict[int, Sample]] = {}
     for name, planted in PLANTS.items():
-        texts = [planted.plant(each.question, questions, Random(f"{seed} {name} {each.row}")) for each in items]
-        answers = (pool[number % len(pool)].response for number in range(len(items)))
-        found[name] = [question_sample(text, answer) for text, answer in zip(texts, answers, strict=True)]
+        found[name] = {}
+        for number, item in enumerate(items):
+            text = planted.plant(item.question, questions, Random(f"{seed} {name} {item.row}"))
+            if text != item.question or not planted.only_changed:
+                found[name][number] = question_sample(text, pool[number % len(pool)].response)
     return found
 
 
-def count(matcher: TextMatcher, samples: Sequence[Sample], *, only_own: bool) -> Found:
-    """Return what is found in samples: of the item with the same number alone, or of any."""
+def count(matcher: TextMatcher, samples: Sequence[Sample], own: Sequence[int] | None = None) -> Found:
+    """Return what is found in samples: of each one's own item alone, or of any."""
     copies, templates = set(), set()
     for start in range(0, len(samples), SAMPLES_AT_ONCE):
         for place, match in matcher.matches(samples[start : start + SAMPLES_AT_ONCE]):
-            if not only_own or match.item == start + place:
+            if own is None or match.item == own[start + place]:
                 (templates if match.kind == "template" else copies).add(start + place)
     return Found(len(samples), len(copies), len(templates - copies))
 
@@ -86,11 +88,17 @@ def tables(train: Path, test: Path, elsewhere: Sequence[Path], share: float = 1.
     matchers = [TextMatcher(items, threshold) for threshold in TRIED]
     yield f"| planted {len(items):,} times | {' | '.join(f'{t.length} words, {t.share:g}' for t in TRIED)} |"
     yield f"|---|{'---|' * len(TRIED)}"
-    for name, samples in plant_all(items, pool).items():
-        yield f"| {name} | {' | '.join(str(count(each, samples, only_own=True)) for each in matchers)} |"
-    found = [count(each, pool, only_own=False) for each in matchers]
+    copies: list[Found] = []
+    for name, planted in plant_all(items, pool).items():
+        found = [count(each, list(planted.values()), list(planted)) for each in matchers]
+        shown = name if len(planted) == len(items) else f"{name} ({len(planted):,})"
+        yield f"| {shown} | {' | '.join(map(str, found))} |"
+        copies += found[:1] if PLANTS[name].is_copy else []
+    found = [count(each, pool) for each in matchers]
     yield f"| untouched traces ({len(pool):,}) | {' | '.join(f'{each.num_copies}' for each in found)} |"
     yield ""
+    templates, total = (sum(getattr(each, name) for each in copies) for name in ("num_templates", "num_samples"))
+    yield f"Planted copies that are called another question: {templates:,} of {total:,}."
     yield from _elsewhere(everything, elsewhere)
     yield _speed(items, pool)
 
@@ -101,7 +109,7 @@ def _elsewhere(items: Sequence[Item], paths: Sequence[Path]) -> Iterator[str]:
         with Dataset.open([path]) as dataset:
             there = read_items(dataset).items
         samples = [question_sample(each.question, f"{each.solution}\n#### ?") for each in there]
-        found = count(matcher, samples, only_own=False)
+        found = count(matcher, samples)
         yield f"{path.name}: {found.num_copies} of {found.num_samples} traces, {found.num_templates} templates."
 
 
@@ -109,7 +117,7 @@ def _speed(items: Sequence[Item], pool: Sequence[Sample]) -> str:
     began = time.process_time()
     matcher = TextMatcher(items, DEFAULT)
     built = time.process_time()
-    count(matcher, pool, only_own=False)
+    count(matcher, pool)
     rate = len(pool) / max(time.process_time() - built, 1e-9)
     return f"{rate:,.0f} samples/s of one core; {len(items):,} items are made ready in {built - began:.2f} s."
 

@@ -1,4 +1,4 @@
-"""Questions of a benchmark as they turn up in other data: copied, re-wrapped, diluted, paraphrased, with other numbers.
+"""Questions of a benchmark as they turn up in other data: copied, re-wrapped, diluted, paraphrased, renumbered.
 
 The paraphrases are made by rules (a list of synonyms, other names, another order), not by people: they tell what
 happens when words change here and there, not what a good writer, or a model that rewrites freely, does.
@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
-
-from grace_store.data.words import is_number
 
 _PAIRS = """buys:purchases bought:purchased buy:purchase total:overall many:numerous each:every
     gives:hands gave:handed sells:vends sold:vended makes:produces made:produced needs:requires need:require
@@ -26,11 +24,36 @@ _PAIRS = """buys:purchases bought:purchased buy:purchase total:overall many:nume
 _NEW_NAMES = "Amara Bjorn Chidi Dagny Elif Farid Greta Haruki Imani Jorge Katya Lars Mireya Nadia Otto Priya"
 _DAYS_AND_BEGINNINGS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday If How What When The"
 _NUMBERS = "two three four five six seven eight nine ten eleven twelve"
+_SMALL_NUMBERS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+    sixteen seventeen eighteen nineteen"""
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_OTHER_NUMBERS = "half once twice dozen hundred thousand"
+SMALL_NUMBERS, TENS = _SMALL_NUMBERS.split(), _TENS.split()
+# Not "one", which is a number in few of the places where it stands.
+NUMBER_WORDS = frozenset({*SMALL_NUMBERS, "twenty", *_OTHER_NUMBERS.split()} - {"one"})
 SYNONYMS = {word: other for word, _, other in (pair.partition(":") for pair in _PAIRS.split())}
 NAMES, WORDS_OF_NUMBERS = _NEW_NAMES.split(), _NUMBERS.split()
 _SENTENCE = re.compile(r"(?<=[.?!])\s+")
 _CAPITALISED = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]{2,}\b|^[A-Z][a-z]{2,}(?=['’]s\b)")
 _NOT_NAMES = frozenset(_DAYS_AND_BEGINNINGS.split())
+_ALONE = re.compile(r"(?<![\w.,:/$€£%-])(?:\d{1,4}(?![\w,:/%]|[.,]\d)|[A-Za-z]+(?![\w-]))")
+_AMOUNT = re.compile(r"(?<![\w./:{,])(\$?)(\d{1,3}(?:,\d{3})+|\d+)(\.\d+)?(?![\w/:]|[,.]\d)")
+_THOUSANDS = re.compile(r"\B(?=(?:\d{3})+$)")
+_SIMPLE_FRACTION = re.compile(
+    r"(?<!\d )(?<![\w/.,])(\d)/(\d{1,2})(?![\w/]|\.\d)|\b(one|two|three)[ -](third|fourth|fifth)(s?)\b"
+)
+_PARTS = {
+    2: "half",
+    3: "third",
+    4: "fourth",
+    5: "fifth",
+    6: "sixth",
+    7: "seventh",
+    8: "eighth",
+    9: "ninth",
+    10: "tenth",
+}
+_SCRIPTS = ("٠١٢٣٤٥٦٧٨٩", "०१२३४५६७८९", "０１２３４５６７８９", "০১২৩৪৫৬৭৮৯")
 _TOKEN = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|[A-Za-z]+|[^A-Za-z\d]+")
 
 Plant = Callable[[str, Sequence[str], Random], str]
@@ -88,19 +111,87 @@ def reorder(question: str, others: Sequence[str], rng: Random) -> str:
     return " ".join(["Work this out.", asked, "Here is what is known.", *reversed(story)])
 
 
+def spell(question: str, others: Sequence[str], rng: Random) -> str:
+    """Write numbers of up to four digits in words, and those in words in digits."""
+
+    def other(found: re.Match[str]) -> str:
+        word = found[0]
+        if word.isdigit():
+            return in_words(int(word))
+        low = word.lower()
+        return str(SMALL_NUMBERS.index(low)) if low in SMALL_NUMBERS else word
+
+    return _ALONE.sub(other, question)
+
+
+def in_words(number: int) -> str:
+    """Return a number below ten thousand in English."""
+    if number < 20:
+        return SMALL_NUMBERS[number]
+    if number < 100:
+        tens, rest = divmod(number, 10)
+        return TENS[tens - 2] + (f"-{SMALL_NUMBERS[rest]}" if rest else "")
+    size, name = (1000, "thousand") if number >= 1000 else (100, "hundred")
+    count, rest = divmod(number, size)
+    return f"{in_words(count)} {name}" + (f" {in_words(rest)}" if rest else "")
+
+
+def write_amounts(question: str, others: Sequence[str], rng: Random) -> str:
+    """Write amounts of money with two decimals or fewer, and thousands with other separators or none."""
+
+    def other(found: re.Match[str]) -> str:
+        sign, whole, decimals = found[1], found[2].replace(",", ""), found[3] or ""
+        if sign or decimals:
+            places = f"{decimals}0" if len(decimals) == 2 else decimals.rstrip("0").rstrip(".")
+            decimals = ".00" if not decimals else places
+        separator = rng.choice([each for each in (",", "{,}", r"\,", "") if each != ("," if "," in found[2] else "")])
+        return sign + _THOUSANDS.sub(lambda _: separator, whole) + decimals
+
+    return _AMOUNT.sub(other, question)
+
+
+def write_fractions(question: str, others: Sequence[str], rng: Random) -> str:
+    """Write simple fractions in words, and those in words in digits."""
+
+    def other(found: re.Match[str]) -> str:
+        if found[3]:
+            above, below = SMALL_NUMBERS.index(found[3]), next(n for n, word in _PARTS.items() if word == found[4])
+            return f"{above}/{below}"
+        above, below = int(found[1]), int(found[2])
+        if not 0 < above < below or below not in _PARTS or (below == 2 and above > 1):
+            return found[0]
+        return f"{SMALL_NUMBERS[above]}{rng.choice(' -')}{_PARTS[below]}{'s' if above > 1 else ''}"
+
+    return _SIMPLE_FRACTION.sub(other, question)
+
+
+def write_digits(question: str, others: Sequence[str], rng: Random) -> str:
+    """Write digits in another script."""
+    return question.translate(str.maketrans("0123456789", rng.choice(_SCRIPTS)))
+
+
 def renumber(question: str, others: Sequence[str], rng: Random) -> str:
     """Change every number; the words stay. That is another question."""
-    return "".join(_other_number(each, rng) if is_number(each.lower()) else each for each in _TOKEN.findall(question))
+    return "".join(_other_number(each, rng) if _is_number(each) else each for each in _TOKEN.findall(question))
+
+
+def renumber_and_spell(question: str, others: Sequence[str], rng: Random) -> str:
+    """Change every number, and write it otherwise."""
+    return spell(renumber(question, others, rng), others, rng)
 
 
 def change_one_number(question: str, others: Sequence[str], rng: Random) -> str:
     """Change one number alone."""
     tokens = _TOKEN.findall(question)
-    places = [place for place, each in enumerate(tokens) if is_number(each.lower())]
+    places = [place for place, each in enumerate(tokens) if _is_number(each)]
     if places:
         at = rng.choice(places)
         tokens[at] = _other_number(tokens[at], rng)
     return "".join(tokens)
+
+
+def _is_number(token: str) -> bool:
+    return token[0].isdigit() or token.lower() in NUMBER_WORDS
 
 
 def _other_number(number: str, rng: Random) -> str:
@@ -116,6 +207,8 @@ class Planted(NamedTuple):
 
     plant: Plant
     is_copy: bool
+    only_changed: bool = False
+    """Whether a question that stays as it is is no case of it."""
 
 
 PLANTS: dict[str, Planted] = {
@@ -126,11 +219,16 @@ PLANTS: dict[str, Planted] = {
     "other names": Planted(rename, True),
     "other names and synonyms": Planted(reword, True),
     "other names, synonyms and order": Planted(reorder, True),
+    "numbers in words, and words in digits": Planted(spell, True, only_changed=True),
+    "$4.00 for $4, 3{,}650 for 3,650": Planted(write_amounts, True, only_changed=True),
+    "fractions in words, and back": Planted(write_fractions, True, only_changed=True),
+    "digits of other scripts": Planted(write_digits, True, only_changed=True),
     "one number changed": Planted(change_one_number, False),
     "all numbers changed": Planted(renumber, False),
+    "all numbers changed, in words or digits": Planted(renumber_and_spell, False),
 }
 
 
 def has_number(question: str) -> bool:
     """Whether a question has a number to change."""
-    return any(is_number(each.lower()) for each in _TOKEN.findall(question))
+    return any(map(_is_number, _TOKEN.findall(question)))

@@ -18,7 +18,7 @@ NUM_ITEMS, NUM_POOL = 8, 24
 PLACES = ("garden", "kitchen", "harbour", "library", "station", "bakery", "museum", "stable")
 
 
-def question(number: int, amount: int | None = None, place: str | None = None) -> str:
+def question(number: int, amount: int | str | None = None, place: str | None = None) -> str:
     place = place or PLACES[number % len(PLACES)]
     amount = 10 + number if amount is None else amount
     return (

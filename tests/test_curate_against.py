@@ -26,6 +26,7 @@ from tests.benchmark_stores import (
     item_records,
     planned,
     pool_records,
+    question,
     write_records,
 )
 
@@ -193,6 +194,20 @@ def test_a_contaminated_trace_is_never_chosen(pool, file, tmp_path):
     assert str(both.excluded).endswith("; 3 samples left out for items of test.jsonl")
     questions = select(scores, RankRequest(exclude_contaminated=tmp_path / "a.parquet", per_group=1))
     assert not {EXACT, WRAPPED, DILUTED} & set(questions.row.tolist())
+
+
+def test_a_copy_whose_numbers_are_written_otherwise_is_never_chosen_either(file, tmp_path):
+    records = pool_records()
+    told = {0: "ten", 1: "eleven", 2: "१२", 3: "13.0", 4: "fourteen", 5: "１５"}
+    for item, amount in told.items():
+        records[item]["prompt"] = question(item, amount=amount).replace("half of those", "1/2 of those")
+    records[6]["prompt"] = question(6, amount="thirty-one")
+    pool = extracted(tmp_path, records)
+    found = against(pool, [file])
+    assert found_in(found)[:7] == [*((item, item, "ngram") for item in told), (6, 6, "template")]
+    subset = select(score(pool), RankRequest(exclude_contaminated=found), ratio=1)
+    assert not set(told) & set(subset.row.tolist())
+    assert 6 in subset.row
 
 
 def test_a_table_from_another_store_is_refused(pool, file, tmp_path):

@@ -67,6 +67,42 @@ def test_the_same_words_with_another_number_are_a_template(old):
     assert found.share > 0.7
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("16", "sixteen"), ("three", "3"), ("four", "4"), ("$2", "$2.00"), ("$2", "$two"), ("16", "١٦"), ("16", "१६"),
+        ("16", "１６"), ("$2", "$2.0"),
+    ],
+)  # fmt: skip
+def test_the_same_number_written_otherwise_is_a_copy_and_another_is_a_template(old, new):
+    found = only_match(sample(QUESTION.replace(old, new), "One step."))
+    assert (found.kind, found.share) == ("ngram", 1.0)
+    assert only_match(sample(QUESTION, "One step."), ITEM._replace(question=QUESTION.replace(old, new))).kind == "ngram"
+    other = {"16": "seventeen", "three": "5", "four": "9", "$2": "$2.50"}[old]
+    assert only_match(sample(QUESTION.replace(old, other), "One step.")).kind == "template"
+
+
+PROSE = "{} of the {} boys in the club says that no one is as fast as he is on the {} one of the {} laps that he runs."
+
+
+@pytest.mark.parametrize(
+    ("numbers", "kind"),
+    [
+        (("One", "12", "first", "3"), "ngram"),
+        (("1", "twelve", "1st", "three"), "ngram"),
+        (("One", "12", "first", "5"), "template"),
+        (("One", "thirteen", "first", "3"), "template"),
+        (("Two", "12", "first", "3"), "template"),
+        (("One", "12", "second", "3"), "template"),
+        (("Each", "12", "first", "3"), "ngram"),
+        (("One", "12", "last", "3"), "ngram"),
+    ],
+)
+def test_one_and_first_in_prose_make_a_difference_only_where_another_number_stands(numbers, kind):
+    item = Item("p", 0, PROSE.format("One", "12", "first", "3"))
+    assert only_match(sample(PROSE.format(*numbers).upper(), "x"), item).kind == kind
+
+
 def test_a_solution_is_found_with_or_without_calculator_notes():
     with_notes = only_match(sample(OTHER, *SOLUTION.split("\n"), answer="#### 18"))
     assert (with_notes.kind, with_notes.part, with_notes.where) == ("exact", "solution", "step 1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -29,7 +30,7 @@ QUESTION = "Janet's 16 ducks don't lay 1,250.50 eggs -- she \"eats\" three, dail
     ],
 )
 def test_layout_case_punctuation_and_letter_forms_do_not_count(layout: str) -> None:
-    words = ["janets", "16", "ducks", "dont", "lay", "1250.50", "eggs", "she", "eats", "three", "daily"]
+    words = ["janets", "16", "ducks", "dont", "lay", "1250.5", "eggs", "she", "eats", "3", "daily"]
     assert words_of(layout) == words
 
 
@@ -39,15 +40,17 @@ def test_scripts_without_spaces_have_a_word_for_each_character() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("", []), ("?!… \n", []), ("x2+y_3", ["x", "2", "y", "3"]), ("3rd", ["3", "rd"])]
+    ("text", "words"), [("", []), ("?!… \n", []), ("x2+y_3", ["x", "2", "y", "3"]), ("İ İi", ["i", "ii"])]
 )
 def test_short_and_odd_texts(text: str, words: list[str]) -> None:
     assert words_of(text) == words
 
 
-def test_numbers_are_digits_or_small_number_words() -> None:
-    numbers = [word for word in words_of("one 7 twelve ducks, ٣ 1,000 half") if is_number(word)]
-    assert numbers == ["7", "twelve", "٣", "1000", "half"]
+def test_numbers_are_digits_number_words_and_times() -> None:
+    numbers = [
+        word for word in words_of("one 7 twelve ducks, ٣ 1,000 half, twice the third quarter") if is_number(word)
+    ]
+    assert numbers == ["1", "7", "12", "3", "1000", "0.5", "twice", "3th"]
 
 
 @given(st.text(max_size=60))
@@ -55,5 +58,7 @@ def test_words_and_their_places_belong_together(text: str) -> None:
     plain = plain_text(text)
     spans, words = word_spans(plain), words_of(text)
     assert len(spans) == len(words)
+    assert all(start < stop <= after for (start, stop), (after, _) in pairwise([*spans, (len(plain), 0)]))
     for (start, stop), word in zip(spans, words, strict=True):
-        assert plain[start:stop].lower().replace("'", "").replace("’", "").replace(",", "") == word
+        if not is_number(word):
+            assert plain[start:stop].lower().replace("'", "").replace("’", "") == word

@@ -14,8 +14,8 @@ _FRACTION = re.compile(r"\\[dt]?frac\s*\{?\s*(\d+)\s*\}?\s*\{?\s*(\d+)\s*\}?|(\d
 _ALONE = re.compile(r"[-+]?\s*(?:(?P<number>\d[\d,]*(?:\.\d+)?|\.\d+)|(?P<fraction>\S.*/.*|\\[dt]?frac.*))\s*%?")
 _SMALL_NUMBERS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
 sixteen seventeen eighteen nineteen twenty"""
-NUMBER_WORDS = {word: float(number) for number, word in enumerate(_SMALL_NUMBERS.split())}
-NUMBER_WORDS |= {"half": 0.5, "once": 1.0, "twice": 2.0, "dozen": 12.0, "hundred": 100.0, "thousand": 1000.0}
+_NUMBER_WORDS = {word: float(number) for number, word in enumerate(_SMALL_NUMBERS.split())}
+_NUMBER_WORDS |= {"half": 0.5, "once": 1.0, "twice": 2.0, "dozen": 12.0, "hundred": 100.0, "thousand": 1000.0}
 _WORD = re.compile(r"[a-z]+")
 _SEPARATORS = str.maketrans("", "", ", \u202f")
 _AROUND = " \t\r\n*_.,;:!$。！？，"
@@ -95,7 +95,7 @@ def numbers_in(text: str) -> Iterator[float]:
     yield from (_number(found) for found in _NUMBER.findall(text))
     if "/" in text or "frac" in text:
         yield from _fractions(text)
-    yield from (NUMBER_WORDS[word] for word in _WORD.findall(text.lower()) if word in NUMBER_WORDS)
+    yield from (_NUMBER_WORDS[word] for word in _WORD.findall(text.lower()) if word in _NUMBER_WORDS)
 
 
 def without_notes(text: str) -> str:

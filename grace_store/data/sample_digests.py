@@ -33,7 +33,8 @@ def response_digest(sample: Sample) -> bytes:
 def wording_digest(sample: Sample) -> bytes:
     """Return 16 bytes that samples share whose users say the same words with the same images.
 
-    Case, punctuation, spaces and system prompts make no difference. Neither do signs: 2 + 2 and 2 - 2 are one.
+    Case, punctuation, spaces, system prompts and how a number is written make no difference. Neither do signs: 2 + 2
+    and 2 - 2 are one.
     """
     asked = [turn for turn in sample.turns if turn.role == "user"]
     words = [words_of(turn.text) or turn.text.split() for turn in asked]
