@@ -94,23 +94,27 @@ def test_what_is_contaminated_is_never_selected_and_the_note_says_so(folder, tmp
         ("duplicates {store} --against {store} --map prompt=q --out {out}", "--map: a store knows how its own records"),
         ("duplicates {store} --against {store} --format gsm8k --out {out}", "--format: a store knows"),
         ("duplicates {store} --ngram 8 --out {out}", "--ngram is for benchmarks: give --against"),
-        ("duplicates {store} --against {test} --out {test}", "which is read for it; choose another --out"),
+        ("duplicates {store} --against {test} --out {link}", "which is read for it; choose another --out"),
         ("duplicates {store} --against {test} --map prompt=nowhere --out {out}", "No record of"),
         ("duplicates {store} --against {out} --out {out}x", "out.parquet"),
-        ("report {other} --against {found} --out {out}", "table of benchmark items {found} was made from another plan"),
-        ("select {scores} --exclude-contaminated {scores} --out {out}", "not a table of benchmark items"),
+        ("report {other} --against {found} --out {new}", "table of benchmark items {found} was made from another plan"),
+        ("select {scores} --exclude-contaminated {scores} --out {new}", "not a table of benchmark items"),
         ("duplicates --from {found} --out {out}", "It was made with --against; `grace-store duplicates` without that"),
-        ("select {scores} --exclude-contaminated {found} --out {found}", "the table of benchmark items; choose"),
+        ("select {scores} --exclude-contaminated {found} --out {linked}", "the table of benchmark items; choose"),
     ],
 )
 def test_wrong_commands_are_told_what_is_wrong(folder, tmp_path, arguments, words):
     places = {"store": folder / "pool" / "s.zarr", "test": folder / "test.jsonl", "out": tmp_path / "out.parquet"}
-    places |= {"scores": folder / "scores.parquet", "found": folder / "a.parquet"}
+    places |= {"scores": folder / "scores.parquet", "found": folder / "a.parquet", "new": tmp_path / "new"}
+    for name, source in (("link", "test"), ("linked", "found")):
+        places[name] = tmp_path / name
+        places[name].symlink_to(places[source])
     places["other"] = planned(tmp_path / "other", pool_records()[1:]).location if "{other}" in arguments else ""
     result = CliRunner().invoke(main, arguments.format(**places).split())
     assert result.exit_code != 0
     assert words.format(**places) in " ".join(result.stderr.split())
     assert not (tmp_path / "out.parquet").exists()
+    assert not (tmp_path / "new").exists()
 
 
 def test_terminals_do_not_obey_a_benchmark(folder, tmp_path):

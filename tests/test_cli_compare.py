@@ -19,6 +19,8 @@ def test_compare_lists_what_changed(scored, tmp_path):
     assert said["num_entered"] == said["num_left"] == 5 - said["num_both"] > 0
     changes = [json.loads(line) for line in (tmp_path / "changes.jsonl").read_text().splitlines()]
     assert len(changes) == 2 * said["num_entered"]
+    run(*arguments[:3], "--out", tmp_path / "changes.json")
+    assert json.loads((tmp_path / "changes.json").read_text()) == changes, "as an array, as the name says"
     shown = run(*arguments).stdout
     assert f"both: {said['num_both']}" in shown
     assert said["entered"][0]["sample_id"] in shown
@@ -30,7 +32,8 @@ def test_compare_writes_over_neither_side_and_shows_ids_as_they_stand(scored, tm
     pq.write_table(table.set_column(0, "sample_id", ids), tmp_path / "a.parquet")
     run("score", scored / "store.zarr", "--out", tmp_path / "b.parquet", "--alpha", 0)
     before = (tmp_path / "b.parquet").read_bytes()
-    told = run("compare", tmp_path / "a.parquet", tmp_path / "b.parquet", "--out", tmp_path / "b.parquet", code=1)
+    (tmp_path / "link").symlink_to(tmp_path / "b.parquet")
+    told = run("compare", tmp_path / "a.parquet", tmp_path / "b.parquet", "--out", tmp_path / "link", code=1)
     assert "Nothing was written." in told.stderr
     assert (tmp_path / "b.parquet").read_bytes() == before
     shown = "".join(run("compare", tmp_path / "a.parquet", tmp_path / "b.parquet").stdout.split())

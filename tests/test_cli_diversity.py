@@ -105,7 +105,8 @@ def test_a_table_of_duplicates_is_never_written_over(planted, tmp_path):
     duplicates(planted[1].store, DuplicatesRequest(descriptor=ANSWER)).write(table)
     before = table.read_bytes()
     arguments = ("select", planted[0] / "scores.parquet", "--diversity", "dedup", "--duplicates", table, "--as", "ids")
-    assert "the table of duplicates" in run(*arguments, "--out", table, exit_code=1).stderr
+    (tmp_path / "link").symlink_to(table)
+    assert "the table of duplicates" in run(*arguments, "--out", tmp_path / "link", exit_code=1).stderr
     assert table.read_bytes() == before
     run(*arguments, "--out", tmp_path / "s.txt")
 
@@ -139,7 +140,7 @@ def test_several_ratios_at_once_are_nested_files(planted, tmp_path):
         ("diversity {store} --curve {out}", 1, "a ratio or a curve needs values: give --scores"),
         ("diversity {store} --ratio 0.2", 1, "give --scores"),
         ("diversity {store} --scores {scores} --curve {out} --out {out}", 1, "would be written twice"),
-        ("diversity {store} --scores {scores} --out {scores}", 1, "would replace or change"),
+        ("diversity {store} --scores {scores} --out {link}", 1, "would replace or change"),
         ("diversity {store} --subset {out}", 1, "does not exist"),
         ("diversity {store} --clusters 0", 2, "0 is not in the range"),
     ],
@@ -147,6 +148,8 @@ def test_several_ratios_at_once_are_nested_files(planted, tmp_path):
 def test_what_has_no_meaning_is_refused_in_a_sentence(planted, tmp_path, arguments, code, message):
     folder, found = planted
     places = {"scores": folder / "scores.parquet", "store": found.store.location, "out": tmp_path / "out"}
+    places["link"] = tmp_path / "link"
+    places["link"].symlink_to(places["scores"])
     result = run(*(word.format(**places) for word in arguments.split()), exit_code=code)
     assert message in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr

@@ -34,10 +34,11 @@ def test_the_command_prints_a_table_and_writes_what_is_behind_it(store: Store, t
 
 
 @pytest.mark.parametrize("option", ["--out", "--figure"])
-def test_nothing_is_written_over_the_data_or_into_the_store(store: Store, option: str) -> None:
+def test_nothing_is_written_over_the_data_or_into_the_store(store: Store, tmp_path: Path, option: str) -> None:
     data = Path(store.plan.files[0].path)
     before = data.read_bytes()
-    for place in (data, Path(store.location) / "new.json"):
+    (tmp_path / "link").symlink_to(data)
+    for place in (tmp_path / "link", Path(store.location) / "new"):
         done = CliRunner().invoke(main, ["fidelity", store.location, option, str(place)])
         assert done.exit_code == 1
         assert "Nothing was written." in done.stderr

@@ -195,9 +195,11 @@ def test_what_has_no_meaning_is_refused_in_a_sentence(scored, tmp_path, argument
     refuses(scored, tmp_path, arguments, code, message)
 
 
-@pytest.mark.parametrize(("place", "code"), [("{store}/zarr.json", 1), ("{store}", 2), ("{data}", 1)])
-def test_scores_never_replace_what_they_are_made_from(extracted: Path, place: str, code: int) -> None:
+@pytest.mark.parametrize(("place", "code"), [("{store}/new.parquet", 1), ("{store}", 2), ("{data}", 1)])
+def test_scores_never_replace_what_they_are_made_from(extracted: Path, tmp_path: Path, place: str, code: int) -> None:
     store, data = extracted / "store.zarr", extracted / "traces.jsonl"
     before = content(store), data.read_bytes()
-    run("score", store, "--out", place.format(store=store, data=data), code=code)
+    link = tmp_path / "link"  # whose name says no format
+    link.symlink_to(place.format(store=store, data=data))
+    run("score", store, "--out", link, code=code)
     assert (content(store), data.read_bytes()) == before

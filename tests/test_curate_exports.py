@@ -16,6 +16,8 @@ from grace_store.artifacts.score_table import read_scores
 from grace_store.artifacts.weight_table import read_weights
 from grace_store.base.documents import read_document
 from grace_store.base.errors import DataError, DatasetChanged, SettingError
+from grace_store.base.file_formats import FOLDER, JSON, JSON_LINES, TEXT
+from grace_store.base.files import sidecar_of
 from grace_store.curate.export import ExportRequest, export
 from grace_store.curate.exports import EXPORTS
 from grace_store.curate.exports.export_kind import Export
@@ -49,6 +51,12 @@ def three_for(name, scored, grouped):
     return select(scored / "scores.parquet", ratio="0.2")
 
 
+def out_of(name, folder):
+    """Return a name that says what is written."""
+    endings = {JSON_LINES: ".jsonl", TEXT: ".txt", FOLDER: ""}
+    return folder / f"out{endings[EXPORTS[name].formats[0]]}"
+
+
 # ---------------------------------------------------------------- what every export promises
 
 
@@ -59,14 +67,14 @@ def test_an_export_is_found_by_its_name(name):
 
 @pytest.mark.parametrize("name", EXPORTS)
 def test_an_export_writes_what_it_says_and_nothing_else(scored, grouped, tmp_path, name):
-    subset = three_for(name, scored, grouped)
-    exported = export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
-    wanted = {"out.jsonl", *EXPORTS[name].also_writes, "out.jsonl.spec.json"}
+    subset, out = three_for(name, scored, grouped), out_of(name, tmp_path)
+    exported = export(subset, out, ExportRequest(as_format=name))
+    wanted = {out.name, *EXPORTS[name].also_writes, f"{out.name}.spec.json"}
     assert {path.name for path in tmp_path.iterdir()} == wanted
     assert {path.name for path in exported.files} == wanted
-    assert exported.files[0] == exported.out == tmp_path / "out.jsonl"
+    assert exported.files[0] == exported.out == out
     assert (exported.as_format, exported.num_samples) == (name, 3)
-    assert read_document(tmp_path / "out.jsonl.spec.json", SubsetNote).as_format == name
+    assert read_document(sidecar_of(out), SubsetNote).as_format == name
 
 
 @pytest.mark.parametrize("name", EXPORTS)
@@ -77,11 +85,11 @@ def test_an_export_without_the_dataset_is_refused_unless_it_needs_none(tmp_path,
         subset = select(scored_store(tmp_path) / "scores.parquet", ratio="0.2")
     (tmp_path / "traces.jsonl").unlink()
     if not EXPORTS[name].needs_dataset:
-        export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
+        export(subset, out_of(name, tmp_path), ExportRequest(as_format=name))
         return
     with pytest.raises(DatasetChanged, match="no longer there"):
-        export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
-    assert not list(tmp_path.glob("*out.jsonl*"))
+        export(subset, out_of(name, tmp_path), ExportRequest(as_format=name))
+    assert not list(tmp_path.glob("*out*"))
 
 
 def test_an_export_that_is_none_is_refused_with_those_there_are(scored, tmp_path):
@@ -91,11 +99,20 @@ def test_an_export_that_is_none_is_refused_with_those_there_are(scored, tmp_path
 
 @pytest.mark.parametrize("name", EXPORTS)
 def test_an_export_twice_is_the_same(scored, grouped, tmp_path, name):
-    subset = three_for(name, scored, grouped)
-    export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
+    subset, out = three_for(name, scored, grouped), out_of(name, tmp_path)
+    export(subset, out, ExportRequest(as_format=name))
     before = everything(tmp_path)
-    export(subset, tmp_path / "out.jsonl", ExportRequest(as_format=name))
+    export(subset, out, ExportRequest(as_format=name))
     assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", [name for name in EXPORTS if JSON in EXPORTS[name].formats])
+def test_records_are_in_an_array_if_the_name_says_so(scored, grouped, tmp_path, name):
+    subset = three_for(name, scored, grouped)
+    for ending in ("jsonl", "json"):
+        export(subset, tmp_path / f"out.{ending}", ExportRequest(as_format=name))
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert json.loads((tmp_path / "out.json").read_text()) == [json.loads(line) for line in lines]
 
 
 # ---------------------------------------------------------------- one by one

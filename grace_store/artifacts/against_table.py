@@ -17,6 +17,7 @@ from grace_store.artifacts.parquet_columns import read_columns, read_header
 from grace_store.base.arrays import IntArray
 from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import DataError
+from grace_store.base.file_formats import PARQUET
 from grace_store.base.files import whole_file
 from grace_store.base.text import counted, enumerated, last_name, percent
 
@@ -87,7 +88,7 @@ class AgainstTable:
 
     def write(self, path: str | Path) -> None:
         """Write the table; it appears under its name only when all of it is there."""
-        with whole_file(Path(path)) as partial:
+        with whole_file(Path(path), PARQUET) as partial:
             metadata = document_metadata(self.note)
             pq.write_table(self.table.replace_schema_metadata(metadata), partial, compression="zstd")
 

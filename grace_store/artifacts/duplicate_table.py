@@ -14,6 +14,7 @@ from grace_store.artifacts.parquet_columns import read_columns, read_header
 from grace_store.base.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import DataError, SettingError
+from grace_store.base.file_formats import PARQUET
 from grace_store.base.files import whole_file
 from grace_store.base.text import counted, percent
 from grace_store.likeness.duplicate_groups import (
@@ -166,7 +167,7 @@ class DuplicateTable:
 
     def write(self, path: str | Path) -> None:
         """Write the table; it appears under its name only when all of it is there."""
-        with whole_file(Path(path)) as partial:
+        with whole_file(Path(path), PARQUET) as partial:
             pq.write_table(self.table, partial, compression="zstd")
 
     def to_pandas(self) -> Any:

@@ -28,6 +28,7 @@ from grace_store.artifacts.parquet_columns import not_made_by, read_columns, rea
 from grace_store.base.arrays import Array, BoolArray, FlagArray, Float32Array, FloatArray, Int32Array, IntArray
 from grace_store.base.documents import document_metadata, metadata_document
 from grace_store.base.errors import SettingError
+from grace_store.base.file_formats import PARQUET
 from grace_store.base.files import whole_file
 from grace_store.base.flags import ABOUT, HYGIENE_FLAGS, flag_names
 from grace_store.base.row_places import ascend, find_rows
@@ -319,7 +320,7 @@ def write_scores(path: Path, note: ScoresNote) -> Iterator[pq.ParquetWriter]:
     """Open a table for writing, block by block; it appears under its name only when all of it is there."""
     # Hardly two scores are equal: looking for a dictionary of them takes longer than all the rest.
     with (
-        whole_file(path) as partial,
+        whole_file(path, PARQUET) as partial,
         pq.ParquetWriter(partial, scores_schema(note), compression="zstd", use_dictionary=False) as writer,
     ):
         yield writer

@@ -18,6 +18,7 @@ from grace_store.artifacts.parquet_columns import not_made_by, read_columns, rea
 from grace_store.artifacts.score_table import flag_lists
 from grace_store.base.arrays import Array, FloatArray, IntArray
 from grace_store.base.documents import document_metadata, metadata_document
+from grace_store.base.file_formats import PARQUET
 from grace_store.base.files import whole_file
 from grace_store.base.row_places import find_rows
 from grace_store.base.text import counted
@@ -110,7 +111,7 @@ def weights_schema(note: WeightsNote) -> pa.Schema:
 def write_weights(path: Path, note: WeightsNote) -> Iterator[pq.ParquetWriter]:
     """Open a table for writing, block by block; it appears under its name only when all of it is there."""
     with (
-        whole_file(path) as partial,
+        whole_file(path, PARQUET) as partial,
         pq.ParquetWriter(partial, weights_schema(note), compression="zstd", use_dictionary=False) as writer,
     ):
         yield writer

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.base.errors import SettingError
+from grace_store.base.file_formats import FOLDER, JSON, check_name, format_of
 from grace_store.base.text import without_nan
 
 SIDECAR = ".spec.json"
@@ -19,11 +20,14 @@ BUCKET_SCHEMES = ("s3", "gs", "az")
 
 
 @contextmanager
-def whole_file(path: Path, *, only_new: bool = False) -> Iterator[Path]:
+def whole_file(path: Path, *formats: str, only_new: bool = False) -> Iterator[Path]:
     """Yield a name to write to; the file takes its own name when it is on the disk. A link stays a link.
 
+    With formats (of base.file_formats), SettingError is raised at once if the name says another one.
     With only_new, FileExistsError is raised in the end if there is such a file by then, and that one stays.
     """
+    if formats:
+        check_name(path, *formats)
     given, path = path, path.resolve()
     refuse_file_above(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,6 +106,7 @@ def sync_file(path: Path) -> None:
 @contextmanager
 def whole_folder(path: Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
     """Yield a folder to fill, which then takes its own name, replacing only what is_ours says was made here before."""
+    check_name(path, FOLDER)
     place = Path(os.path.realpath(path))
     if place.exists() and not (place.is_dir() and (not any(place.iterdir()) or is_ours(place))):
         raise SettingError(f"{path} exists and was not made by this command; choose another --out.")
@@ -158,8 +163,11 @@ def write_lines(path: Path, lines: Iterable[bytes]) -> None:
             stream.write(line + b"\n")
 
 
-def write_array(path: Path, records: Iterable[bytes]) -> None:
-    """Write a JSON array of records as they stand."""
+def write_records(path: Path, records: Iterable[bytes]) -> None:
+    """Write JSON records as they stand: one a line or, if the name says JSON, in an array."""
+    if format_of(path) != JSON:
+        write_lines(path, records)
+        return
     with whole_file(path) as partial, partial.open("wb") as stream:
         stream.write(b"[")
         for number, record in enumerate(records):

@@ -15,7 +15,7 @@ import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli import console
 from grace_store.cli.console import fields_of, harmless, print_result
-from grace_store.cli.options import NATURAL, OUT_FILE, TEXT, command, option
+from grace_store.cli.options import NATURAL, OUT_RECORDS, TEXT, command, option
 
 
 @command(
@@ -26,7 +26,7 @@ from grace_store.cli.options import NATURAL, OUT_FILE, TEXT, command, option
 @click.argument("b", type=click.Path(path_type=Path))
 @option("--ratio", TEXT, "Share of the samples that counts as chosen in tables of scores. [default: 0.2]")
 @option("--show", NATURAL, "Number of samples to list that entered, and of those that left.", default=10)
-@option("--out", OUT_FILE, "File for all changes, as JSON lines. [default: not written]")
+@option("--out", OUT_RECORDS, "File for all changes: JSON lines, or an array if it ends in .json. [default: none]")
 def compare(a: Path, b: Path, ratio: str | None, show: int, out: Path | None, *, as_json: bool) -> None:
     """Show what two subsets share, what entered, what left and why.
 

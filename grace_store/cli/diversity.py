@@ -15,7 +15,7 @@ from grace_store.base.text import counted, percent
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_result, where_line
 from grace_store.cli.console import out as console
-from grace_store.cli.options import COUNT, FILE, NATURAL, OUT_FILE, PATH, TEXT, choice, command, option, said
+from grace_store.cli.options import COUNT, NATURAL, OUT_JSON, OUT_SVG, PATH, TEXT, choice, command, option, said
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.diversity_spec import Traded
 
@@ -32,11 +32,11 @@ from grace_store.values.diversity_spec import Traded
 @shared.clusters
 @option("--random", COUNT, "Number of random subsets to compare with.", "num_random", default=200)
 @option("--seed", NATURAL, "Seed of the clusters and of the random subsets.", default=0)
-@option("--curve", FILE, "SVG file: draw and list what coverage costs, at the first --ratio. [default: not drawn]")
+@option("--curve", OUT_SVG, "SVG file: draw and list what coverage costs, at the first --ratio. [default: not drawn]")
 @option("--method", choice(Traded), "Method of diverse selection in --curve. [default: all]", "methods", many=True)
 @option("--weight", float, "Weight of diversity in --curve, 0 to 1. [default: seven from 0 to 1]", "weights", many=True)
 @option("--show", NATURAL, "Number of clusters to list that a subset has too much of, and too little of.", default=3)
-@option("--out", OUT_FILE, "JSON file for all numbers, as `report --diversity` takes it. [default: none]")
+@option("--out", OUT_JSON, "JSON file for all numbers, as `report --diversity` takes it. [default: none]")
 @shared.where(" (with --scores also num_tokens, value, flags)")
 @shared.moved_data
 @shared.partial

@@ -16,7 +16,7 @@ from grace_store.cli.console import harmless, print_result, where_line
 from grace_store.cli.options import (
     FILE,
     NATURAL,
-    OUT_FILE,
+    OUT_PARQUET,
     PATH,
     PLACE,
     as_table,
@@ -77,7 +77,7 @@ against_options = stacked(
     "grace-store duplicates traces.zarr --against test.zarr --against mmlu.parquet --out against.parquet",
 )
 @click.argument("store", type=click.Path(), required=False)
-@option("--out", OUT_FILE, "Parquet file to write.", required=True)
+@option("--out", OUT_PARQUET, "Parquet file to write.", required=True)
 @option("--threshold", float, f"Cosine from which samples are alike. [default: {DEFAULT_THRESHOLD}]")
 @option("--floor", float, f"Cosine down to which --from may lower the threshold later. [default: {DEFAULT_FLOOR}]")
 @option(

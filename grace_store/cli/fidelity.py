@@ -11,7 +11,7 @@ import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import print_result
-from grace_store.cli.options import COUNT, FILE, NATURAL, OUT_FILE, PLACE, TEXT, command, option
+from grace_store.cli.options import COUNT, NATURAL, OUT_JSON, OUT_SVG, PLACE, TEXT, command, option
 from grace_store.cli.progress import ProgressDisplay
 
 
@@ -33,8 +33,8 @@ from grace_store.cli.progress import ProgressDisplay
 @shared.images
 @shared.device
 @option("--threads", COUNT, "CPU threads of the model. [default: cores, at most 8]")
-@option("--out", OUT_FILE, "JSON file for every number behind the result. [default: not written]")
-@option("--figure", FILE, "SVG file for a picture of the result. [default: not drawn]")
+@option("--out", OUT_JSON, "JSON file for every number behind the result. [default: not written]")
+@option("--figure", OUT_SVG, "SVG file for a picture of the result. [default: not drawn]")
 def fidelity(store: str, out: Path | None, figure: Path | None, *, as_json: bool, **settings: Any) -> None:
     """Measure how well GRACE's proxy follows whole gradients.
 

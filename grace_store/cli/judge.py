@@ -12,7 +12,7 @@ import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, out, print_result, print_rows
-from grace_store.cli.options import COUNT, NATURAL, OUT_FILE, TEXT, command, option
+from grace_store.cli.options import COUNT, NATURAL, OUT_JSON, TEXT, command, option
 from grace_store.cli.progress import ProgressDisplay
 
 
@@ -47,7 +47,7 @@ from grace_store.cli.progress import ProgressDisplay
 @shared.moved_data
 @shared.partial
 @shared.threads
-@option("--out", OUT_FILE, "JSON file for the result. [default: not written]")
+@option("--out", OUT_JSON, "JSON file for the result. [default: not written]")
 def judge(store: str, out: Path | None, *, as_json: bool, **settings: Any) -> None:
     """Measure how well stored signals agree with labels.
 

@@ -13,6 +13,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from grace_store.base import file_formats
+
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
@@ -23,12 +25,20 @@ class Decorator(Protocol):
 
 
 class LocalPath(click.Path):
-    """A path on this machine, where all results but stores go."""
+    """A path on this machine, where all results but stores go; its name may say no other format than those."""
+
+    def __init__(self, *formats: str) -> None:
+        is_folder = file_formats.FOLDER in formats
+        super().__init__(file_okay=not is_folder, dir_okay=is_folder or not formats, path_type=Path)
+        self.formats = formats
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if "://" in str(value):
             self.fail(f"{value} is in a bucket, and only stores can be there. Give a local path.", param, ctx)
-        return super().convert(value, param, ctx)
+        path = super().convert(value, param, ctx)
+        if self.formats:
+            file_formats.check_name(Path(value), *self.formats)
+        return path
 
 
 TEXT = click.STRING
@@ -39,9 +49,14 @@ PLACE = click.Path()
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
-OUT_PATH = LocalPath(path_type=Path)
-OUT_FILE = LocalPath(dir_okay=False, path_type=Path)
-OUT_FOLDER = LocalPath(file_okay=False, path_type=Path)
+OUT_PATH = LocalPath()
+"""A file or a folder; other options say which, and of which format."""
+OUT_FOLDER = LocalPath(file_formats.FOLDER)
+OUT_PARQUET = LocalPath(file_formats.PARQUET)
+OUT_RECORDS = LocalPath(file_formats.JSON_LINES, file_formats.JSON)
+OUT_JSON = LocalPath(file_formats.JSON)
+OUT_HTML = LocalPath(file_formats.HTML)
+OUT_SVG = LocalPath(file_formats.SVG)
 
 
 # ---------------------------------------------------------------- making commands and options

@@ -11,7 +11,7 @@ import grace_store as gs
 from grace_store.base.text import counted, size
 from grace_store.cli import shared
 from grace_store.cli.console import fields_of, print_result
-from grace_store.cli.options import COUNT, FILE, FOLDER, OUT_FILE, PATH, TEXT, command, option
+from grace_store.cli.options import COUNT, FILE, FOLDER, OUT_FOLDER, OUT_HTML, PATH, TEXT, command, option
 from grace_store.cli.progress import ProgressDisplay
 
 
@@ -25,7 +25,7 @@ from grace_store.cli.progress import ProgressDisplay
     "grace-store report traces.zarr --out report.html --where \"source = 'a'\"",
 )
 @shared.store
-@option("--out", OUT_FILE, "HTML file to write.", required=True)
+@option("--out", OUT_HTML, "HTML file to write.", required=True)
 @option("--signal", "NAME[=WEIGHT]", "Signal to report on. [default: the only one]", "signals", many=True)
 @option("--scores", FILE, "Table of scores, to compare methods. [default: scored now, by GRACE's defaults]", many=True)
 @option("--sweep", FOLDER, "Folder that `sweep` wrote. [default: a small sweep is made now]")
@@ -54,7 +54,7 @@ from grace_store.cli.progress import ProgressDisplay
 @shared.images
 @shared.moved_data
 @option("--max-traces", COUNT, "Most traces to show: both ends of the ranking, chosen ones, random ones.", default=5000)
-@option("--figures", FOLDER, "Folder to write the figures to as well, as SVG and PNG. [default: page only]")
+@option("--figures", OUT_FOLDER, "Folder to write the figures to as well, as SVG and PNG. [default: page only]")
 @shared.partial
 def report(store: str, out: Path, data: tuple[str, ...], figures: Path | None, *, as_json: bool, **wishes: Any) -> None:
     """Write one HTML page of plots, and of traces step by step.

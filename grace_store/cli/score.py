@@ -12,7 +12,7 @@ from grace_store.base.errors import SettingError
 from grace_store.base.text import counted, first_few, one_line
 from grace_store.cli import shared
 from grace_store.cli.console import harmless, print_result, where_line
-from grace_store.cli.options import FILE, OUT_FILE, PLACE, choice, command, given, option, options_of, said, stacked
+from grace_store.cli.options import FILE, OUT_PARQUET, PLACE, choice, command, given, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.methods import METHODS
 from grace_store.values.methods.method_spec import InfluenceSpec, parse_spec
@@ -87,7 +87,7 @@ within_options = stacked(
     about=METHOD_LIST + "\n\n",
 )
 @click.argument("store", type=click.Path(), required=False)
-@option("--out", OUT_FILE, "Parquet file to write.", required=True)
+@option("--out", OUT_PARQUET, "Parquet file to write.", required=True)
 @option("--signal", "NAME[=WEIGHT]", "Signal to score by, and its weight. [default: the only one]", many=True)
 @method_options
 @target_options

@@ -10,6 +10,7 @@ import click
 
 import grace_store as gs
 from grace_store.base.errors import SettingError
+from grace_store.base.file_formats import check_name
 from grace_store.base.flags import HYGIENE, HYGIENE_FLAGS
 from grace_store.base.text import counted
 from grace_store.cli import shared
@@ -140,7 +141,7 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
 
     Keeps ceil(ratio N) of the N samples that have a value, meet --where and are not left out by an --exclude option,
     exactly; ties go to the earlier record. Samples are written in the order of their records, and what made the subset
-    is written beside it, in OUT.spec.json.
+    is written beside it, in OUT.spec.json. Records are written as JSON lines, or as an array if OUT ends in .json.
 
     --diversity trades value against redundancy for the same number of samples. dedup: near-duplicates come last, the
     best of each group is kept. clusters: each cluster has a budget, filled with the best by value. facility, mmr:
@@ -154,6 +155,7 @@ def select(scores: Path, out: Path, as_format: Any, *, as_json: bool, **settings
     from grace_store.artifacts.outputs import check_outputs
     from grace_store.curate.select import SubsetSizes, subset_paths
 
+    check_name(out, *EXPORTS[as_format].formats)
     sizes = SubsetSizes(*(settings.pop(name) for name in ("ratio", "count", "threshold")))
     by, control, duplicates, where = (settings.pop(name) for name in ("by", "control", "duplicates", "where"))
     flags = [name for names in settings.pop("exclude_flagged") for name in names.split(",")]

@@ -12,7 +12,7 @@ import grace_store as gs
 from grace_store.base.text import counted, percent
 from grace_store.cli import shared
 from grace_store.cli.console import print_result, where_line
-from grace_store.cli.options import COUNT, NATURAL, OUT_FILE, TEXT, command, option
+from grace_store.cli.options import COUNT, NATURAL, OUT_JSON, TEXT, command, option
 
 
 @command(
@@ -31,7 +31,7 @@ from grace_store.cli.options import COUNT, NATURAL, OUT_FILE, TEXT, command, opt
 @shared.moved_data
 @shared.partial
 @shared.threads
-@option("--out", OUT_FILE, "JSON file for the result, as `report --stability` takes it. [default: not written]")
+@option("--out", OUT_JSON, "JSON file for the result, as `report --stability` takes it. [default: not written]")
 def stability(store: str, against: tuple[str, ...], out: Path | None, *, as_json: bool, **settings: Any) -> None:
     """Measure how much of a subset survives small changes.
 

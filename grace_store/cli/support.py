@@ -9,7 +9,7 @@ import click
 import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli.console import print_json
-from grace_store.cli.options import OUT_FILE, PLACE, command, option
+from grace_store.cli.options import OUT_JSON, PLACE, command, option
 
 
 @command(
@@ -17,7 +17,7 @@ from grace_store.cli.options import OUT_FILE, PLACE, command, option
     "grace-store support --json                                    # this machine and its devices alone",
 )
 @click.argument("store", type=PLACE, required=False)
-@option("--out", OUT_FILE, "JSON file to send.", default="support.json")
+@option("--out", OUT_JSON, "JSON file to send.", default="support.json")
 def support(store: str | None, out: Path, *, as_json: bool) -> None:
     """Collect what to send when a run fails; no text of any trace.
 

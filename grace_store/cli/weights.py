@@ -12,7 +12,7 @@ import grace_store as gs
 from grace_store.base.text import counted
 from grace_store.cli import shared
 from grace_store.cli.console import print_result, where_line
-from grace_store.cli.options import OUT_FILE, command, option, options_of, said, stacked
+from grace_store.cli.options import OUT_PARQUET, command, option, options_of, said, stacked
 from grace_store.cli.progress import ProgressDisplay
 from grace_store.values.score_spec import ScoreSpec
 from grace_store.values.weightings import WEIGHTINGS
@@ -40,7 +40,7 @@ method_options = stacked(
     about=METHOD_LIST + "\n\n",
 )
 @shared.store
-@option("--out", OUT_FILE, "Parquet file to write.", required=True)
+@option("--out", OUT_PARQUET, "Parquet file to write.", required=True)
 @option("--signal", "NAME[=WEIGHT]", "Signal to weigh by, and its weight. [default: the only one]", many=True)
 @method_options
 @shared.where()

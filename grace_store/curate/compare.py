@@ -12,7 +12,7 @@ import numpy as np
 from grace_store.artifacts.score_table import ScoreTable
 from grace_store.artifacts.subset_file import WrittenSubset, read_subset
 from grace_store.base.arrays import FloatArray, IntArray
-from grace_store.base.files import write_lines
+from grace_store.base.files import write_records
 from grace_store.base.text import counted, enumerated
 from grace_store.curate.movement import Movement, Part, RankedValues, movement, mover
 from grace_store.curate.select import RankRequest, rank_samples
@@ -127,9 +127,9 @@ def compare(a: str | Path, b: str | Path, *, ratio: Ratio | None = None) -> Comp
 
 
 def write_changes(found: Comparison, out: Path) -> None:
-    """Write every sample that entered or left, a JSON object a line."""
+    """Write every sample that entered or left as a JSON object: one a line, or an array if the name says JSON."""
     both = [("entered", found.entered), ("left", found.left)]
-    write_lines(
+    write_records(
         out, (json.dumps({"change": word, **asdict(change)}).encode() for word, some in both for change in some)
     )
 

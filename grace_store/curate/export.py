@@ -11,6 +11,7 @@ from grace_store.artifacts.outputs import Source, check_outputs, place_of, sourc
 from grace_store.artifacts.weight_table import WeightsLike, WeightTable, read_weights
 from grace_store.base.documents import write_document
 from grace_store.base.errors import GraceStoreError, SettingError
+from grace_store.base.file_formats import check_name
 from grace_store.base.files import sidecar_of
 from grace_store.base.fingerprint import file_sha256
 from grace_store.curate.exports import EXPORTS
@@ -54,6 +55,7 @@ def export(subset: Subset, out: str | Path, request: ExportRequest | None = None
     with open_dataset(store, request.data) if isinstance(store, Store) and is_read else nullcontext() as dataset:
         if dataset is not None:
             _keep_sources(exported, subset, store, [file.path for file in dataset.files], kind, weights)
+        check_name(out, *kind.formats)
         opened = store if isinstance(store, Store) else None
         kind.write(ChosenRecords(subset, opened, dataset, request.images, weights, request.model), exported)
     exported.notes += _notes(subset)

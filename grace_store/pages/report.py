@@ -14,6 +14,7 @@ from grace_store.artifacts.score_table import ScoreTable
 from grace_store.base.arrays import BoolArray, IntArray
 from grace_store.base.errors import MissingExtra
 from grace_store.base.events import Listener, Note, ignore
+from grace_store.base.file_formats import HTML, check_name
 from grace_store.base.files import whole_file
 from grace_store.base.flags import ABOUT
 from grace_store.base.text import counted
@@ -60,6 +61,7 @@ def report(
     listener: Listener = ignore,
 ) -> Report:
     """Write a store's report to one HTML file that needs nothing else, and its figures to a folder if one is given."""
+    check_name(out, HTML)
     plotly_js = load_plotly_js()
     opened = store if isinstance(store, Store) else Store.open(store)
     check_outputs([out], [*sources_of(opened), *_sources(request)])

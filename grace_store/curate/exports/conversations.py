@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grace_store.base.errors import DataError
-from grace_store.base.files import whole_file, write_lines
+from grace_store.base.files import whole_file, write_records
 from grace_store.base.text import counted
 from grace_store.curate.exports.export_kind import ChosenRecords, Exported
 from grace_store.curate.exports.weighted_parts import Part
@@ -115,7 +115,7 @@ def write_conversations(
                 del record["images"]
             yield json.dumps(record, ensure_ascii=False).encode()
 
-    write_lines(out, lines())
+    write_records(out, lines())
     if num_with_images:
         exported.notes.append(f"{counted(num_with_images, 'sample')} with images")
     if names.num_written:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from grace_store.artifacts.notes import SubsetNote
 from grace_store.base.documents import find_document
 from grace_store.base.errors import DataError
+from grace_store.base.file_formats import FOLDER
 from grace_store.base.files import sidecar_of, whole_folder
 from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
 
@@ -129,4 +130,4 @@ def _fingerprint(plan_sha256: str) -> str:
     return plan_sha256[:16]
 
 
-EXPORT = Export(write=_write)
+EXPORT = Export(write=_write, formats=(FOLDER,))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from grace_store.artifacts.weight_table import WeightTable
 from grace_store.base.arrays import IntArray
 from grace_store.base.errors import DataError
+from grace_store.base.file_formats import JSON, JSON_LINES
 from grace_store.base.states import Unusable
 from grace_store.base.text import counted
 from grace_store.curate.exports.weighted_parts import Part, cut_by_spaces, weighted_parts
@@ -47,6 +48,8 @@ class Export:
     """One way of writing a subset."""
 
     write: Callable[[ChosenRecords, Exported], object]
+    formats: Sequence[str] = (JSON_LINES, JSON)
+    """Of base.file_formats, what it writes under a name that says so."""
     needs_dataset: bool = True
     """Whether records are read; what does without is written from the table alone."""
     also_writes: Sequence[str] = ()

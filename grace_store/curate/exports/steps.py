@@ -8,7 +8,7 @@ import numpy as np
 
 from grace_store.artifacts.score_table import STEP_SCORES
 from grace_store.base.errors import DataError
-from grace_store.base.files import write_lines
+from grace_store.base.files import write_records
 from grace_store.curate.exports.export_kind import ChosenRecords, Export
 
 
@@ -44,4 +44,4 @@ def _number(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-EXPORT = Export(write=lambda chosen, exported: write_lines(exported.out, _with_scores(chosen)))
+EXPORT = Export(write=lambda chosen, exported: write_records(exported.out, _with_scores(chosen)))

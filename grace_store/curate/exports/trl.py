@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from grace_store.base.files import write_lines
+from grace_store.base.files import write_records
 from grace_store.base.text import counted
 from grace_store.curate.exports.conversations import ImageName, ImageNames
 from grace_store.curate.exports.export_kind import ChosenRecords, Export, Exported
@@ -56,7 +56,7 @@ def write_prompts(chosen: ChosenRecords, exported: Exported, records: TrlRecords
     names = ImageNames(chosen.image_folder, out.with_name(f"{out.stem}-images"))
     num_with_images = sum(bool(sample.images) for _, sample in chosen.samples())
     made = records(chosen, names, has_images=num_with_images > 0)
-    write_lines(out, (json.dumps(record, ensure_ascii=False).encode() for record in made))
+    write_records(out, (json.dumps(record, ensure_ascii=False).encode() for record in made))
     if num_with_images:
         exported.notes.append(f"{counted(num_with_images, 'sample')} with images; read them with {CAST}")
     if names.num_written:
