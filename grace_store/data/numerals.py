@@ -145,9 +145,9 @@ def _value(pieces: Sequence[str]) -> Fraction:
     total, current = Fraction(0), Fraction(0)
     for piece in pieces:
         if piece in _LARGE:
-            total, current = total + (current or 1) * _LARGE[piece], Fraction(0)
+            total, current = total + (current or Fraction(1)) * _LARGE[piece], Fraction(0)
         elif piece in _SCALES:
-            current = (current or 1) * _SCALES[piece]
+            current = (current or Fraction(1)) * _SCALES[piece]
         elif piece == "half":
             current += Fraction(1, 2)
         elif piece not in ("a", "and"):
