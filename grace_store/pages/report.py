@@ -61,10 +61,10 @@ def report(
     listener: Listener = ignore,
 ) -> Report:
     """Write a store's report to one HTML file that needs nothing else, and its figures to a folder if one is given."""
-    check_name(out, HTML)
     plotly_js = load_plotly_js()
     opened = store if isinstance(store, Store) else Store.open(store)
     check_outputs([out], [*sources_of(opened), *_sources(request)])
+    check_name(out, HTML)
     if figures is not None:
         check_outputs([figures], sources_of(opened))
     page = _Page.gather(opened, request, listener)
