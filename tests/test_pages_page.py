@@ -36,7 +36,7 @@ SECTIONS = (
     "judgement", "stability", "fidelity", "trial", "traces",
 )  # fmt: skip
 SAID = "Half of the subset survives <b>other</b> steps."
-SUBSET = "subset <b>bold<script>window.__pwned=5.jsonl"
+SUBSET = "subset <b>bold<script>window.__pwned=5.txt"
 
 
 @dataclass
